@@ -1,6 +1,6 @@
 """Gaussian accounting beside zCDP: the noise of mechanisms that only measure, and ADULT's error.
 
-    python -m benchmarks.accounting [--seeds 5] [--mechanisms hdmm,mixture] [--epsilons 1]
+    python -m benchmarks.accounting [--seeds 5] [--mechanisms matrix,mixture] [--epsilons 1]
 
 All pairs of ADULT's columns, add/remove, delta 1e-9, the same (epsilon, delta) and seeds for both.
 Error: the mean total variation of the model's pairs (fractions). Prints how much smaller noise and
@@ -26,8 +26,8 @@ MECHANISMS = (
     "independent",
     "gaussian",
     "gaussian+projection",
-    "hdmm",
-    "hdmm+pgm",
+    "matrix",
+    "matrix+pgm",
     "mixture",
     "clique-tree",
 )

@@ -32,6 +32,7 @@ HEADINGS = {
     "pgmkit.queries": "Factored queries: `pgmkit.queries`",
     "pgmkit.losses": "Losses: `pgmkit.losses`",
     "mechanisms.synthesis": "From a data frame to a release",
+    "mechanisms.linked": "Linked tables",
     "mechanisms.release": "Releases",
     "mechanisms.dispatch": "Running a mechanism",
     "mechanisms.registry": "Running a mechanism",

@@ -5,11 +5,15 @@ from .dispatch import run
 from .dual_query import DualQuery, DualQueryLoss
 from .fem import Fem
 from .gem import Gem, GemPub
-from .hdmm import Hdmm, HdmmPgm
+from .linked.link import Link
+from .linked.pipeline import synthesize_linked
+from .linked.release import LinkedRelease
+from .matrix import Hdmm, HdmmPgm, Matrix, MatrixPgm, Residual
 from .mixture import Mixture
 from .mst import Mst
 from .mwem import Mwem
 from .mwem_pgm import MwemPgm
+from .pair_graph import PairGraph
 from .pep import Pep, PepPub
 from .pmw_pub import PmwPub
 from .privacy.budget import Budget
@@ -31,7 +35,6 @@ from .release.evaluation import marginal_errors
 from .release.record import Model, Release
 from .release.report import Evaluation
 from .release.tabular import TableRelease
-from .residual import Residual
 from .rounds.loop import Round, adapt
 from .synthesis.auto import Choice, choose_mechanism
 from .synthesis.pipeline import synthesize
@@ -61,12 +64,17 @@ __all__ = [
     "HdmmPgm",
     "Independent",
     "Ledger",
+    "Link",
+    "LinkedRelease",
+    "Matrix",
+    "MatrixPgm",
     "MeasuredPredicate",
     "Mixture",
     "Model",
     "Mst",
     "Mwem",
     "MwemPgm",
+    "PairGraph",
     "Pep",
     "PepPub",
     "Plan",
@@ -95,5 +103,6 @@ __all__ = [
     "register",
     "run",
     "synthesize",
+    "synthesize_linked",
     "target_biased",
 ]

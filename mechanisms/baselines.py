@@ -118,7 +118,8 @@ def projection(
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
     measurements = _measure(curator, workload)
-    model = projected(curator.domain, measurements, curator.public_total, settings)
+    total = curator.public_total
+    model = projected(curator.domain, measurements, measurements, total, settings)
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
 
 

@@ -28,7 +28,7 @@ _WORTH_MEASURING = 0.05
 most of its information.
 """
 _NOISE_LEFT = 0.25
-"""The share of a table's noise that remains in an estimate, where most cells are empty."""
+"""The share of a table's noise that remains in an estimate, if most cells are empty."""
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,9 @@ def run_on(
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
-    `first`: one-way marginals that were measured already, for mechanisms that use them. For
-    `mixture` only: `distances`, the noisy distances of pairs from independence, and `bins`, the
-    number of ordered codes of attributes.
+    `first`: one-way marginals that were measured already, for mechanisms that use them.
+    `distances`, for `mixture` only: the noisy distances of pairs from independence. `bins`: the
+    number of ordered codes of attributes, which mechanisms that merge codes use.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
@@ -99,7 +99,7 @@ def run_on(
         options["first"] = first
     if distances is not None:
         options["distances"] = distances
-    if bins is not None and entry.name == "mixture":
+    if bins is not None and entry.name in ("mixture", "pair-graph"):
         options["bins"] = bins
     release: Release = entry.load()[0](curator, workload, settings, **options)
     if getattr(release.model, "poor_fit", False):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +35,7 @@ from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import Distances, measure_distances
-from mechanisms.rounds.merging import best_tables
+from mechanisms.rounds.merging import best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
@@ -201,49 +201,23 @@ def _measured(
     shares *= curator.remaining / shares.sum()
     pairs, *larger = orders
     names = curator.domain.ordered({name for pair in pairs for name in pair})
-    precisions = dict.fromkeys(names, 0.0)
-    for m in first:
-        if m.clique[0] in precisions:
-            precisions[m.clique[0]] += m.stddev**-2
     noise = curator.expected_error(shares[0])
-    unit = noise / curator.scale(shares[0])
-    # Attributes with one value are known, and not measured.
-    known = {n: unit * p**-0.5 if p else np.finfo(float).eps for n, p in precisions.items()}
     tables = best_tables(
         pairs,
         {name: alone.marginal((name,)) for name in names},
         _likely(distances, pairs),
-        known,
+        known_noise(names, first, noise / curator.scale(shares[0])),
         noise,
         bins=bins,
         pure=curator.ledger.budget.pure,
     )
     parts = np.maximum(tables.pairs, _LEAST * tables.pairs.mean())
-    scale = shares[0] / (parts.sum() + tables.singles.sum())
-    measurements = [
-        curator.measure((name,), cost, step="again: measure")
-        for name, cost in zip(names, (scale * tables.singles).tolist(), strict=True)
-        if cost > 0
-    ] + [
-        _measure_pair(curator, pair, groups, cost)
-        for pair, groups, cost in zip(pairs, tables.groups, (scale * parts).tolist(), strict=True)
-    ]
+    tables = replace(tables, pairs=parts)
+    measurements = measure_tables(curator, names, pairs, tables, float(shares[0]))
     for share, cliques in zip(shares[1:], larger, strict=True):
         step = f"{len(cliques[0])}-way: measure"
         measurements += [curator.measure(c, share / len(cliques), step=step) for c in cliques]
     return measurements
-
-
-def _measure_pair(
-    curator: Curator, pair: Clique, both: tuple[NDArray[np.intp], NDArray[np.intp]], cost: float
-) -> Measurement:
-    """Measure the pair's table on these groups of each attribute's codes."""
-    step = "2-way: measure"
-    if all(groups[-1] + 1 == len(groups) for groups in both):
-        return curator.measure(pair, cost, step=step)
-    # Each matrix has a row for each group, with ones at its codes.
-    sums = [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
-    return curator.measure_queries(pair, sums, cost, step=step)
 
 
 def _likely(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64]:

@@ -22,21 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.rounds.forest import draw_forest, pairs_of
 from mechanisms.settings import Settings, fraction, leave_something, or_none, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, varied
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from pgmkit.model import GraphicalModel
 
 __all__ = ["Mst", "mst"]
 
@@ -97,60 +91,16 @@ def mst(
     settings = settings or Mst()
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
-    pairs = _pairs(workload)
-    edges = _spanning_edges(pairs)
+    pairs = pairs_of(workload)
     whole = curator.remaining
     # Without pairs everything goes to the one-way marginals.
-    one_way = (settings.one_way(domain) if edges else 1.0) * whole / len(varied(domain))
+    one_way = (settings.one_way(domain) if pairs else 1.0) * whole / len(varied(domain))
     update = estimator(domain, curator.public_total, device=settings.device)
 
     again = [curator.measure((name,), one_way, step="first: measure") for name in varied(domain)]
     independent = update(None, [*first, *again])
-    tree = _draw_tree(curator, independent, pairs, settings.select_share * whole, edges)
+    tree = draw_forest(curator, independent, pairs, settings.select_share * whole)
     rest = curator.remaining / len(tree) if tree else 0.0
     second = [curator.measure(pair, rest, step="tree: measure") for pair in tree]
     measurements = (*first, *again, *second)
     return Release("mst", update(independent, measurements), measurements, curator.ledger, settings)
-
-
-def _pairs(workload: Workload) -> list[Clique]:
-    """Return the pairs of attributes within workload cliques, in the domain's order."""
-    domain = workload.domain
-    held = {pair for clique in workload.cliques for pair in combinations(domain.ordered(clique), 2)}
-    return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
-
-
-def _draw_tree(
-    curator: Curator, model: GraphicalModel, pairs: Sequence[Clique], cost: float, edges: int
-) -> list[Clique]:
-    """Draw a spanning tree by Kruskal's algorithm, each edge by the exponential mechanism on L1
-    errors.
-    """
-    if not pairs:
-        return []
-    scored = curator.scored(pairs, model.marginals(pairs))
-    place = curator.domain.places
-    ends = np.array([[place[name] for name in pair] for pair in pairs])
-    component = np.arange(len(place))
-    joining = np.arange(len(pairs))
-    tree: list[Clique] = []
-    for i in range(edges):
-        chosen = scored.choose(joining, cost / edges, step=f"edge {i + 1}: select")
-        tree.append(pairs[chosen])
-        joined, other = component[ends[chosen]]
-        component[component == other] = joined
-        joining = joining[np.not_equal(*component[ends[joining]].T)]
-    return tree
-
-
-def _spanning_edges(pairs: Sequence[Clique]) -> int:
-    """Return the number of edges of a spanning forest: the attributes minus the connected
-    components.
-
-    >>> _spanning_edges([("a", "b"), ("b", "c"), ("a", "c"), ("d", "e")])
-    3
-    """
-    import networkx
-
-    graph = networkx.Graph(list(pairs))
-    return graph.number_of_nodes() - networkx.number_connected_components(graph)

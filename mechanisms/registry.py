@@ -70,10 +70,14 @@ class Entry:
 
 
 class Registry(Mapping[str, Entry]):
-    """Entries by name, in order of registration; installed packages add theirs on first use."""
+    """Entries by name, in order of registration; installed packages add theirs on first use.
 
-    def __init__(self, entries: list[Entry]) -> None:
+    `earlier` names are understood but not listed.
+    """
+
+    def __init__(self, entries: list[Entry], earlier: Mapping[str, str] | None = None) -> None:
         self._entries = {entry.name: entry for entry in entries}
+        self._earlier = dict(earlier or {})
         self._discovered = False
 
     def register(self, entry: Entry) -> None:
@@ -85,7 +89,7 @@ class Registry(Mapping[str, Entry]):
                 f"a mechanism is registered by an Entry, got {type(entry).__name__}; "
                 "see mechanisms.registry.Entry"
             )
-        taken = self._entries.get(entry.name)
+        taken = self._entries.get(self._earlier.get(entry.name, entry.name))
         if taken is not None and taken != entry:
             raise InvalidInput(
                 f"mechanism {entry.name!r} is registered already, by {taken.module}; "
@@ -94,7 +98,7 @@ class Registry(Mapping[str, Entry]):
         self._entries[entry.name] = entry
 
     def __getitem__(self, name: str) -> Entry:
-        return self._found()[name]
+        return self._found()[self._earlier.get(name, name)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found())
@@ -140,6 +144,9 @@ _BUILT_IN = [
     _own("mst.mst", "Mst", rounds=False, graphical=True)(
         "a spanning tree of pairs, measured once; the fastest"
     ),
+    _own("pair_graph.pair_graph", "PairGraph", "pair-graph", rounds=False, graphical=True)(
+        "a forest of pairs, then pairs that it answers badly; for hundreds of columns"
+    ),
     _own("mwem_pgm.mwem_pgm", "MwemPgm", "mwem+pgm", graphical=True)(
         "one-way marginals, then a fixed number of adaptively selected ones"
     ),
@@ -180,14 +187,11 @@ _BUILT_IN = [
     _own("pmw_pub.pmw_pub", "PmwPub", "pmw-pub", public=True)(
         "multiplicative weights on public records"
     ),
-    _own("hdmm.hdmm", "Hdmm", rounds=False, records=False, measures=True)(
-        "the strategy of least expected error for marginals, prefixes or ranges; tables only"
+    _own("matrix.matrix", "Matrix", rounds=False, records=False, measures=True)(
+        "the least noise for marginals, prefixes or ranges, with exact variances; tables only"
     ),
-    _own("hdmm.hdmm_pgm", "HdmmPgm", "hdmm+pgm", rounds=False, measures=True)(
-        "a model, or consistent tables, of the answers to the same strategy"
-    ),
-    _own("residual.residual", "Residual", rounds=False, records=False, measures=True)(
-        "the best noise for marginals of many columns, with exact variances; tables only"
+    _own("matrix.matrix_pgm", "MatrixPgm", "matrix+pgm", rounds=False, measures=True)(
+        "a model, or consistent tables, of the same measurements"
     ),
     _own("baselines.gaussian", "Gaussian", rounds=False, records=False, measures=True)(
         "noise on every workload marginal, as it comes; a baseline, tables only"
@@ -199,7 +203,9 @@ _BUILT_IN = [
         "one-way marginals only; a baseline"
     ),
 ]
-MECHANISMS = Registry(_BUILT_IN)
+_EARLIER = {"hdmm": "matrix", "residual": "matrix", "hdmm+pgm": "matrix+pgm"}
+"""The earlier names of mechanisms, which are still understood."""
+MECHANISMS = Registry(_BUILT_IN, _EARLIER)
 """All mechanisms by name."""
 
 

@@ -121,9 +121,9 @@ def table_workload(
 ) -> Workload:
     """Return the workload that `synthesize` and the command line use.
 
-    A number stands for all marginals of so many columns, and None for all pairs. A column of one
-    value is left out of them: it says nothing and costs nothing. A target adds every pair of other
-    columns together with it, and marginals that hold it weigh four times as much.
+    A number k means all marginals of k columns, and None means all pairs. A column of one value is
+    left out of the marginals, since it is known. A target adds every pair of other columns together
+    with the target, and marginals that include the target weigh four times as much.
 
     Raises InvalidInput for an unknown target, a number that is not from 1 to the number of columns,
     and cliques as `Workload` does.

@@ -38,7 +38,8 @@ from .tables.engines.frames import counts_of
 from .tables.files.record_files import encode_file, write_file
 from .tables.labelled import Boolean, Categorical, OpenCategorical
 from .tables.numbers import Integer, Numeric
-from .tables.questions import Reply, ask
+from .tables.questions import ask
+from .tables.reply import Reply
 from .tables.schema import Schema
 from .tables.schema_file import FileFormat
 from .total import TotalEstimate, estimate_total

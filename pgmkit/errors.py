@@ -76,8 +76,8 @@ class FromRecords(UserWarning):
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a clause for messages about an unknown name: the known name whose spelling is closest.
 
-    Upper and lower case are the same here. The clause is empty if no known name is near, or
-    where `name` is no text.
+    Upper and lower case are the same here. The clause is empty if no known name is near, or if
+    `name` is no text.
 
     >>> did_you_mean("Wages", ["age", "wage"])
     " (did you mean 'wage'?)"

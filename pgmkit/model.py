@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,8 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits
-from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.model_tables import ModelTables
-from pgmkit.inference.potentials import checked_potentials, checked_total
+from pgmkit.inference.potentials import checked_potentials, checked_total, impossible_cells
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -98,14 +97,24 @@ class GraphicalModel:
         return (
             f"GraphicalModel({len(self.domain)} attributes, {len(self.potentials)} cliques, "
             f"total={self.total:.6g}, loss={self.loss:.6g}, gap={self.gap:.3g}, "
-            f"certified={self.certified}, "
-            f"iterations={self.iterations}, stopped={self.stopped!r})"
+            f"certified={self.certified}, iterations={self.iterations}, stopped={self.stopped!r})"
         )
 
     def _repr_html_(self) -> str:
         from pgmkit.runtime import html
 
         return html.model(self)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the attributes on a circle, joined where a clique holds them together, and return
+        matplotlib's axes.
+
+        `axes`: where to draw; by default a new figure. Needs the extra `plot`; raises InvalidInput
+        if it is not installed.
+        """
+        from pgmkit.runtime import plots
+
+        return plots.graph(axes, self.domain.attributes, self.cliques)
 
     @cached_property
     def fit(self) -> Fit | None:
@@ -128,12 +137,7 @@ class GraphicalModel:
     @property
     def structural_zeros(self) -> list[Zeros]:
         """The combinations that cannot occur: those where a potential is minus infinity."""
-        found = []
-        for factor in self.potentials:
-            impossible = np.isneginf(factor.numpy())
-            if impossible.any():
-                found.append(Zeros(factor.domain.attributes, ~impossible))
-        return found
+        return impossible_cells(self.potentials)
 
     @property
     def certificate(self) -> str:
@@ -197,7 +201,7 @@ class GraphicalModel:
         """
         structure = len(tables), *list(tables)[:2], self._tables.calibrated
         opinion = self._tables.second_opinion
-        self._uses.look(
+        self._tables.uses.look(
             "marginals", structure, started, partial(opinion.tables, tables, self.total)
         )
 
@@ -249,7 +253,7 @@ class GraphicalModel:
             place = len(several) // 2
             one = several[place]
             opinion = self._tables.second_opinion
-        self._uses.look(
+        self._tables.uses.look(
             "answer",
             (len(several), one.attributes, one.shape),
             started,
@@ -291,7 +295,7 @@ class GraphicalModel:
         except NumericalFailure:
             share = 0.0
         opinion = self._tables.second_opinion
-        self._uses.look(
+        self._tables.uses.look(
             "given",
             tuple((name, np.size(codes)) for name, codes in evidence.items()),
             started,
@@ -308,7 +312,7 @@ class GraphicalModel:
         best = self._tables.oracle.mode(self._tables.potentials)
         record = {name: best.get(name, 0) for name in self.domain}
         opinion = self._tables.second_opinion
-        self._uses.look("map", None, started, partial(opinion.most_probable, record))
+        self._tables.uses.look("map", None, started, partial(opinion.most_probable, record))
         return record
 
     def sample(
@@ -322,7 +326,7 @@ class GraphicalModel:
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)
         opinion = self._tables.second_opinion
-        self._uses.look(
+        self._tables.uses.look(
             "sample",
             (method, int(n).bit_length() // 4),
             started,
@@ -388,10 +392,6 @@ class GraphicalModel:
                 iterations=int(header["iterations"]),
                 stopped=str(header["stopped"]),
             )
-
-    @cached_property
-    def _uses(self) -> FirstUses:
-        return FirstUses()
 
     @cached_property
     def _tables(self) -> ModelTables:

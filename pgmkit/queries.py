@@ -154,7 +154,7 @@ def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float
     """Return E_k, k x n: row b - 1 sums the b-th power of the attribute's value, b = 1..k.
 
     ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1. Raises
-    `InvalidInput` where a power is too large for float64.
+    `InvalidInput` if a power is too large for float64.
 
     >>> moments(3, 2)
     array([[0., 1., 2.],

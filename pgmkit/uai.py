@@ -1,9 +1,10 @@
 """Files of the UAI inference competitions: models, evidence, and results (MAR, MAP, PR).
 
-Plain numbers between white space. The first word of a model is BAYES or MARKOV; then the number of
-variables and their sizes, the number of tables and for each the number of its variables and these
-(the child last in a BAYES file), and for each the number of its cells and the values, the last
-variable changing fastest. Variables have numbers there; here variable 3 is the attribute ``"x3"``.
+The files consist of numbers between white space. The first word of a model is BAYES or MARKOV; then
+the number of variables and their sizes, the number of tables; for each table the number of its
+variables and their numbers (the child last in a BAYES file); and for each table the number of its
+cells and their values, the last variable changing fastest. Variable 3 of a file becomes the
+attribute ``"x3"``.
 """
 
 from __future__ import annotations

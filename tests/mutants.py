@@ -49,6 +49,7 @@ TESTS = (
     "unread",
     "first_look",
     "merging",
+    "linked",
     "refusals",
     "tables/test_company",
     "tables/test_neighbours",
@@ -70,6 +71,8 @@ class Mutant:
 P = "mechanisms/privacy/"
 CURATOR, NOISE, SCALES = P + "curator.py", P + "noise.py", P + "noise_scales.py"
 UNITS = P + "units.py"
+LINKED = "mechanisms/linked/pipeline.py"
+CODING = "mechanisms/linked/coding.py"
 SCORES, LEDGER, DISCOVERY = P + "scores.py", P + "ledger.py", P + "discovery.py"
 NEIGHBOURS, CONVERSIONS, GRID = P + "neighbours.py", P + "conversions.py", P + "integer_matrix.py"
 GAUSSIAN = P + "gaussian_dp.py"
@@ -143,8 +146,8 @@ MUTANTS = (
     Mutant(
         "largest column norm is the mean one",
         GRID,
-        "int(np.diag(gram).max()) for",
-        "int(np.diag(gram).mean()) for",
+        "int(own.max()),",
+        "int(own.mean()),",
         "strategies",
     ),
     Mutant(
@@ -486,6 +489,28 @@ MUTANTS = (
         "discovery",
     ),
     # Units of several rows.
+    Mutant("children cost as one row", LINKED, "max_rows=link.most,", "max_rows=1,", "linked"),
+    Mutant(
+        "the number of children is public",
+        LINKED,
+        "relation = replace(relation, rows_public=False)",
+        "relation = replace(relation)",
+        "linked",
+    ),
+    Mutant(
+        "more children of a unit are kept than it is charged for",
+        CODING,
+        "bounded(owners, link.most, keys)",
+        "bounded(owners, link.most + 1, keys)",
+        "linked",
+    ),
+    Mutant(
+        "a unit has two parents",
+        CODING,
+        "bounded(numbers[0], 1, random_keys",
+        "bounded(numbers[0], 2, random_keys",
+        "linked",
+    ),
     Mutant("a unit's rows cost as one", NEIGHBOURS, "l1=self.l1 * max_rows", "l1=self.l1", "units"),
     Mutant(
         "L2 of a unit grows with the root of its rows",
@@ -719,10 +744,16 @@ MUTANTS = (
         f"estimator(domain, {EXACT},",
     ),
     Mutant(
-        "exact n in HDMM+PGM",
-        "mechanisms/hdmm.py",
-        f"measurements, {TOTAL}, settings",
-        f"measurements, {EXACT}, settings",
+        "exact n in pair-graph",
+        "mechanisms/pair_graph.py",
+        f"estimator(domain, {TOTAL},",
+        f"estimator(domain, {EXACT},",
+    ),
+    Mutant(
+        "exact n in the matrix mechanism",
+        "mechanisms/matrix.py",
+        f"    total = {TOTAL}\n    tables =",
+        f"    total = {EXACT}\n    tables =",
     ),
     Mutant(
         "exact n in the independent baseline",

@@ -1,8 +1,9 @@
 """Exact values that carry a mark: whoever uses one outside the Curator's arithmetic is recorded.
 
-`marked()` makes every Curator of its block hold marked records. What is counted from them is
-`Exact`, and so is whatever is computed from that: numpy, `len`, `int` and `float` keep the mark in
-the modules of `ARITHMETIC`, which are all that may use one. A mark ends in three ways:
+`marked()` marks the records of its block as soon as they are coded, by `synthesize` or for a
+Curator, and the tallies of open columns. What is counted from them is `Exact`, and so is whatever
+is computed from that: numpy, `len`, `int` and `float` keep the mark in the modules of `ARITHMETIC`,
+which are all that may use one. A mark ends in three ways:
 
 - The noise source takes it and answers without one. It takes nothing else, so a mark that was lost
   on the way is noticed, too.
@@ -35,7 +36,7 @@ from mechanisms.privacy import (
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scored import Scored
-from mechanisms.synthesis import pipeline
+from mechanisms.synthesis import open_columns, pipeline
 
 ARITHMETIC: tuple[ModuleType, ...] = (curator, scores, scored, cell_line, integer_matrix)
 _FILES = {str(module.__file__) for module in ARITHMETIC}
@@ -276,8 +277,15 @@ class _Int(type):
 class MarkedCounts:
     """Private records whose counts are marked. `rows_public`: the relation makes the number so."""
 
-    def __init__(self, real: Any, rows_public: bool) -> None:
+    def __init__(self, real: Any, rows_public: bool = False) -> None:
         self.real, self.rows_public = real, rows_public
+
+    @property
+    def columns(self) -> Any:
+        """The codes, for the place alone that joins them with those of columns found later."""
+        if _place()[2] != open_columns._completed.__name__:
+            MARKS.used("records.columns", text=True)
+        return self.real.columns
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]
@@ -386,18 +394,33 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(curator, "best_mixture_error", _kept(curator.best_mixture_error))
     texts_and_counts = curator.distinct
     patch.setattr(
-        curator, "distinct", lambda values: (lambda t, n: (t, Exact(n)))(*texts_and_counts(values))
+        curator,
+        "distinct",
+        lambda values: (lambda t, n: (t, Exact(n)))(*texts_and_counts(plain(values))),
     )
     patch.setattr(curator, "ExactNoise", _Source)
     patch.setattr(Curator, "_predicate_counts", _plain_counts)
     init, recoded, bounded = Curator.__init__, Curator.recoded, pipeline.bounded_frame
+    check_rows, texts_of = pipeline._check_rows, open_columns._present_texts
 
     def marking(self: Curator, data: Any, *args: Any, **options: Any) -> None:
         init(self, data, *args, **options)
         self._data = MarkedCounts(getattr(data, "real", data), self.neighbours.rows_public)
 
     def recoding(self: Curator, data: Any) -> Curator:
-        return recoded(self, MarkedCounts(data, self.neighbours.rows_public))
+        plainly = getattr(data, "real", data)
+        return recoded(self, MarkedCounts(plainly, self.neighbours.rows_public))
+
+    def coded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*args: Any) -> MarkedCounts:
+            made = function(*args)
+            return MarkedCounts(getattr(made, "real", made))
+
+        return work
+
+    def checking(request: Any, counts: MarkedCounts) -> None:
+        counts.rows_public = request.relation.rows_public
+        check_rows(request, counts)
 
     def bounding(*args: Any) -> Any:
         rows, excess = bounded(*args)
@@ -406,6 +429,18 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Curator, "__init__", marking)
     patch.setattr(Curator, "recoded", recoding)
     patch.setattr(pipeline, "bounded_frame", bounding)
+    patch.setattr(pipeline, "_check_rows", checking)
+    for module, name in (
+        (pipeline, "counted"),
+        (pipeline, "counted_roughly"),
+        (open_columns, "counted"),
+    ):
+        patch.setattr(module, name, coded(getattr(module, name)))
+    patch.setattr(
+        open_columns,
+        "_present_texts",
+        lambda *args: {text: Exact(rows) for text, rows in texts_of(*args).items()},
+    )
     for name, method in list(vars(Curator).items()):
         if isinstance(method, FunctionType) and not name.startswith("_") and name != "recoded":
             patch.setattr(Curator, name, guarded(method))

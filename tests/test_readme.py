@@ -68,7 +68,17 @@ def test_extras_are_there() -> None:
 
 
 def test_named_mechanisms_are_there() -> None:
-    for name in ("aim", "mwem+pgm", "gem", "rap++", "pep", "dual-query", "mst", "mixture", "hdmm"):
+    for name in (
+        "aim",
+        "mwem+pgm",
+        "gem",
+        "rap++",
+        "pep",
+        "dual-query",
+        "mst",
+        "mixture",
+        "matrix",
+    ):
         assert name in MECHANISMS
 
 

@@ -37,6 +37,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("algorithms",),
         ("dispatch", "datasets"),
         ("synthesis",),
+        ("linked",),
         ("cli",),
     ),
 }

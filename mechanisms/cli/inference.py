@@ -60,7 +60,7 @@ def infer(
     out: str | None,
     json_out: bool,
 ) -> None:
-    """Inference in a factor graph or Bayesian network: .uai, .bif, .xmlbif (.gz).
+    """Answer questions about a factor graph or Bayesian network: .uai, .bif, .xmlbif (.gz).
 
     Variables of UAI files are called x0, x1, ... in the order of the file.
 

@@ -127,7 +127,7 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
             f"{', '.join(request.schema.unresolved)}. Finding them takes a tenth of the budget "
             "first, which is not in this plan"
         )
-    if request.mechanism == "auto" and choice.name in ("aim", "mixture", "mst"):
+    if request.mechanism == "auto" and choice.name in ("aim", "mixture"):
         yield (
             "before that auto looks whether the columns depend on each other, for up to a "
             "fiftieth of the budget, which is not in this plan; where they do not, it takes "

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from pgmkit.graphs.junction_tree import JunctionTree
     from pgmkit.model import GraphicalModel
 
-__all__ = ["Affordable", "check_fits_workload", "estimator", "model_megabytes", "tree_megabytes"]
+__all__ = [
+    "Affordable",
+    "check_fits_workload",
+    "estimator",
+    "megabytes",
+    "model_megabytes",
+    "tree_megabytes",
+]
 
 _WORTH_A_SEARCH = 4.0
 """The largest factor by which a better elimination order may shrink a model; if a model exceeds its
@@ -83,16 +90,16 @@ class Affordable:
         tree = junction_tree(self.domain, measured)
         bounds = self._bounds(TreeGrowth(tree))
         for limit in (limit_mb, fallback_mb):
-            if _megabytes(tree.cells) > limit:
+            if megabytes(tree.cells) > limit:
                 continue
             sure = {
                 clique
                 for clique, bound in zip(self.candidates, bounds, strict=True)
-                if bound == tree.cells or _megabytes(bound) * _WORTH_A_SEARCH <= limit
+                if bound == tree.cells or megabytes(bound) * _WORTH_A_SEARCH <= limit
             }
             fits = partial(self._fits, sure, tuple(measured), limit)
             # A tree has at least the cells of each clique.
-            possible = [c for c in self.candidates if _megabytes(self.domain.size(c)) <= limit]
+            possible = [c for c in self.candidates if megabytes(self.domain.size(c)) <= limit]
             if sure or any(map(fits, possible)):
                 return possible, fits
         return [], lambda clique: False
@@ -141,10 +148,11 @@ def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
     """
     from pgmkit.graphs.junction_tree import model_cells
 
-    return _megabytes(model_cells(domain, cliques))
+    return megabytes(model_cells(domain, cliques))
 
 
-def _megabytes(cells: float) -> float:
+def megabytes(cells: float) -> float:
+    """Return the MB (2^20 bytes) of so many float64 cells."""
     from pgmkit.runtime.sizes import CELL_BYTES
 
     return cells * CELL_BYTES / 2**20

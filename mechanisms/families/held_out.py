@@ -36,8 +36,9 @@ def splits(
     """Return two splits of the measurements, each into measurements to fit to and others to judge
     by, with independent noise.
 
-    The fresh noise of the two splits has opposite signs. `added` is a above: by default the
-    measurements to fit to have 1.22 times the noise, and those to judge by 1.74 times.
+    The fresh noise of the two splits has opposite signs. `added`: the number a of the module's
+    text; by default the measurements to fit to have 1.22 times the noise, and those to judge by
+    1.74 times.
 
     >>> (given, kept), (other, _) = splits([Measurement(("a",), [3.0, 5.0], 1.0)], rng=0)
     >>> all(given[0].values != kept[0].values)

@@ -253,11 +253,11 @@ class _Pairs:
 
 
 class _FewPairs(_Pairs):
-    """The misfit of pairs where most pairs of groups were not measured: a small product for each
+    """The misfit of pairs if most pairs of groups were not measured: a small product for each
     pair.
 
-    `places`: for both attributes an array pairs x g of the groups' columns, filled with W where a
-    pair has fewer than g groups. `weights` (zero where filled) and `means`: pairs x g x g.
+    `places`: for both attributes an array pairs x g of the groups' columns, filled with W if a pair
+    has fewer than g groups. `weights` (zero where filled) and `means`: pairs x g x g.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Noisy tables drawn towards independence, each by as much as its own noise asks for.
+"""Noisy tables shrunk towards independence, each by as much as its own noise requires.
 
 A noisy table y of several attributes differs from the product q of its one-way marginals by the
 dependence of the attributes, and by noise of variance s^2 in each cell. If the dependence in a cell
@@ -41,9 +41,9 @@ def near_independence(
 
     `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
     attribute that has more than one value. All that they say about one attribute is averaged by
-    inverse variance. A returned table's `stddev` is that of the mean of y and q above. `strength`:
-    a factor on the precision of the prior; with 0 tables stay as they are, with 1 the result is the
-    mean above.
+    inverse variance. A returned table's `stddev` is that of the mean of y and q in the module's
+    text. `strength`: a factor on the precision of the prior; with 0 tables are returned unchanged,
+    with 1 the result is that mean.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})

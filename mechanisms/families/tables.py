@@ -101,7 +101,7 @@ class TablesModel(QueryAnswers):
         """Raise InvalidInput: separate tables are not a distribution over whole records."""
         raise InvalidInput(
             "records cannot be drawn from separate tables, which are no distribution over all "
-            "attributes; use gaussian+projection or hdmm+pgm with a workload whose model fits "
+            "attributes; use gaussian+projection or matrix+pgm with a workload whose model fits "
             'model_mb, or with their setting inference="auto", or another mechanism such as aim'
         )
 
@@ -150,22 +150,24 @@ class Projecting(Protocol):
 def projected(
     domain: Domain,
     measurements: Sequence[Measurement],
+    noisy: Sequence[Measurement],
     known_total: int | None,
     settings: Projecting,
 ) -> Model:
-    """Return the model nearest to noisy marginals: a graphical model, or locally consistent tables.
+    """Return the model nearest to measurements: a graphical model, or locally consistent tables.
 
     The result is a GraphicalModel if the junction tree of the measured cliques takes at most
     `settings.model_mb` (MB of float64 cells). Otherwise it is a TablesModel, which draws no
-    records: one nonnegative table for each measured clique, which agrees with the others on shared
-    attributes (least squares, weights 1/variance). With `settings.inference` "auto" it is then a
-    RegionModel, which draws records; with "region" it always is. An unknown total is estimated and
-    at least 1. `settings.device`: the device of a graphical model.
+    records: one nonnegative table for each of the `noisy` marginals, which hold the same
+    information as the measurements; each agrees with the others on shared attributes (least
+    squares, weights 1/variance). With `settings.inference` "auto" it is then a RegionModel, which
+    draws records; with "region" it always is. An unknown total is estimated and at least 1.
+    `settings.device`: the device of a graphical model.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})
     >>> noisy = [Measurement(("a",), [7.0, -1.0], 1.0), Measurement(("b",), [3.0, 3.0], 1.0)]
-    >>> projected(domain, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
+    >>> projected(domain, noisy, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
     from mechanisms.families.graphical import estimator, tree_megabytes
@@ -183,8 +185,7 @@ def projected(
         return estimator(domain, known_total, device=settings.device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     if settings.inference != "exact":
-        return estimate(domain, used, total=total, inference="region")
-    noisy = [least_squares_table(m) for m in used]
+        return estimate(domain, [m for m in noisy if m.clique], total=total, inference="region")
     return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)
 
 

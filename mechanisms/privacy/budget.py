@@ -94,7 +94,7 @@ class Budget:
         """The accounting that gives measurements less noise, however the budget is shared.
 
         The exact conversion gains five to seven percent, which the discreteness of noise takes away
-        where its scale is near 1. "gaussian" is returned if it has less noise even with the whole
+        if its scale is near 1. "gaussian" is returned if it has less noise even with the whole
         budget in one draw: the correction falls with the share, so it then has less with any share.
 
         >>> Budget(1.0, 1e-9).least_noise, Budget(20.0, 1e-9).least_noise

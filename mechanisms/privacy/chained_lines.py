@@ -118,7 +118,7 @@ def _line(values: Mapping[str, Any], before: str) -> tuple[bytes, str]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the system supports that."""
+    """Wait until the names in a folder are on the disk, if the system supports that."""
     if os.name == "posix":
         place = os.open(folder, os.O_RDONLY)
         try:

@@ -21,7 +21,7 @@ from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
 from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.mixture_error import best_mixture_error
-from mechanisms.privacy.neighbours import Neighbours, relation
+from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.privacy.scored import Scored
 from mechanisms.queries.cells import Cell
@@ -88,6 +88,7 @@ class Curator:
             ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
         )
         self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
+        self._kept = 0.0
         self.ledger = Ledger(
             budget,
             secure=self._noise.secure,
@@ -105,6 +106,23 @@ class Curator:
         other._data, other._counts = data, {}
         return other
 
+    def table(self, data: Counts, neighbours: Neighbours, cost: float) -> Curator:
+        """A Curator of another table of the same units, on the same ledger, that spends up to cost.
+
+        `neighbours`: what a unit changes in that table; the caller has bounded its rows. Raises
+        InvalidInput for another promise than this Curator's, or a cost that is not available.
+        """
+        if promise(neighbours.name) != promise(self.neighbours.name):
+            raise InvalidInput(
+                f"a table of the relation {neighbours.name!r} cannot be charged to a ledger of "
+                f"{self.neighbours.name!r}"
+            )
+        if not 0 < cost <= self.remaining:
+            raise InvalidInput(f"cost must be above 0 and at most {self.remaining!r}, got {cost!r}")
+        other = self.recoded(data)
+        other.neighbours, other._kept = neighbours, self.ledger.remaining - cost
+        return other
+
     @property
     def domain(self) -> Domain:
         """The data's domain (public)."""
@@ -117,8 +135,8 @@ class Curator:
 
     @property
     def remaining(self) -> float:
-        """The rest of the budget, in its unit."""
-        return self.ledger.remaining
+        """The rest of the budget, in its unit, without what is kept for other tables."""
+        return max(0.0, self.ledger.remaining - self._kept)
 
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian
@@ -278,16 +296,26 @@ class Curator:
         place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
         return cliques[place]
 
-    def scored(self, candidates: Sequence[Clique], estimates: Tables) -> Scored:
+    def scored(
+        self,
+        candidates: Sequence[Clique],
+        estimates: Tables,
+        *,
+        penalties: Sequence[float] | None = None,
+    ) -> Scored:
         """Return candidates to choose from several times by the same estimates, compared with the
         data only once.
 
-        A choice is that of `choose` without penalties and weights, and is charged alike. Raises
-        InvalidInput as `choose` does.
+        A choice is that of `choose` without weights, and is charged alike. Raises InvalidInput as
+        `choose` does.
         """
         cliques = self._candidates(candidates)
+        penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
+        penalty_units = scores.on_grid("penalties", penalty)
         distances = np.array(self._distances(cliques, estimates), dtype=np.int64)
-        return Scored(scores.in_counts(distances), self.neighbours.l1, self._selected)
+        return Scored(
+            scores.in_counts(distances - penalty_units), self.neighbours.l1, self._selected
+        )
 
     def choose_cells(
         self,

@@ -2,7 +2,7 @@
 
 mu-GDP (Dong, Roth and Su, "Gaussian Differential Privacy", 2022): telling neighbours apart is at
 least as hard as telling N(0, 1) from N(mu, 1). Costs are mu^2 / 2, in the ledger's unit: for
-continuous noise that is rho of zCDP. They add up, also where each step and its cost depend on
+continuous noise that is rho of zCDP. They add up, also if each step and its cost depend on
 earlier answers (Smith and Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy",
 2022: a mu-GDP step tells no more than a noisy path with a drift, watched for the time mu^2, and
 whoever watches may decide on the way what to look for next). The total implies (epsilon, delta)

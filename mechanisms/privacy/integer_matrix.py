@@ -5,7 +5,7 @@ of a power of two before it is used: the rounded matrix is what is measured, exa
 
 No product of whole numbers overflows. Entries have at most 30 bits and factors at most 2^20 rows:
 sums of absolute values have 51 bits and fit in 64. Squared norms have up to 80 bits, and answers of
-2^40 rows up to 70; both are computed with Python's integers where 64 bits might overflow.
+2^40 rows up to 70; both are computed with Python's integers if 64 bits might overflow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-__all__ = ["ENTRY_BITS", "LARGEST_ANSWER", "GridMatrix"]
+__all__ = [
+    "ENTRY_BITS",
+    "LARGEST_ANSWER",
+    "FactorNorms",
+    "GridMatrix",
+    "product_l1",
+    "product_l2_squared",
+]
 
 LARGEST_ANSWER = (np.iinfo(np.int64).max + 1) // 4
 """The bound of noisy answers, in units; larger ones are refused. Exact answers are clipped to twice
@@ -139,45 +146,81 @@ class GridMatrix:
         return np.clip(flat, -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
-        """Return the largest L1 norm of a column, or of the difference of two; in units, at least
-        1.
-
-        For several factors the difference is bounded by twice the norm of a column.
-        """
-        norm = math.prod(int(np.abs(factor).sum(axis=0).max()) for factor in self.factors)
-        if not differ:
-            return norm
-        if len(self.factors) > 1:
-            return 2 * norm
-        (factor,) = self.factors
-        columns = np.ascontiguousarray(factor.T)
-        return max(1, *(int(np.abs(columns - column).sum(axis=1).max()) for column in columns))
+        """`product_l1` of the factors, in units."""
+        return product_l1(self._norms, differ)
 
     def l2_squared(self, differ: bool) -> int:
-        """Return the largest squared L2 norm of a column, or of the difference of two; at least 1.
-
-        |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
-        factor's inner products, which is exact for nonnegative columns of equal norms.
-        """
-        norm = math.prod(int(np.diag(gram).max()) for gram in self._grams)
-        if not differ:
-            return norm
-        if len(self._grams) > 1:
-            return max(1, 2 * (norm - self._lowest_product()))
-        (gram,) = self._grams
-        own = np.diag(gram)
-        return max(1, int((own[:, None] + own[None, :] - 2 * gram).max()))
-
-    def _lowest_product(self) -> int:
-        low = high = 1
-        for gram in self._grams:
-            ends = [a * b for a in (low, high) for b in (int(gram.min()), int(gram.max()))]
-            low, high = min(ends), max(ends)
-        return low
+        """`product_l2_squared` of the factors, in squared units."""
+        return product_l2_squared(self._norms, differ)
 
     @cached_property
-    def _grams(self) -> list[NDArray[Any]]:
-        return [_gram(factor) for factor in self.factors]
+    def _norms(self) -> list[FactorNorms]:
+        return [FactorNorms.of(factor) for factor in self.factors]
+
+
+@dataclass(frozen=True)
+class FactorNorms:
+    """What the norms of a product's columns need of one factor.
+
+    Attributes:
+        l1: The largest L1 norm of a column.
+        l1_apart: The largest L1 norm of the difference of two columns.
+        l2: The largest squared L2 norm of a column.
+        l2_apart: The largest squared L2 norm of the difference of two columns.
+        low: The least inner product of two columns, or of a column and itself.
+        high: The largest one.
+    """
+
+    l1: int
+    l1_apart: int
+    l2: int
+    l2_apart: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, factor: Integers) -> FactorNorms:
+        """The norms of a factor of whole numbers, exact."""
+        columns, gram = np.ascontiguousarray(factor.T), _gram(factor)
+        own = np.diag(gram)
+        return cls(
+            int(np.abs(columns).sum(axis=1).max()),
+            max(int(np.abs(columns - column).sum(axis=1).max()) for column in columns),
+            int(own.max()),
+            int((own[:, None] + own[None, :] - 2 * gram).max()),
+            int(gram.min()),
+            int(gram.max()),
+        )
+
+
+def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
+    """The largest L1 norm of a column of a product, or of the difference of two; at least 1.
+
+    For several factors the difference is bounded by twice the norm of a column.
+    """
+    norm = math.prod(each.l1 for each in norms)
+    if not differ:
+        return norm
+    return max(1, norms[0].l1_apart) if len(norms) == 1 else 2 * norm
+
+
+def product_l2_squared(norms: Sequence[FactorNorms], differ: bool) -> int:
+    """The largest squared L2 norm of a column of a product, or of the difference of two.
+
+    |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
+    factor's inner products, which is exact for columns of equal norms where no factor alone
+    reaches that range at a column and itself. A difference is at least 1.
+    """
+    norm = math.prod(each.l2 for each in norms)
+    if not differ:
+        return norm
+    if len(norms) == 1:
+        return max(1, norms[0].l2_apart)
+    low = high = 1
+    for each in norms:
+        ends = [a * b for a in (low, high) for b in (each.low, each.high)]
+        low, high = min(ends), max(ends)
+    return max(1, 2 * (norm - low))
 
 
 def _gram(factor: Integers) -> NDArray[Any]:

@@ -21,8 +21,8 @@ class Neighbours:
 
     `rows_public`: whether all neighbours have the same number of rows, which is then public.
 
-    `one_sided_values`: how many values one neighbour may hold that the other lacks: each of two
-    replaced rows may hold one, an added row holds one.
+    `one_sided_values`: the most values that occur in only one of two neighbours: those of both rows
+    of a replacement, or that of the added row.
 
     `exchanged`: whether a row can take the place of another.
 
@@ -65,7 +65,7 @@ class Neighbours:
 
         `norm(False)`: the largest norm of one row's answers; `norm(True)`: that of the difference
         of two rows' answers. The change is a sum of at most `max_rows` rows' answers minus such a
-        sum; a norm is convex, so it is largest where each side has none or all of its rows in one
+        sum; a norm is convex, so it is largest if each side has none or all of its rows in one
         cell.
         """
         kinds = [True] * self.exchanged + [False] * (not self.rows_public)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgmkit.runtime.html import escape, table
 
@@ -10,16 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mechanisms.privacy.ledger import Ledger
-    from mechanisms.release.record import Release
 
 __all__ = ["overview", "promise", "warnings"]
 
 
-def overview(release: Release, more: Sequence[Sequence[str]] = ()) -> str:
+def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
     """Return the release as an HTML table with its ledger; it shows nothing beyond the release
     itself.
 
-    `more`: further rows, as texts that are escaped here.
+    `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """
     rows = [
         ["promise", promise(release.ledger)],
@@ -33,7 +32,7 @@ def overview(release: Release, more: Sequence[Sequence[str]] = ()) -> str:
     return "".join(warnings(release)) + table(["", ""], rows) + spent
 
 
-def fit_rows(release: Release) -> list[list[str]]:
+def fit_rows(release: Any) -> list[list[str]]:
     """Return rows on how close the model came to its best fit, and how well the tables agree."""
     rows = [["fit of the model to them", release.certificate]] if release.certificate else []
     return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
@@ -48,7 +47,7 @@ def promise(ledger: Ledger | None) -> str:
     return f"{said}, neighbours: {ledger.neighbours}"
 
 
-def warnings(release: Release) -> list[str]:
+def warnings(release: Any) -> list[str]:
     """Return the warnings that a reader must see before anything else."""
     found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
     if getattr(release.model, "poor_fit", False):

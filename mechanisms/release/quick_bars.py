@@ -17,7 +17,7 @@ from pgmkit.uncertainty import error_bars
 
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
-    from pgmkit.tables.questions import Reply
+    from pgmkit.tables.reply import Reply
     from pgmkit.uncertainty import Uncertainty
 
 __all__ = ["REPLICATES", "SECONDS", "quick_bars", "without_bars"]

@@ -22,6 +22,7 @@ from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
 from pgmkit.runtime.html import bars as bar_chart
+from pgmkit.runtime.progress import bar
 from pgmkit.tables.bins import Binned
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def html(
     Error bars take up to 20 seconds of re-estimation if the model is graphical, and those that
     would take longer are left out. Other models have error bars only within measured tables.
     """
-    from tqdm import tqdm
-
     if target is not None and target not in release.schema.columns:
         raise InvalidInput(
             f"there is no column {target!r}; columns are {', '.join(release.schema.columns)}"
@@ -88,7 +87,8 @@ def html(
     made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
     made += [f"schema {schema_file}"] if schema_file else []
     parts = [f"<p class='meta'>{escape(', '.join(made))}</p>"]
-    with tqdm(planned.items(), desc="report", disable=None if progress else True) as steps:
+    silent = {} if progress else {"disable": True}
+    with bar(planned.items(), desc="report", **silent) as steps:
         for step, section in steps:
             steps.set_postfix_str(step)
             parts += section()

@@ -25,7 +25,8 @@ from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.engines.frames import FrameForm, decode
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse, quoted
-from pgmkit.tables.questions import Reply, ask
+from pgmkit.tables.questions import ask
+from pgmkit.tables.reply import Reply
 from pgmkit.tables.schema import Schema
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mechanisms.queries.cells import Question, clique_of
+from pgmkit.runtime.progress import bar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,13 +112,11 @@ def round_reports(
     if progress is not True:
         yield progress or None
         return
-    from tqdm import tqdm
-
-    with tqdm(disable=None, unit="round") as bar:
+    with bar(unit="round") as shown:
 
         def show(finished: Round[Any, Any]) -> None:
             if finished.cliques:
-                bar.set_postfix_str(" x ".join(finished.cliques[-1]))
-            bar.update()
+                shown.set_postfix_str(" x ".join(finished.cliques[-1]))
+            shown.update()
 
         yield show

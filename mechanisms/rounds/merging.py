@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgmkit.domain import Clique
+    from pgmkit.measurement import Measurement
 
     Array = NDArray[np.float64]
     Groups = NDArray[np.intp]
 
-__all__ = ["Tables", "best_tables", "groups_of"]
+__all__ = ["Tables", "best_tables", "groups_of", "known_noise", "measure_tables"]
 
 _GROUPS = (2, 4, 8, 16, 32)
 """The numbers of groups that are tried. More groups gain little and widen the fit. An attribute
@@ -87,17 +89,21 @@ def best_tables(
     *,
     bins: Mapping[str, int],
     pure: bool,
+    others: Mapping[str, float] | None = None,
 ) -> Tables:
     """Return the cells of each pair and the shares of a budget with the least predicted error of
     all pairs.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
-    of the pairs from independence, in counts, above 0. `known`: the expected absolute noise in the
-    counts of each attribute; `noise`: the same for a cell measured with the whole budget. `bins`:
-    for an attribute the number n such that its codes 0..n-1 are bins in order; an attribute that is
-    left out has none. `pure`: as in `least_risk_shares`.
+    of the pairs from independence, in counts; a pair at 0 gets nothing. `known`: the expected
+    absolute noise in the counts of each attribute; `noise`: the same for a cell measured with the
+    whole budget. `bins`: for an attribute the number n such that its codes 0..n-1 are bins in
+    order; an attribute that is left out has none. `pure`: as in `least_risk_shares`. `others`: in
+    how many tables that are not among these the noise of an attribute is; in none where it is not
+    given.
     """
     names = list(counts)
+    further = np.array([(others or {}).get(name, 0.0) for name in names])
     options = (0, *_GROUPS)
     merged = {
         (name, most): groups_of(count, most or len(count), bins.get(name, 0))
@@ -114,14 +120,14 @@ def best_tables(
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
     best, single = np.zeros(len(pairs), dtype=np.intp), before
     for _ in range(_TURNS):
-        # A pair on merged codes takes its details from its attributes' counts, so their errors enter
+        # A pair on merged codes takes its details from its attributes' counts, whose errors enter
         # it. A pair on all codes of an attribute measures these counts too.
         coarse = ends[sizes[best, every] < sizes[0]]
-        weight = codes * np.bincount(coarse, minlength=len(names))
+        weight = codes * (further + np.bincount(coarse, minlength=len(names)))
         far = np.concatenate([kept[best, every], weight * single])
         whole = noise * np.concatenate([cells[best, every], weight])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
-        at_cost = noise / np.maximum(of_pairs, np.finfo(float).tiny) ** power
+        at_cost = noise / np.maximum(of_pairs, np.finfo(float).eps) ** power
         best = (distances - kept + predicted_risk(kept, at_cost * cells)).argmin(0)
         precision = before**-2.0
         for side, other in ((0, 1), (1, 0)):
@@ -157,3 +163,52 @@ def _chance(first: Array, second: Array) -> float:
     product = np.outer(first, second).ravel() / max(1.0, float(second.sum()))
     spread = np.sqrt(product * np.maximum(0.0, 1 - product / rows))
     return float(np.minimum(spread * (2 / np.pi) ** 0.5, 2 * product).sum())
+
+
+def known_noise(
+    names: Sequence[str], first: Sequence[Measurement], unit: float
+) -> dict[str, float]:
+    """Return the expected absolute noise in what measurements of single attributes say of each.
+
+    `unit`: that of a noise of standard deviation 1. Attributes of one value are known.
+    """
+    precisions = dict.fromkeys(names, 0.0)
+    for m in first:
+        if len(m.clique) == 1 and m.clique[0] in precisions:
+            precisions[m.clique[0]] += m.stddev**-2
+    return {
+        name: unit * precision**-0.5 if precision else float(np.finfo(float).eps)
+        for name, precision in precisions.items()
+    }
+
+
+def measure_tables(
+    curator: Curator, names: Sequence[str], pairs: Sequence[Clique], tables: Tables, cost: float
+) -> list[Measurement]:
+    """Measure attributes and pairs by their shares of this cost, but not those without a share."""
+    scale = cost / (tables.pairs.sum() + tables.singles.sum())
+    singles, shares = (scale * tables.singles).tolist(), (scale * tables.pairs).tolist()
+    return [
+        *(
+            curator.measure((name,), each, step="again: measure")
+            for name, each in zip(names, singles, strict=True)
+            if each > 0
+        ),
+        *(
+            _measure_pair(curator, pair, both, each)
+            for pair, both, each in zip(pairs, tables.groups, shares, strict=True)
+            if each > 0
+        ),
+    ]
+
+
+def _measure_pair(
+    curator: Curator, pair: Clique, both: tuple[Groups, Groups], cost: float
+) -> Measurement:
+    """Measure the pair's table on these groups of each attribute's codes."""
+    step = "2-way: measure"
+    if all(groups[-1] + 1 == len(groups) for groups in both):
+        return curator.measure(pair, cost, step=step)
+    # Each matrix has a row for each group, with ones at its codes.
+    sums = [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
+    return curator.measure_queries(pair, sums, cost, step=step)

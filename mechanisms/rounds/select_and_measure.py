@@ -72,7 +72,7 @@ def check_queries(curator: Curator, workload: Workload, settings: QuerySettings)
     """Raise InvalidInput, before anything is spent, for what the rounds cannot do.
 
     That is: unequal weights, which single queries do not support; more queries than there are; no
-    share for the one-way marginals where the total is private.
+    share for the one-way marginals if the total is private.
     """
     selection = SELECTIONS[settings.select]
     selection.check_weights(workload)
@@ -205,7 +205,7 @@ class SelectionRounds(ABC):
     @staticmethod
     @abstractmethod
     def conflict(queries: int | None) -> str | None:
-        """Return what is wrong with so many queries a round, or None."""
+        """Return a message if a round may not have this number of queries; else None."""
 
     @staticmethod
     @abstractmethod

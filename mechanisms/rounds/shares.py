@@ -2,7 +2,7 @@
 
 Consider a table at the L1 distance d from what is known without it, measured with noise of expected
 L1 norm n. If both sources are combined, weighted by the inverse of their sizes, the error is near d
-n / (d + n): the distance where noise hides it, the noise where noise is small. With a the noise at
+n / (d + n): the distance if noise hides it, the noise if that is small. With a the noise at
 the cost 1, n = a / c^p at the cost c, where p is 1/2 for Gaussian noise and 1 for Laplace noise,
 and the sum over tables
 

@@ -1,9 +1,8 @@
-"""A union of Kronecker products: each workload clique measured by its own p-Identity product.
+"""A union of Kronecker products for Laplace noise: a p-Identity product for each workload clique.
 
 HDMM's OPT_Kron for one clique and OPT_+ for several (sections 6.1 and 6.2 of the paper), with the
-shares of the budget in closed form: with e_c the error of clique c at sensitivity 1 and shares
-theta_c^norm, the error is the sum of e_c / theta_c^2, which is least for theta_c^norm proportional
-to e_c^(norm / (norm + 2)).
+shares of the budget in closed form: the errors e_c at sensitivity 1 add up to
+sum of e_c / theta_c^2, which is least for theta_c proportional to the cube root of e_c.
 """
 
 from __future__ import annotations
@@ -35,30 +34,28 @@ class ProductsStrategy:
     `expected_error` is in the unit of `MarginalsStrategy.expected_error`.
     """
 
-    factors: Mapping[str, Array]
+    rows: Mapping[str, Array]
     shares: Mapping[Clique, float]
     expected_error: float
 
 
-def products_strategy(
-    workload: Workload, grams: Mapping[str, Array], norm: int
-) -> ProductsStrategy:
-    """Return the union of products of least expected squared error.
+def products_strategy(workload: Workload, grams: Mapping[str, Array]) -> ProductsStrategy:
+    """The union of products of least expected squared error.
 
-    `grams` has W'W of the queries W on each attribute that is not asked code by code; all other
-    attributes are measured code by code. `norm` is 1 for Laplace noise, 2 for Gaussian.
+    `grams` are W'W of the queries on attributes that are not asked code by code (those are measured
+    code by code).
 
-    >>> from mechanisms.strategies.p_identity import query_gram
+    >>> from mechanisms.strategies.query_sets import query_gram
     >>> from mechanisms.workload import Workload
     >>> from pgmkit.domain import Domain
     >>> ages = Workload(Domain({"age": 32, "sex": 2}), [("age", "sex"), ("sex",)])
-    >>> found = products_strategy(ages, {"age": query_gram("prefix", 32)}, norm=2)
+    >>> found = products_strategy(ages, {"age": query_gram("prefix", 32)})
     >>> {clique: round(share, 2) for clique, share in found.shares.items()}
-    {('age', 'sex'): 0.92, ('sex',): 0.08}
+    {('age', 'sex'): 0.87, ('sex',): 0.13}
     """
     sizes = workload.domain.sizes
     factors = {
-        name: p_identity(grams[name], norm) if name in grams else np.eye(sizes[name])
+        name: p_identity(grams[name]) if name in grams else np.eye(sizes[name])
         for name in workload.domain
     }
     own = {
@@ -71,10 +68,10 @@ def products_strategy(
             for clique, weight in zip(workload.cliques, workload.weights, strict=True)
         ]
     )
-    powers = errors ** (norm / (norm + 2))
+    powers = np.cbrt(errors)
     shares = powers / powers.sum()
     return ProductsStrategy(
         factors,
         dict(zip(workload.cliques, shares.tolist(), strict=True)),
-        float((errors / shares ** (2 / norm)).sum()),
+        float((errors / shares**2).sum()),
     )

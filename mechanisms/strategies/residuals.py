@@ -1,39 +1,35 @@
-"""The residual planner: the best Gaussian noise for weighted marginals, in closed form.
+"""The residual planner: the least Gaussian noise for weighted sets of queries, bases and shares.
 
 Xiao, He, Zhang and Kifer, "An Optimal and Scalable Matrix Mechanism for Noisy Marginals under
-Convex Loss Functions" (NeurIPS 2023). A marginal over the attributes c is the sum, over the subsets
-A of c, of its *residuals*: the contrasts R_A that have zero sum along each attribute of A and are
-even over all others. Residuals are orthogonal, so noise on one tells nothing of another; each is
-measured by itself, at a share of the budget of its own.
+Convex Loss Functions" (NeurIPS 2023), and ResidualPlanner+ of the same authors. Every attribute has
+a residual basis (`pgmkit.least_squares.residual_tables`): its total and rows S. A set of queries
+over the attributes c is answered from the *residuals* A inside c, what S says along the attributes
+of A and the total along all others; each is measured by itself, at a share of the budget of its
+own.
 
-**Measuring a residual.** With n_i codes of attribute i and J all ones, the queries
+**Bases.** Code by code, S = n I - J (J all ones) is optimal. Other rows come from
+`mechanisms.strategies.least_error`: with inside[i, w] the error of the queries w of attribute i by
+its rows at sensitivity 1, and outside[i, w] the weight of the total in them, the sum of the
+variances of a set is
 
-    H_A = kron over i in A of (n_i I - J) = (product of n_i) P_A,   P_A = kron of (I - J / n_i),
+    sum over A inside c of s_A^2 times the product over A of inside[i, w]
+                                 times the product over c less A of outside[i, w]
 
-are whole numbers, and P_A projects the marginal of A on its residual. They are answered with
-independent discrete noise on every answer (`Curator.measure_queries`). A column of H_A has the
-squared norm product of n_i (n_i - 1), so noise of scale s (product of n_i) costs
+(Theorem 4.7). At the best shares (below) a workload's error is the squared sum of the roots of what
+multiplies each s_A^2. Its derivatives say how dear the total of an attribute is, and each basis is
+made again for them until that gains nothing. Rows are whole numbers: what is planned is what is
+measured, exactly.
 
-    rho = p_A / (2 s^2),   p_A = product over i in A of (1 - 1 / n_i),
+**Measuring a residual.** The product of the rows along A is answered with independent discrete
+noise on every answer (`Curator.measure_queries`), at the price of discrete Gaussian noise on
+integer queries: if one row is added or removed rho = m / (2 s^2), m the product of the largest
+squared norms of a column. Code by code that is the paper's price (Theorem 4.5). Noise outside the
+range of the rows depends on nothing and is left out of every estimate. Where a row is replaced, two
+columns differ, and each residual is charged for its own worst neighbour. Laplace noise for a pure
+budget has the L1 norms instead.
 
-where one row is added or removed: the theorem of discrete Gaussian noise on integer queries (here
-of H_A), with nothing left to argue. It is the paper's price (Theorem 4.5; its Algorithm 5 takes the
-same integer queries), below the 1 / (2 s^2) of noise on the marginal that is projected afterwards:
-that noise protects the parts that are thrown away, too. Independent noise on all answers has a
-part outside the range of P_A, which depends on nothing and is left out of every estimate; the part
-inside has covariance s^2 P_A in counts, as if noise of scale s on every cell had been projected.
-
-If a row is replaced, H_A moves by the difference of two columns: the product of n_i squared
-times 2 (p_A - q), where q is the least entry of P_A off its diagonal. Laplace noise for a pure
-budget has the L1 norms instead. Each residual is charged for its own worst neighbour.
-
-**Sharing the budget.** A cell of the marginal c has the variance
-
-    Var_c = sum over A inside c of s_A^2 times the product over A of (1 - 1/n_i)
-                                       times the product over c less A of 1/n_i^2
-
-(Theorem 4.7), the same for every cell. With variance s_A^2 = k_A / share_A^q at a budget of 1 (q is
-1 for rho, 2 for epsilon), weighted sums of variances, sum of v_A s_A^2, are least for
+**Sharing the budget.** With variance s_A^2 = k_A / share_A^q at a budget of 1 (q is 1 for rho, 2
+for epsilon), weighted sums of variances, sum of v_A s_A^2, are least for
 
     share_A proportional to (v_A k_A)^(1 / (1 + q)),  and then  (sum of (v_A k_A)^(1/(1+q)))^(1+q).
 
@@ -43,170 +39,193 @@ weights, of the expression above, which is concave in them.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mechanisms.families.residual_tables import variance_parts
-from mechanisms.privacy.neighbours import Neighbours
+from mechanisms.privacy.integer_matrix import FactorNorms, product_l1, product_l2_squared
+from mechanisms.strategies.bases import Lattice, residual_rows
+from mechanisms.strategies.query_sets import query_rows
 from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
-    from mechanisms.workload import Workload
+    from mechanisms.privacy.neighbours import Neighbours
+    from mechanisms.strategies.query_sets import QuerySet
     from pgmkit.domain import Clique, Domain
 
     Array = NDArray[np.float64]
 
-__all__ = ["Objective", "ResidualsStrategy", "residual_matrix", "residuals_strategy"]
+__all__ = ["Objective", "ResidualsStrategy", "residuals_strategy"]
 
 Objective = Literal["sum", "largest"]
+
+_UNSEEN = 1e-4
+"""The part of the root of the largest variance that goes to cells which no query tells apart."""
+_MOST_VARIANCES = 10**6
+"""That the search for the least largest variance holds: 100 MB with their parts."""
 
 
 @dataclass(frozen=True)
 class ResidualsStrategy:
-    """The share of the budget (rho, or epsilon) of each residual, and the expected errors.
+    """The rows to measure, the share of the budget (rho, or epsilon) of each residual, the errors.
 
-    Errors are at a budget of 1: divide by rho, or by epsilon^2.
+    Errors are at a budget of 1: divide by rho, or by epsilon^2. `shares` are by the attributes of a
+    residual in the domain's order, () for the total; a known total has none.
 
     Attributes:
-        shares: By the attributes of a residual, () for the total (left out if the total is known);
-            they sum to 1.
-        sum: The sum of the variances of all cells of the workload's cliques, by their weights.
-        largest: The largest variance of a cell, times its clique's weight.
-        lower_bound: A value of the objective that no shares of residuals can go below.
+        rows: By attribute, whole numbers.
+        shares: By residual; they sum to 1.
+        noise: The variances of any answer, at a budget of 1.
+        expected_error: The sum of the variances of all queries, by their weights.
+        objective: The value of the objective.
+        lower_bound: No shares of these residuals have a smaller value of the objective.
     """
 
+    rows: Mapping[str, Array]
     shares: Mapping[Clique, float]
-    sum: float
-    largest: float
+    noise: ResidualNoise
+    expected_error: float
+    objective: float
     lower_bound: float
 
 
 def residuals_strategy(
-    workload: Workload,
+    domain: Domain,
+    sets: Sequence[QuerySet],
     neighbours: Neighbours,
     norm: int,
     *,
     total_known: bool,
     objective: Objective = "sum",
 ) -> ResidualsStrategy:
-    """Return the shares of residuals of least error on the workload.
+    """The residual bases and shares of least error on the sets of queries.
 
-    `objective` "sum" is the sum of the variances of all its cells, "largest" the largest variance
-    of a cell, both by the cliques' weights; the second is within 0.1% of the optimum. `norm` is 1
-    for Laplace noise, 2 for Gaussian.
+    `objective` "sum" is the sum of the variances of all queries, "largest" the largest variance of
+    one, both by the sets' weights. Bases are those of the first; with them the shares of the second
+    are within 0.1% of the best. `norm` 1 is for Laplace noise, 2 for Gaussian.
 
-    Raises InvalidInput for a workload of which nothing needs to be measured.
+    Raises InvalidInput for sets of which nothing needs to be measured, queries that do not fit the
+    domain, and a largest variance among more than a million that differ.
 
     >>> from mechanisms.privacy.neighbours import relation
+    >>> from mechanisms.strategies.query_sets import query_sets
     >>> from mechanisms.workload import k_way
     >>> from pgmkit.domain import Domain
-    >>> pairs = k_way(Domain({"a": 2, "b": 3, "c": 4}), 2)
-    >>> found = residuals_strategy(pairs, relation("add/remove"), 2, total_known=False)
+    >>> domain = Domain({"a": 2, "b": 3, "c": 4})
+    >>> pairs = query_sets(k_way(domain, 2), {})
+    >>> found = residuals_strategy(domain, pairs, relation("add/remove"), 2, total_known=False)
     >>> {clique: round(share, 3) for clique, share in found.shares.items() if len(clique) < 2}
     {(): 0.086, ('a',): 0.076, ('b',): 0.14, ('c',): 0.192}
-    >>> round(2 * found.sum, 2)
+    >>> round(2 * found.expected_error, 2)
     50.85
     """
     power = 2 / norm
-    residuals, parts = _lattice(workload, total_known)
+    lattice = Lattice(domain, sets)
+    rows = residual_rows(lattice)
+    bases = {name: ResidualBasis.of(each) for name, each in rows.items()}
+    norms = {name: FactorNorms.of(each.astype(np.int64)) for name, each in rows.items()}
+    residuals = [a for a in lattice.residuals if a or not total_known]
     if not residuals:
         raise InvalidInput("the workload asks for a total that is public, and for nothing else")
-    unit = np.array([_unit_variance(workload.domain, a, neighbours, norm) for a in residuals])
-    weights = np.array(workload.weights)
-    cells = np.array([float(workload.domain.size(clique)) for clique in workload.cliques])
+    unit = np.array([_unit_variance([norms[n] for n in a], neighbours, norm) for a in residuals])
+    skipped = len(lattice.residuals) - len(residuals)
+    seen, wanted = (lattice.seen(*lattice.errors(bases, full))[skipped:] for full in (False, True))
 
     def shares_for(importance: Array) -> tuple[Array, float]:
-        roots = (parts.T @ importance * unit) ** (1 / (1 + power))
+        roots = (importance * unit) ** (1 / (1 + power))
         return roots / roots.sum(), float(roots.sum() ** (1 + power))
 
-    def variances(shares: Array) -> Array:
-        return np.asarray(parts @ (unit / shares**power))
-
-    shares, bound = shares_for(weights * cells)
+    shares, bound = shares_for(wanted)[0], shares_for(seen)[1]
+    value = found = float(seen @ (unit / shares**power))
     if objective == "largest":
-        shares, bound = _smallest_maximum(shares_for, variances, weights)
-    found = variances(shares)
+        parts, weights = _parts(domain, sets, bases, residuals)
+
+        def best(importance: Array) -> tuple[Array, float]:
+            exact = parts.T @ importance
+            value = shares_for(exact)[1]
+            # What no query sees is measured all the same, for a little.
+            return shares_for(exact + _UNSEEN**2 * value / bound * wanted)[0], value
+
+        shares, bound = _smallest_maximum(
+            best,
+            lambda shares: np.asarray(parts @ (unit / shares**power)),
+            weights,
+        )
+        variances = parts @ (unit / shares**power)
+        value, found = float((weights * variances).max()), float(seen @ (unit / shares**power))
+    noise = dict(zip(residuals, (unit / shares**power).tolist(), strict=True))
     return ResidualsStrategy(
+        rows,
         dict(zip(residuals, shares.tolist(), strict=True)),
-        float((weights * cells) @ found),
-        float((weights * found).max()),
+        ResidualNoise(domain, bases, {(): 0.0, **noise}),
+        found,
+        value,
         bound,
     )
 
 
-def residual_matrix(domain: Domain, residual: Clique) -> list[Array]:
-    """Return the factors n I - J of H_A (see the module), one for each attribute of the residual.
-
-    >>> from pgmkit.domain import Domain
-    >>> residual_matrix(Domain({"a": 2}), ("a",))
-    [array([[ 1., -1.],
-           [-1.,  1.]])]
-    """
-    sizes = domain.shape(residual)
-    return [size * np.eye(size) - np.ones((size, size)) for size in sizes]
-
-
-def _lattice(workload: Workload, total_known: bool) -> tuple[list[Clique], csr_array]:
-    """Return all residuals of the workload, small ones first, and a matrix of Var_c / s_A^2 by
-    clique c and residual A.
-    """
-    from scipy.sparse import csr_array
-
-    domain = workload.domain
-    rank = domain.places
-    lines = [variance_parts(domain, domain.ordered(clique)) for clique in workload.cliques]
-    residuals = sorted(
-        set(itertools.chain.from_iterable(lines)), key=lambda a: (len(a), [rank[n] for n in a])
-    )
-    if total_known:
-        residuals = [a for a in residuals if a]
-    place = {a: column for column, a in enumerate(residuals)}
-    entries = [
-        (row, place[a], part)
-        for row, line in enumerate(lines)
-        for a, part in line.items()
-        if a in place
-    ]
-    rows, columns, parts = np.array(entries).reshape(-1, 3).T
-    where = (rows.astype(np.int64), columns.astype(np.int64))
-    return residuals, csr_array((parts, where), shape=(len(lines), len(residuals)))
-
-
-def _unit_variance(domain: Domain, residual: Clique, neighbours: Neighbours, norm: int) -> float:
-    """Return k_A: the variance s_A^2 of a residual's noise at a budget of 1."""
-    sizes = domain.shape(residual)
-    if not sizes:
-        moved = neighbours.l1 if norm == 1 else neighbours.l2
+def _unit_variance(norms: Sequence[FactorNorms], neighbours: Neighbours, norm: int) -> float:
+    """k_A: the variance s_A^2 at a budget of 1."""
+    if not norms:
+        moved = float(neighbours.l1 if norm == 1 else neighbours.l2)
+    elif norm == 1:
+        moved = neighbours.largest_move(lambda differ: float(product_l1(norms, differ)))
     else:
-        moved = neighbours.largest_move(lambda differ: _move(sizes, norm, differ))
+        moved = neighbours.largest_move(lambda differ: product_l2_squared(norms, differ) ** 0.5)
     return 2 * moved**2 if norm == 1 else moved**2 / 2
 
 
-def _move(sizes: Sequence[int], norm: int, differ: bool) -> float:
-    """Return the sensitivity of the residual P_A, the Kronecker product of I - J / n: the largest
-    norm (L1 or L2) of a column, or with `differ` of the difference of two columns.
+def _parts(
+    domain: Domain,
+    sets: Sequence[QuerySet],
+    bases: Mapping[str, ResidualBasis],
+    residuals: Sequence[Clique],
+) -> tuple[csr_array, Array]:
+    """By query and residual the variance of the query at s_A = 1, and the queries' weights.
 
-    >>> _move((2, 4), 1, differ=False), _move((2,), 2, differ=False) ** 2
-    (1.5, 0.5...)
+    Queries of a set with the same variance along each attribute are one.
     """
-    if norm == 1:
-        column = math.prod(2 * (1 - 1 / n) for n in sizes)
-        if not differ:
-            return column
-        return 2.0 if len(sizes) == 1 else 2 * column
-    low = high = 1.0  # the least and the largest entry of P_A
-    for n in sizes:
-        ends = [end * entry for end in (low, high) for entry in (-1 / n, 1 - 1 / n)]
-        low, high = min(ends), max(ends)
-    return math.sqrt(2 * (high - low) if differ else high)
+    from scipy.sparse import coo_array
+
+    place = {residual: column for column, residual in enumerate(residuals)}
+    noise = ResidualNoise(domain, bases, dict.fromkeys([(), *residuals], 1.0))
+    entries: list[tuple[Array, int, Array]] = []
+    weights: list[float] = []
+    for each in sets:
+        asked = dict(zip(each.clique, each.asked, strict=True))
+        lines = {}
+        for name in each.clique:
+            inside, unseen = noise.acting_along(name, query_rows(asked[name], domain.sizes[name]))
+            pairs = np.column_stack([(inside**2).sum(axis=1), unseen**2])
+            scale = np.where(pairs.max(axis=0) > 0, pairs.max(axis=0), 1.0)
+            lines[name] = np.unique((pairs / scale).round(12), axis=0).T * scale[:, None]
+        count = math.prod(line.shape[1] for line in lines.values())
+        if len(weights) + count > _MOST_VARIANCES:
+            raise InvalidInput(
+                f"the largest variance is sought among at most {_MOST_VARIANCES} queries that "
+                'differ; ask for fewer of them, or for objective="sum"'
+            )
+        for residual in noise.inside(each.clique):
+            if residual in place:
+                factors = [lines[name][int(name not in residual)] for name in each.clique]
+                values = reduce(np.multiply.outer, factors, np.ones(())).reshape(-1)
+                entries.append((len(weights) + np.arange(count), place[residual], values))
+        weights.extend([each.weight] * count)
+    where = [
+        np.concatenate([rows for rows, _, _ in entries]),
+        np.concatenate([np.full(len(rows), column) for rows, column, _ in entries]),
+    ]
+    values = np.concatenate([each for _, _, each in entries])
+    shape = (len(weights), len(residuals))
+    return coo_array((values, where), shape=shape).tocsr(), np.array(weights)
 
 
 def _smallest_maximum(
@@ -216,13 +235,11 @@ def _smallest_maximum(
     close: float = 1e-3,
     most_steps: int = 5000,
 ) -> tuple[Array, float]:
-    """Return shares whose largest weighted variance is within the fraction `close` of the least
-    possible one, and a lower bound of that.
+    """Shares whose largest weighted variance is within `close` of the least, and a bound on that.
 
-    `best` returns the shares for an importance of the cliques, and their error: for any importances
-    that sum to 1 that error is a lower bound. Its gradient is the vector of variances, so
-    importance is moved, in proportion, to where they are large, until the largest is near the
-    bound.
+    `best` gives the shares for an importance of the queries, and their error: for any importances
+    that sum to 1 that error is a lower bound. Its slope is the variances themselves, so importance
+    is moved to where they are large, in proportion, until the largest is near the bound.
     """
     importance = np.full(len(weights), 1 / len(weights))
     bound, found, least = 0.0, importance, math.inf
@@ -234,7 +251,7 @@ def _smallest_maximum(
             found, least = shares, float(at.max())
         if least <= bound * (1 + close):
             break
-        # No importance falls to 0: a residual that only this clique has would then get nothing.
+        # No importance falls to 0: a residual of the clique's own would then get nothing.
         importance = np.maximum(importance * at / value, 1e-12)
         importance /= importance.sum()
     return found, bound

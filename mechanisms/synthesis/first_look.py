@@ -40,9 +40,8 @@ class _Rule(NamedTuple):
     columns.
 
     The distances must exceed those of independent columns by `of_noise` times the noise of all
-    pairs (for `mst`: of a tree of pairs), and by `deviations` standard deviations of the look's
-    noise. Single columns get the share `rows_of_a_share` / (rows per column in units of the noise),
-    limited to `least` … `most`.
+    pairs, and by `deviations` standard deviations of the look's noise. Single columns get the share
+    `rows_of_a_share` / (rows per column in units of the noise), limited to `least` … `most`.
     """
 
     of_noise: float
@@ -55,16 +54,11 @@ class _Rule(NamedTuple):
 _RULES = {
     "mixture": _Rule(0.04, 1.0, 12.0, 0.1, 0.25),
     "aim": _Rule(0.04, 2.0, 25.0, 1 / 16, 0.5),
-    "mst": _Rule(0.1, 2.0, 25.0, 1 / 16, 0.5),
 }
 """The rule of each mechanism, measured on tables of the half "choosing" of `benchmarks.regret`.
 
 AIM has 1.02 to 1.25 times the error of independent columns if the distances are 0.03 to 0.05 of the
-noise of all pairs, 0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18. If they are
--0.05 to 0.06 of the noise of a tree, `mst` has 1.14 to 1.20 times the error of independent columns,
-and at 0.03 and 0.13 also 0.97 and 1.02 times; at 0.22, 0.88 and 1.3 it has 0.75, 0.52 and 0.57
-times (loans_full_schema at epsilon 0.3, 0.5 and 1, the networks of `benchmarks.wide` of 50 and 100
-columns at 0.1 and 1, yrbss at 1; one seed, loans at 1 two).
+noise of all pairs, 0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
 
 `mixture` loses less: with each column shuffled it has 0.97 to 1.14 times the error of independent
 columns (HMDA, Wage, Chile at epsilon 1, Arrests at 0.3, CPS1988 at 0.1; two seeds). Unshuffled it
@@ -136,8 +130,8 @@ def first_look(
 ) -> FirstLook:
     """Measure the workload's columns and the distances of its pairs, of which there must be one.
 
-    `rows`: the approximate number of rows. `mechanism`: the one that would measure pairs:
-    "mixture", "aim" or "mst". `bins`: the number of bins of each binned column, as in `bins_of`.
+    `rows`: the approximate number of rows. `mechanism`: the one that would measure pairs,
+    "mixture" or "aim". `bins`: the number of bins of each binned column, as in `bins_of`.
     """
     rule = _RULES[mechanism]
     closure = downward_closure(workload)
@@ -150,9 +144,8 @@ def first_look(
     measurements = [curator.measure(c, cost, step="auto: measure") for c in singles]
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}
-    measured = len(singles) - 1 if mechanism == "mst" else len(pairs)
     merged = bins if mechanism == "mixture" and bins else {}
-    deciding = rule.of_noise * _loss(curator, pairs, measured, merged)
+    deciding = rule.of_noise * _loss(curator, pairs, merged)
     price = _price(curator, len(pairs), whole, deciding)
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
     found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
@@ -161,7 +154,7 @@ def first_look(
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
     deviations = max(rule.deviations, _OF_FEW_ROWS) if signal < FEW_ROWS else rule.deviations
     needed = max(deviations * stddev, deciding / (2 * model.total))
-    loss = _loss(curator, pairs, len(pairs), {}) / (2 * model.total)
+    loss = _loss(curator, pairs, {}) / (2 * model.total)
     return FirstLook(tuple(measurements), distances, found - chance, stddev, needed, bare, loss)
 
 
@@ -176,11 +169,8 @@ def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
     return [pairs[place] for place in np.sort(kept)]
 
 
-def _loss(
-    curator: Curator, pairs: Sequence[Clique], measured: int, bins: Mapping[str, int]
-) -> float:
-    """Return the mean noise of a pair's cells together, in counts, if the rest measures `measured`
-    pairs.
+def _loss(curator: Curator, pairs: Sequence[Clique], bins: Mapping[str, int]) -> float:
+    """Return the mean noise of a pair's cells together, in counts, if the rest measures all pairs.
 
     The `bins` of a column are counted as four groups at most, as a mixture may merge them; fewer
     groups lose more than half of a dependence (`mechanisms.rounds.merging`).
@@ -190,7 +180,7 @@ def _loss(
         for name, size in curator.domain.sizes.items()
     }
     cells = math.fsum(sizes[a] * sizes[b] for a, b in pairs) / len(pairs)
-    return cells * curator.expected_error(curator.remaining / measured)
+    return cells * curator.expected_error(curator.remaining / len(pairs))
 
 
 def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float:

@@ -39,7 +39,7 @@ from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import NoRows, Schema
 
-__all__ = ["release_of", "synthesize"]
+__all__ = ["constrained", "release_of", "synthesize"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def synthesize(
 
     The release gives synthetic records, tables and answers. With constraints in the schema its
     model gives the records ruled out probability zero, which needs a mechanism with a graphical
-    model or a region model (`hdmm+pgm`, `gaussian+projection` and their setting `inference`).
+    model or a region model (`matrix+pgm`, `gaussian+projection` and their setting `inference`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, a frame without the schema's
     columns, constraints with a mechanism that cannot hold them, and, with `strict`, data that do
@@ -107,7 +107,7 @@ def synthesize(
             surely above a tenth warns. A callable gets the noisy shares before the rest is spent,
             and may raise to end the run. For frames in memory and the records of `encode_file`.
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
-            private, "auto" spends a five-hundredth of the budget on it; before `aim`, `mst` or
+            private, "auto" spends a five-hundredth of the budget on it; before `aim` or
             `mixture` it spends up to a fiftieth to see whether columns depend on each other at all.
         settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
         workload: What should be answered well: an integer k for all marginals of k columns (2 by
@@ -199,8 +199,8 @@ def release_of(request: Request, data: Any) -> TableRelease:
             progress=report,
             **known,
         )
-    constrained = _constrained(release, schema, request.device)
-    return TableRelease(constrained, schema, form, choice.reason + said)
+    final = constrained(release, schema, request.device)
+    return TableRelease(final, schema, form, choice.reason + said)
 
 
 def _form(data: Any) -> FrameForm | None:
@@ -251,7 +251,7 @@ def _chosen(
     rows = _rows(curator)
     choice = request.choice(schema, workload, rows)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
-    if choice.name not in ("aim", "mixture", "mst") or not pairs:
+    if choice.name not in ("aim", "mixture") or not pairs:
         return choice, {}
     # A mechanism must refuse before the look is paid for.
     dry_run(request, choice, schema, workload)
@@ -276,7 +276,7 @@ def _rows(curator: Curator) -> int:
     return max(0, round(float(curator.measure((), cost, step="auto: measure").values[0])))
 
 
-def _constrained(release: Release, schema: Schema, device: str | None) -> Release:
+def constrained(release: Release, schema: Schema, device: str | None) -> Release:
     """Return the release with a model that gives the records ruled out by constraints probability
     zero.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import NoRows, Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
-__all__ = ["bounded_frame", "check_unit", "warn_of_others"]
+__all__ = ["bounded_frame", "check_unit", "unit_numbers", "warn_of_others"]
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -74,25 +75,30 @@ def bounded_frame(
             f"row is; they have {', '.join(map(repr, names[:30]))}"
         )
     held = in_memory(frame, [*schema.columns, unit])
-    units = _units(series_values(held[unit]))
+    (units,) = unit_numbers([series_values(held[unit])])
     places, excess = bounded(units, max_rows, random_keys(len(units), rng))
     return held[places].select(*schema.columns).to_native(), excess
 
 
-def _units(values: Any) -> np.ndarray:
-    """Return a whole number for each value, -1 for a missing one; 3, 3.0, "3" and "3.0" are one
-    unit.
+def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
+    """Return a whole number for each value of several columns: equal ones alike, -1 if missing.
 
-    Programs write whole numbers as 3.0 if another value of the column is missing.
+    3, 3.0, "3" and "3.0" are one unit: programs write whole numbers as 3.0 where one of their
+    column is missing.
+
+    >>> [column.tolist() for column in unit_numbers([np.array(["a", "b"]), np.array(["b", ""])])]
+    [[0, 1], [1, -1]]
     """
-    if len(values) == 0:
-        return np.zeros(0, dtype=np.intp)
-    found, places = distinct(values)
     numbers: dict[str, int] = {}
-    of_value = [
-        -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers)) for value in found
-    ]
-    return np.asarray(of_value, dtype=np.intp)[places]
+    numbered = []
+    for values in columns:
+        found, places = distinct(values) if len(values) else ([], np.zeros(0, dtype=np.intp))
+        of_value = [
+            -1 if is_null(value) else numbers.setdefault(_name(value), len(numbers))
+            for value in found
+        ]
+        numbered.append(np.asarray(of_value, dtype=np.intp)[places])
+    return numbered
 
 
 def _name(value: Any) -> str:

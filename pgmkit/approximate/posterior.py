@@ -94,9 +94,7 @@ class ApproximatePosterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return many marginals, by clique; of every single attribute where no cliques are
-        given.
-        """
+        """Return many marginals, by clique; of every single attribute if no cliques are given."""
         if cliques is None:
             cliques = [(name,) for name in self.domain]
         asked = [self.domain.clique(clique) for clique in cliques]

@@ -95,7 +95,7 @@ class Split:
         The search starts from parts that differ as those of ``start`` do (equal ones if it is
         None), and makes at least one pass. It ends when the subgraphs' marginals agree within
         ``tolerance``, when iterations or time (``time.perf_counter``) are over, or when some tens
-        of passes gain little relative to the gap to ``floor``. ``total`` is minus infinity where a
+        of passes gain little relative to the gap to ``floor``. ``total`` is minus infinity if a
         cell is impossible; ``start`` is finite. Raises NumericalFailure if a subgraph leaves no
         record possible.
         """

@@ -119,8 +119,8 @@ class Clique(ABC):
 
         Args:
             table: the clique's own table, or the table that ``absorb`` returned.
-            mass: the posterior of the separator's cells; divided by the clique's message where
-                ``table`` is from ``absorb``.
+            mass: the posterior of the separator's cells; divided by the clique's message if
+            ``table`` is from ``absorb``.
             seen: the evidence.
         """
 

@@ -42,7 +42,7 @@ class Calibration:
         root.
         """
         self.messages: dict[int, Array] = {}
-        """P(evidence below | separator) of the same cliques."""
+        """The messages P(evidence below | separator) of the same cliques."""
         self._outputs: dict[int, Array] = {}
         self.log_sum = calibrated.log_sum
         self._absorb()

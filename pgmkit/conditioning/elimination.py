@@ -60,13 +60,13 @@ class EliminationTree:
     """A sum of products as a tree of nodes, listed so that operands come before the node made of
     them.
 
-    Every attribute but the sizes, ``inputs`` (their number), ``roots``, ``cells`` and ``order`` has
-    one entry for each node.
+    All lists but ``roots`` and ``order`` have one entry for each node; ``inputs`` is the number of
+    inputs.
     """
 
     sizes: tuple[int, ...]
     scopes: list[int]
-    """The attributes of each node's place in the tree, as a set."""
+    """The attributes that each node may depend on by its place in the tree, as a set."""
     tables: list[int]
     """The attributes that each node's table depends on; a subset of its scope."""
     barren: list[bool]
@@ -139,7 +139,7 @@ class EliminationTree:
 
     def joint_cells(self, members: int) -> int:
         """Return the multiplications for the joint marginal of some attributes by messages on the
-        tree, with what is written on the way; 0 where a node's table holds them all.
+        tree, with what is written on the way; 0 if a node's table has them all.
         """
         if not members & (members - 1) or any(not members & ~table for table in self.tables):
             return 0
@@ -220,7 +220,7 @@ class Planning:
         cost: Cost = cost_of_sums,
     ) -> EliminationTree:
         """Return the tree with the fewest multiplications among many orders and ``start``, or the
-        tree of a sweep through the graph where its ``cost`` is lower.
+        tree of a sweep through the graph if its ``cost`` is lower.
 
         The search stops when another order would cost more time than the best tree so far takes to
         run, or when many orders in a row brought no improvement: a small graph gets one greedy

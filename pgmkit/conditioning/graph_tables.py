@@ -253,7 +253,7 @@ class GraphTables:
     @property
     def joint(self) -> Joint | None:
         """The joint distribution of all attributes, from which further evidence is answered; None
-        before any evidence was answered by itself, and where it has more than ``MOST_CELLS`` cells.
+        before any evidence was answered by itself, and if it has more than ``MOST_CELLS`` cells.
         """
         return self._joint if self.passes else None
 
@@ -265,8 +265,8 @@ class GraphTables:
 
     @property
     def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree for further evidence, as soon as it pays; None before, and where it is
-        too large or slower than a tree for each set of evidence.
+        """A calibrated tree for further evidence, as soon as it pays; None before, and if it is too
+        large or slower than a tree for each set of evidence.
         """
         if "_calibrated" in self.__dict__:
             return self._calibrated
@@ -321,7 +321,7 @@ class Draft:
     start: EliminationTree | None
     """A tree that is there already; None if there is none."""
     planning: Planning | None
-    """A search for a better tree, where it may pay; else None."""
+    """A search for a better tree if it may pay; else None."""
 
     @property
     def tree(self) -> EliminationTree:

@@ -3,8 +3,8 @@
 A marginal of a Bayesian network depends only on the tables of the attributes asked of, those
 observed, and their ancestors (all others are *barren*: Shachter 1986). One tree for all questions
 goes through every table once, but joins the parents of all children: its tables may be hundreds of
-times as large as those of each question by itself. So the questions are split where that costs
-less, into those that have a certain ancestor and those that have not, and so on.
+times as large as those of each question by itself. So the questions are split if that costs less,
+into those that have a certain ancestor and those that have not, and so on.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The *value* of a node is the product of the inputs below it, with attributes summed out. Its
 *adjoint* is the product of all other inputs with all other attributes summed out, divided by the
 sum over all records. Value times adjoint is the marginal over the node's attributes (Darwiche 2003;
-Shafer and Shenoy 1990 on a binary tree). Values are computed once, adjoints where an answer needs
+Shafer and Shenoy 1990 on a binary tree). Values are computed once, adjoints when an answer needs
 them, from the root down, and kept. The marginal of attributes that share no node is computed on the
 part of the tree between them.
 """
@@ -45,7 +45,7 @@ are safe.
 """
 
 LOST = TINY ** (1 / 3)
-"""Products of tables with maxima near 1 may have lost terms to underflow where their maximum is
+"""Products of tables with maxima near 1 may have lost terms to underflow if their maximum is
 below this.
 """
 FAR = LOST ** (1 / 5)
@@ -178,7 +178,7 @@ class Messages:
         return self.adjoints[path[0] if path else node]
 
     def root_adjoint(self, node: int) -> Array:
-        """Return the adjoint of a root: 1 over its value, or 1 where tables are scaled."""
+        """Return the adjoint of a root: 1 over its value, or 1 if tables are scaled."""
         value = self.values[node]
         return np.array(1.0 if value is None or self.scaled else 1.0 / float(value))
 

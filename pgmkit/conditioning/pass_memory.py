@@ -17,8 +17,8 @@ from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 __all__ = ["check_marginals", "check_record", "check_sum", "records_within", "surely_fits"]
 
 _SMALL_PASS = 8 * TABLE_CELLS * CELL_BYTES
-"""The bytes of the quick bound below which the system's counters are not read: reading them takes a
-millisecond, a thirtieth of such a pass, which holds about a tenth of the bound at once.
+"""The bytes of the quick bound below which the system's counters are not read. Reading them takes a
+millisecond, a thirtieth of a pass of this size; such a pass holds about a tenth of the bound.
 """
 _COPIES = 2
 """The arrays that a step makes: its result, and the result divided by its maximum."""

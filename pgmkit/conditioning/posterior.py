@@ -112,7 +112,7 @@ class Posterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return many marginals with shared work, by clique; of every single attribute where no
+        """Return many marginals with shared work, by clique; of every single attribute if no
         cliques are given.
         """
         domain = self.graph.domain
@@ -283,9 +283,7 @@ class Posterior:
         return sliced(self.graph.domain, self.graph.tables, self.evidence)
 
     def _log_sum(self) -> float:
-        """Return the logarithm of the sum over all records; minus infinity where the sum is
-        zero.
-        """
+        """Return the logarithm of the sum over all records; minus infinity if the sum is zero."""
         try:
             return self._routes.log_sum()
         except Underflow:

@@ -97,7 +97,7 @@ class Posteriors:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return many marginals with shared work, by clique; of every single attribute where no
+        """Return many marginals with shared work, by clique; of every single attribute if no
         cliques are given.
         """
         started = time.perf_counter()

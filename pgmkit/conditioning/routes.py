@@ -66,7 +66,7 @@ class EvidenceMarginals:
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
         """Group the sets of attributes by the messages that answer them: usually one group, several
-        where one tree for all would have much larger tables.
+        if one tree for all would have much larger tables.
         """
         everything, graph = [list(sets)], self.graph
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
@@ -149,9 +149,7 @@ class EvidenceMarginals:
         return float(messages.log_sum) + log_scale
 
     def _sound(self, relevant: int) -> Inputs:
-        """Return the inputs. Raises Underflow if plain numbers cannot hold them, or one
-        is zero.
-        """
+        """Return the inputs. Raises Underflow if plain numbers cannot hold them, or one is zero."""
         inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow

@@ -335,7 +335,7 @@ def fitted(
 
 def _check_inference(inference: str, **tree_only: object) -> None:
     """Raise InvalidInput for an unknown name of inference, and for arguments that only a junction
-    tree can use where a region model is requested.
+    tree can use if a region model is requested.
     """
     if inference not in get_args(Inference):
         known = ", ".join(map(repr, get_args(Inference)))

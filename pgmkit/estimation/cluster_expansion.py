@@ -1,4 +1,4 @@
-"""Potentials from consistent tables by a cluster expansion, which is nearly exact where loops are
+"""Potentials from consistent tables by a cluster expansion, which is nearly exact if loops are
 short.
 
 The cluster variation method (Kikuchi, 1951; Yedidia, Freeman and Weiss, 2005) writes
@@ -7,8 +7,8 @@ The cluster variation method (Kikuchi, 1951; Yedidia, Freeman and Weiss, 2005) w
 
 over regions R: the cliques, the short cycles among their attributes, and all intersections of
 these. p_R is the distribution of maximum entropy with the tables within R, a small problem that
-iterative scaling solves. The sum is exact where the regions form a junction tree and close to it
-elsewhere (Cocco and Monasson, 2011, use it for Ising models), and it costs no inference.
+iterative scaling solves. The sum is exact if the regions form a junction tree and nearly exact
+otherwise (Cocco and Monasson, 2011, use it for Ising models), and it costs no inference.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CELLS_OF_COST = 1e-3
 costs less than the pass.
 """
 _LARGEST_COUNT = 4
-"""The largest counting number: where regions overlap more, the expansion is inaccurate."""
+"""The largest counting number: if regions overlap more, the expansion is inaccurate."""
 LEAST_SHARE = 1e-7
 """Smallest cell, as a fraction of the total; also the change of the log of a cell, times its
 probability, below which a sweep is the last."""

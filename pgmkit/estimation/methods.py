@@ -60,8 +60,8 @@ def finish(problem: Problem, monitor: Monitor) -> None:
 
 
 def _check_method(problem: Problem, name: str) -> None:
-    """Raise InvalidInput for a method that solves a dual problem where the loss is a callable, and
-    for Newton's where the problem is large.
+    """Raise InvalidInput for a method that solves a dual problem if the loss is a callable, and
+    for Newton's method if the problem is large.
     """
     if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
         raise InvalidInput(

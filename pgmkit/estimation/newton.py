@@ -225,8 +225,8 @@ class _Joint:
         """Return tables, as potentials, that sum to the logarithms of the probabilities. The tables
         are small, since large terms would cancel with rounding.
 
-        So cells far below the others need not sum to their logarithm, only to one as far below;
-        where the sum is larger, it is pushed down again a few times.
+        So cells far below the others need not sum to their logarithm, only to one as far below; if
+        the sum is larger, it is pushed down again a few times.
         """
         target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
         far = target <= _FAR_BELOW
@@ -335,7 +335,7 @@ class _Joint:
 
         They are solved by an orthogonal factorisation with rows sorted by size, as weights may
         differ by many orders of magnitude. The change of the logarithms follows from the
-        factorisation where it can, since the multipliers' own rounding is multiplied by large
+        factorisation if possible, since the multipliers' own rounding is multiplied by large
         weights.
         """
         scale = np.sqrt(curvature)

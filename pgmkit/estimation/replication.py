@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pgmkit.runtime.progress import bar
+
 
 @dataclass(frozen=True)
 class Replication:
@@ -28,10 +30,8 @@ def reporter(
     """
     started = time.perf_counter()
     if progress is True:
-        from tqdm import tqdm
-
-        with tqdm(desc=what, unit="model", total=of, disable=None) as bar:
-            yield lambda done: bar.update(done - bar.n)
+        with bar(desc=what, unit="model", total=of) as shown:
+            yield lambda done: shown.update(done - shown.n)
         return
     call = progress if callable(progress) else None
     yield (

@@ -52,7 +52,7 @@ class Objective(Protocol):
     def totals(self) -> torch.Tensor: ...
 
     def point(self, potentials: torch.Tensor) -> Points:
-        """Run one pass of inference; the loss is infinite where it fails."""
+        """Run one pass of inference; the loss is infinite if it fails."""
         ...
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:

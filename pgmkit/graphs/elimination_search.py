@@ -176,9 +176,9 @@ class Search:
 
         It always eliminates an attribute on the border of the eliminated part: the one that adds
         the fewest cells to the border, and of these the one that has been there longest. In grids
-        and other long or wide graphs the largest clique is then about as wide as the graph. The
-        ranks consider an attribute's neighbours alone, so they eliminate everywhere at once and
-        leave a mesh that is wider.
+        and other long or wide graphs the largest clique is then about as wide as the graph. Greedy
+        orders look only at an attribute's neighbours, so they eliminate everywhere at once and
+        leave a wider graph.
         """
         steps: list[Step] = []
         cells = 0

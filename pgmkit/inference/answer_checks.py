@@ -81,7 +81,7 @@ class SecondOpinion:
         value.
 
         The largest is compared, since it depends on the most tables; another, drawn at random, is
-        compared where a tenth of the answer's time allows both.
+        compared if a tenth of the answer's time allows both.
         """
         self._consistent(found, total, seconds / 4)
         begun = time.perf_counter()

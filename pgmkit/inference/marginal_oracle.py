@@ -228,7 +228,7 @@ class MarginalOracle:
         return potentials + self._balance(potentials)
 
     def _balance(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return the terms that ``balanced`` adds."""
+        """Return the terms that ``balanced`` adds to the potentials."""
         return self.layout.join(self._diffusion.change(self.layout.split(potentials)))
 
     @cached_property

@@ -16,6 +16,7 @@ from pgmkit.factor import Factor
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import SecondOpinion
+from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.pair_marginals import PairMarginals
 from pgmkit.inference.plain_beliefs import MOST_CELLS, PlainBeliefs
@@ -62,6 +63,11 @@ class ModelTables:
     def tree(self) -> JunctionTree:
         """A junction tree of the potentials over all attributes of the domain."""
         return junction_tree(self.domain, self.cliques)
+
+    @cached_property
+    def uses(self) -> FirstUses:
+        """The structures whose answers a second computation has checked."""
+        return FirstUses()
 
     @property
     def calibrated(self) -> bool:

@@ -14,8 +14,9 @@ from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
 from pgmkit.inference.self_check import DEFECT, ROUNDINGS
 from pgmkit.runtime.deferred import torch
+from pgmkit.structural_zeros import Zeros
 
-__all__ = ["checked_potentials", "checked_total"]
+__all__ = ["checked_potentials", "checked_total", "impossible_cells"]
 
 
 def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
@@ -64,6 +65,16 @@ def checked_total(total: float) -> float:
             f"total must be a finite number above 0, got {total!r}; give the number of records"
         )
     return float(total)
+
+
+def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
+    """Return the cells at which potentials are minus infinity."""
+    found = []
+    for factor in potentials:
+        impossible = np.isneginf(factor.numpy())
+        if impossible.any():
+            found.append(Zeros(factor.domain.attributes, ~impossible))
+    return found
 
 
 def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:

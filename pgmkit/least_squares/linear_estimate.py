@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, gammaincc
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.consistency import agreement
+from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
@@ -56,7 +58,11 @@ class Answer:
 
 
 class LinearEstimate:
-    """The estimate for every clique whose measurements determine its table."""
+    """The estimate for every clique whose measurements determine its table.
+
+    Residuals determine tables together only (`pgmkit.least_squares.residual_tables`), each with
+    noise of its own: where they are all that was measured, structural zeros are not used.
+    """
 
     def __init__(
         self,
@@ -66,6 +72,10 @@ class LinearEstimate:
         zeros: Sequence[Zeros] = (),
     ) -> None:
         self.domain = domain
+        self._residuals = _residuals(domain, measurements, total)
+        if self._residuals is not None:
+            self.statistic, self.degrees = self._residuals.statistic, self._residuals.degrees
+            return
         self._tables, self._left_out = _tables(domain, measurements, zeros)
         self._start = np.cumsum([0] + [len(t.values) for t in self._tables])
         self.statistic = sum(table.statistic for table in self._tables)
@@ -115,6 +125,8 @@ class LinearEstimate:
         """Return the answers to a query; None unless one estimated table holds its attributes, and
         no table without an estimate shares any of them.
         """
+        if self._residuals is not None:
+            return self._from_residuals(self._residuals, query)
         single = tuple(name for name in query.attributes if self.domain.sizes[name] == 1)
         wanted = frozenset(query.attributes) - frozenset(single)
         if any(not wanted.isdisjoint(attributes) for attributes in self._left_out):
@@ -136,6 +148,25 @@ class LinearEstimate:
         variance = np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0)
         stddev = self.scale * np.sqrt(variance)
         return Answer(matrix @ self._values[own], stddev, bool((matrix.data >= 0).all()))
+
+    def _from_residuals(self, residuals: ResidualTables, query: FactoredQuery) -> Answer | None:
+        if not residuals.holds(query.attributes):
+            return None
+        stddev = self.scale * np.sqrt(residuals.variance(query).reshape(-1))
+        positive = all((as_dense(factor) >= 0).all() for factor in query.factors.values())
+        return Answer(residuals.answer(query).reshape(-1), stddev, positive)
+
+
+def _residuals(
+    domain: Domain, measurements: Sequence[Measurement], total: float | None
+) -> ResidualTables | None:
+    """Return the tables of residuals; None if anything else was measured."""
+    if not any(m.matrix is not None for m in measurements):
+        return None
+    try:
+        return ResidualTables(domain, measurements, total)
+    except InvalidInput:
+        return None
 
 
 def _tables(

@@ -2,7 +2,7 @@
 
 Records drawn from a model differ from its tables as any sample does, by about the root of each
 count, and that is often more than the error of the tables themselves. Here codes are exchanged, one
-column of some records at a time, where that brings all pairs nearer to the tables at once. With C
+column of some records at a time, if that brings all pairs nearer to the tables at once. With C
 the records' counts and T the tables, the descent is on
 
     sum over pairs, over cells of (C - T)^2 / sqrt(T + 1),
@@ -102,7 +102,7 @@ def fit_records(
 
 
 def _sweeps(columns: _Columns) -> int:
-    """Return the most sweeps, given the lookups of one."""
+    """Return the limit of the sweeps, which follows from the lookups of one sweep."""
     cells = len(columns.sizes) * int(columns.ends[-1])
     of_one = min(len(columns.places), _LOOKED_AT) * cells
     return min(_SWEEPS, max(_FEWEST_SWEEPS, _ALL_LOOKUPS // of_one))

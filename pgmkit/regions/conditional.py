@@ -38,7 +38,7 @@ the tables changes by a twentieth; 1 takes many times as long.
 FOLLOWED = 0.01
 """The most slack of a cell, as a share of its table's mean cell. If a table asks for e times what
 the others imply, it is followed to within this share of a mean cell. So a table that its
-measurements leave partly open is followed too, where better known tables permit it.
+measurements leave partly open is followed too, if better known tables permit it.
 """
 _FALL = FOLLOWED**2
 """The fall of the objective, in nats a record, below which a step is the last: a change of

@@ -131,7 +131,7 @@ def _split(layout: Layout, cells: Array, regions: Sequence[Clique]) -> dict[Cliq
 def _variances(
     layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
 ) -> list[float]:
-    """Return the mean variance of each table's cells: from the measurements' full curvature where
+    """Return the mean variance of each table's cells: from the measurements' full curvature if
     ``inner`` has it and the ``deadline`` allows, else from its diagonal.
     """
     means = [float(squares[part].mean()) for part in layout.slices]

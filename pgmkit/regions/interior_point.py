@@ -4,7 +4,7 @@
 
 Here phi is the penalty of the loss, Q the measurements' matrices and y their values, both in units
 of the noise; x_c are the cells of region c, and M_c takes them to their sum and to the residuals
-s_c that the region shares with others. Projected gradients need thousands of steps where the loss
+s_c that the region shares with others. Projected gradients need thousands of steps if the loss
 is ill conditioned, as with cumulative sums of two attributes. Here each region has a Newton matrix
 of its own, and regions are coupled only through the shared residuals s
 (``pgmkit.regions.shared_residuals``), so that some tens of rounds of small dense factorisations end

@@ -1,4 +1,4 @@
-"""Tables drawn towards independence by as much as their own noise asks for.
+"""Tables shrunk towards independence by as much as their own noise requires.
 
 The best fit follows the noise as closely as agreeing tables can. Nearer to the truth is
 

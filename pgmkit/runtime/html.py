@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-__all__ = ["bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
+__all__ = ["angles", "bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
@@ -75,10 +75,10 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
     # The radius leaves space for a line of text between neighbours on the circle.
     radius = max(150.0, 14 * len(names) / (2 * math.pi))
     size = round(2 * (radius + 8 * min(_MOST_LETTERS, max(map(len, names))) + 20))
-    angles = {name: 2 * math.pi * i / len(names) - math.pi / 2 for i, name in enumerate(names)}
+    turns = angles(names)
     at = {
         name: (size / 2 + radius * math.cos(turn), size / 2 + radius * math.sin(turn))
-        for name, turn in angles.items()
+        for name, turn in turns.items()
     }
     parts = [
         f"<line class='edge' stroke='{_EDGE}' x1='{at[a][0]:.1f}' y1='{at[a][1]:.1f}' "
@@ -86,8 +86,8 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
         for a, b in sorted(edges)
     ]
     for name, (x, y) in at.items():
-        left = math.cos(angles[name]) < -1e-9
-        degrees = math.degrees(angles[name]) + (180 if left else 0)
+        left = math.cos(turns[name]) < -1e-9
+        degrees = math.degrees(turns[name]) + (180 if left else 0)
         shown = name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
         parts.append(f"<circle class='node' fill='{_BLUE}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
         parts.append(
@@ -96,6 +96,13 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
             f"<title>{escape(name)}</title>{escape(shown)}</text>"
         )
     return _svg(size, size, parts)
+
+
+def angles(names: Sequence[str]) -> dict[str, float]:
+    """Return the angle of each name on a circle, in radians, clockwise from the top in a drawing
+    whose second axis points down.
+    """
+    return {n: 2 * math.pi * i / len(names) - math.pi / 2 for i, n in enumerate(names)}
 
 
 def bars(
@@ -255,12 +262,18 @@ def interval(found: Interval) -> str:
     return table(header, rows, numbers=range(1, 5), caption=caption)
 
 
-def columns(found: Mapping[str, Sequence[Any] | NDArray[np.float64]]) -> str:
-    """Show named columns of equal length, of texts or numbers; of many rows, the first ones."""
+def columns(
+    found: Mapping[str, Sequence[Any] | NDArray[np.float64]], notes: Iterable[str] = ()
+) -> str:
+    """Show named columns of equal length, of texts or numbers, and the notes below them; of many
+    rows, the first ones.
+    """
     rows = list(zip(*found.values(), strict=True))
     texts = [[v if isinstance(v, str) else f"{v:.6g}" for v in row] for row in rows[:_MOST_ROWS]]
     numbers = [i for i, v in enumerate(rows[0]) if not isinstance(v, str)] if rows else []
-    return table(list(found), texts, numbers=numbers, caption=_more(len(rows)).removeprefix("; "))
+    caption = _more(len(rows)).removeprefix("; ")
+    shown = table(list(found), texts, numbers=numbers, caption=caption)
+    return shown + "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
 
 
 def _more(rows: int) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["CERTIFIED", "OUT_OF_TIME", "Progress", "ProgressReport", "reporting"]
+__all__ = ["CERTIFIED", "OUT_OF_TIME", "Progress", "ProgressReport", "bar", "reporting"]
 
 CERTIFIED = "certified: the duality gap is within the tolerance"
 OUT_OF_TIME = "time: max_seconds has passed"
@@ -29,19 +32,31 @@ silence.
 """
 
 
+def bar(iterable: Any = None, **options: Any) -> Any:
+    """Return a bar of tqdm: a widget in a notebook (text where widgets are not installed), text on
+    a terminal, and silent elsewhere.
+    """
+    import tqdm
+
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if "IPKernelApp" not in getattr(shell, "config", ()):
+        return tqdm.tqdm(iterable, **{"disable": None} | options)
+    with warnings.catch_warnings(action="ignore"):  # where widgets are not installed
+        from tqdm.auto import tqdm as in_notebook
+    return in_notebook(iterable, **options)
+
+
 @contextmanager
 def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] | None]:
     """Return the callback that the argument ``progress`` asks for, None for silence."""
     if progress is not True:
         yield progress if callable(progress) else None
         return
-    from tqdm import tqdm
-
-    with tqdm(desc="estimate", unit="it", disable=None) as bar:
+    with bar(desc="estimate", unit="it") as shown:
 
         def show(record: Progress) -> None:
-            bar.update(1)
+            shown.update(1)
             if record.iteration % 20 == 1:
-                bar.set_postfix(loss=f"{record.best_loss:.6g}", gap=f"{record.gap:.3g}")
+                shown.set_postfix(loss=f"{record.best_loss:.6g}", gap=f"{record.gap:.3g}")
 
         yield show

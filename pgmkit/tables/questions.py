@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput, installing
 from pgmkit.queries import FactoredQuery, identity
-from pgmkit.runtime.printed import on_one_line
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.question_grammar import Question, parse
+from pgmkit.tables.reply import Reply
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["UNRELIABLE", "Reply", "ask"]
+__all__ = ["UNRELIABLE", "ask"]
 
 UNRELIABLE = 1 / 3
 """The largest standard error, as a share of a count or of the standard deviation of what a mean
@@ -57,78 +55,6 @@ class Bars(Protocol):
     def statistic(
         self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
     ) -> Interval: ...
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A table: named columns of equal length, with texts or numbers; counts are expected records.
-
-    `notes`: what a reader must know: what the shares refer to, what was left out, what is
-    unreliable.
-    """
-
-    columns: Mapping[str, Sequence[str] | Array]
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        def cell(value: object) -> str:
-            return on_one_line(value) if isinstance(value, str) else f"{value:.6g}"
-
-        body = [[cell(value) for value in column] for column in self.columns.values()]
-        texts = [
-            [on_one_line(name), *column] for name, column in zip(self.columns, body, strict=True)
-        ]
-        widths = [max(map(len, column)) for column in texts]
-        lines = [
-            "  ".join(
-                value.ljust(width) for value, width in zip(line, widths, strict=True)
-            ).rstrip()
-            for line in zip(*texts, strict=True)
-        ]
-        return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
-
-    def to_pandas(self) -> Any:
-        """Return the columns as a pandas DataFrame; raise InvalidInput if pandas is not
-        installed.
-        """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise InvalidInput("to_pandas needs pandas: pip install pandas") from None
-        return pd.DataFrame(dict(self.columns))
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draw a bar for each line, with its interval if there are error bars, and return
-        matplotlib's axes.
-
-        The bars show the first column of numbers: counts, sums, means or quantiles. `axes`: where
-        to draw; by default a new figure. Needs the extra `plot`; raises InvalidInput if it is not
-        installed.
-        """
-        if axes is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError:
-                raise InvalidInput(f"plot needs matplotlib: {installing('plot')}") from None
-            axes = pyplot.figure().subplots()
-        texts = [n for n, v in self.columns.items() if not isinstance(v, np.ndarray)]
-        groups = [self.columns[name] for name in texts if name != "note"]
-        labels = [", ".join(map(str, line)) for line in zip(*groups, strict=True)] or ["all"]
-        title = next(name for name in self.columns if name not in texts)
-        values = np.asarray(self.columns[title], dtype=np.float64)
-        reach = None
-        if "low" in self.columns:
-            low, high = (np.asarray(self.columns[end], dtype=float) for end in ("low", "high"))
-            reach = np.maximum([values - low, high - values], 0.0)
-        axes.barh(labels, values, xerr=reach)
-        axes.invert_yaxis()
-        axes.set_xlabel(title)
-        return axes
-
-    def _repr_html_(self) -> str:
-        from pgmkit.runtime import html
-
-        return html.columns(self.columns)
 
 
 def ask(
@@ -173,7 +99,7 @@ def ask(
     )
     made = _curve if summary.kind == "cdf" else _sums if summary.kind == "sum" else _averages
     reply = made(model, plan, bars, level)
-    return Reply(reply.columns, (*notes, *reply.notes))
+    return Reply(reply.columns, (*notes, *reply.notes), summary.kind == "cdf")
 
 
 class _Plan:

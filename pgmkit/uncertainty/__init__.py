@@ -2,7 +2,7 @@
 
 Two methods, chosen by the query:
 
-* *Closed form*, where the query lies within a clique whose measurements determine its table:
+* *Closed form*, if the query lies within a clique whose measurements determine its table:
   least squares without nonnegativity is unbiased, with a standard error known exactly
   (`pgmkit.least_squares.linear_estimate`), and intervals of Feldman and Cousins keep their coverage
   at a count of zero (`pgmkit.uncertainty.bounded`). They cover the true count: within measured

@@ -25,7 +25,7 @@ class Interval:
 
     ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
     error. If ``method`` is "closed form" it is the standard error of unbiased least squares, an
-    upper bound for that of the estimate where small counts are held at zero.
+    upper bound for the standard error of the estimate if small counts are held at zero.
     """
 
     estimate: Array

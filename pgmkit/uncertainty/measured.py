@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
-from pgmkit.errors import NotMeasured
+from pgmkit.errors import NotMeasured, TotalUndetermined
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
 
 __all__ = ["MeasuredBars"]
@@ -29,6 +30,8 @@ class Answers(Protocol):
 
     @property
     def domain(self) -> Domain: ...
+    @property
+    def total(self) -> float: ...
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]: ...
 
 
@@ -47,8 +50,14 @@ class MeasuredBars:
 
     def __init__(self, model: Answers, measurements: Sequence[Measurement]) -> None:
         self._model = model
-        # The model's total may be noisy, so the tables' own sums are used instead.
-        self._linear = LinearEstimate(model.domain, measurements, None)
+        # The model's total may be noisy, so the tables' own sums are used instead; if the
+        # measurements do not determine a total, the model's was known.
+        try:
+            estimate_total(measurements)
+            known = None
+        except TotalUndetermined:
+            known = model.total
+        self._linear = LinearEstimate(model.domain, measurements, known)
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
         """Return error bars of every cell of a marginal; axes in the given order."""

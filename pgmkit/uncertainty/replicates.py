@@ -26,7 +26,7 @@ _TOLERANCE = 0.1
 they start from.
 """
 _NEAR = 1.0
-"""The tolerance where proximal steps start from the model: they end within a few hundredths of a
+"""The tolerance if proximal steps start from the model: they end within a few hundredths of a
 noise unit, and only sets for which they do not are searched for.
 """
 

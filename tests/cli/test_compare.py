@@ -41,10 +41,12 @@ def test_errors_are_the_distances_of_tables() -> None:
 
 def test_it_runs_on_made_up_records_and_draws_a_page() -> None:
     Path("s.json").write_text('{"<b>": 2, "age": 4, "sex": 2}')
-    done = pgmkit("--schema", "s.json", "--mechanism", "mst", "--mechanism", "hdmm", "-o", "c.html")
+    done = pgmkit(
+        "--schema", "s.json", "--mechanism", "mst", "--mechanism", "matrix", "-o", "c.html"
+    )
     assert done.exit_code == 0, done.output
     page = Path("c.html").read_text(encoding="utf-8")
-    assert "10,000 made-up records" in page and page.count("<figure>") == 2 and "hdmm" in page
+    assert "10,000 made-up records" in page and page.count("<figure>") == 2 and "matrix" in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
 
 

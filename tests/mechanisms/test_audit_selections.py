@@ -162,7 +162,7 @@ def expected(
 
 def right_guesses(name: str, epsilon: float, noise: type[SeededNoise], seed: int) -> float:
     """The share of the canaries of a run that are guessed right."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, 1])  # the noise draws from the seed alone
     canaries = rng.integers(0, 2, (CANARIES, len(DOMAIN)))
     there = rng.random(len(canaries)) < 0.5
     known = np.repeat([[0], [1]], COPIES, axis=0) * np.ones(len(DOMAIN), int)

@@ -378,12 +378,14 @@ def test_candidates_scored_once_are_chosen_as_by_choose(relation: str, delta: fl
     first, second = recording(one), recording(other)
     pairs = list(itertools.combinations(DOMAIN, 2))
     estimates = {c: rng.normal(20, 9, DOMAIN.shape(c)) for c in pairs}
-    scored = other.scored(pairs, estimates)
+    penalties = dict(zip(pairs, rng.uniform(0, 30, len(pairs)).tolist(), strict=True))
+    scored = other.scored(pairs, estimates, penalties=[*penalties.values()])
     assert other.ledger.spent == 0
     for _ in range(4):
         places = rng.permutation(len(pairs))[: int(rng.integers(1, len(pairs) + 1))]
         cost = float(rng.uniform(0.01, 0.03)) * one.remaining
-        wanted = one.choose([pairs[i] for i in places], estimates, cost)
+        some = [pairs[i] for i in places]
+        wanted = one.choose(some, estimates, cost, penalties=[penalties[pair] for pair in some])
         assert pairs[scored.choose(places, cost, step="select")] == wanted
         np.testing.assert_array_equal(first.scores[-1], second.scores[-1])
     assert first.draws == second.draws

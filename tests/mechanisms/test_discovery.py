@@ -1,6 +1,7 @@
 """Values that nobody listed: found above a threshold, and never for the price of privacy."""
 
 import math
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -13,12 +14,28 @@ from scipy.stats import binom
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.ledger import BudgetExceeded
+from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.synthesis.open_columns import assumed, counted_roughly, resolved
+from mechanisms.synthesis.open_columns import (
+    _dyadic,
+    _quantiles,
+    assumed,
+    counted_roughly,
+    resolved,
+)
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import table_workload
-from pgmkit import Categorical, InvalidInput, Measurement, Numeric, OpenCategorical, Schema
+from pgmkit import (
+    Boolean,
+    Categorical,
+    Dataset,
+    Forbid,
+    InvalidInput,
+    Measurement,
+    Numeric,
+    OpenCategorical,
+    Schema,
+)
 
 DATA = census(500)
 
@@ -171,9 +188,74 @@ def test_edges_of_quantiles_come_from_the_noisy_answers_alone(
     assert len(found[0].columns["age"].labels) == 5
 
 
+def test_quantiles_are_asked_in_sums_of_intervals_of_powers_of_two() -> None:
+    for size in (1, 2, 6, 8):
+        expected = []
+        width = 1
+        while width < 2 * size:
+            for start in range(0, size, width):
+                expected.append([float(start <= c < start + width) for c in range(size)])
+            width *= 2
+        assert _dyadic(size).tolist() == expected
+    # The whole is one question, and each cell is in one of each width.
+    assert _dyadic(8)[-1].tolist() == [1.0] * 8 and _dyadic(8).sum(0).tolist() == [4.0] * 8
+
+
+def test_edges_hold_equal_counts() -> None:
+    """By hand, of eight fine bins; a place for missing values at the end does not count."""
+    fine = Numeric(0, 16, bins=4, missing=("?",)).grid(8)
+    even = np.array([1.0] * 8 + [99.0])
+    assert _quantiles(fine, even, 4) == [4.0, 8.0, 12.0]
+    heavy = np.array([0, 0, 10.0, 0, 0, 0, 10.0, 0, 99.0])
+    assert _quantiles(fine, heavy, 2) == [6.0] and _quantiles(fine, heavy, 4) == [6.0, 6.0, 14.0]
+    # Noise may be negative: what was reached stays reached.
+    assert _quantiles(fine, np.array([4.0, -3, 0, 0, 0, 0, 3.0, 0, 0]), 2) == [2.0]
+    # The last cell counts, and so does a share of a record.
+    assert _quantiles(fine, np.array([0, 0, 0, 0, 0, 0, 0, 10.0, 99]), 2) == [16.0]
+    assert _quantiles(fine, np.array([0, 0.5, 0, 0, 0, 0, 0, 0, 99]), 2) == [4.0]
+    for nothing in (np.zeros(9), np.full(9, -1.0)):
+        assert _quantiles(fine, nothing, 4) == [0.0, 4.0, 8.0, 12.0, 16.0]
+
+
 def test_a_column_of_which_nothing_is_found_is_pointed_out() -> None:
     """Of 300 texts that all differ none passes a threshold of 30 rows and more."""
     table = pa.table({"who": [f"person {i}" for i in range(300)], "sex": ["F", "M"] * 150})
     schema = Schema({"who": OpenCategorical(), "sex": Categorical(("F", "M"))})
     with pytest.warns(UserWarning, match=r"no value of who is frequent enough .* '\(other\)'"):
         synthesize(table, schema, epsilon=1, delta=1e-6, mechanism="independent", seed=0)
+
+
+def test_strict_runs_refuse_no_rows_and_coded_records_that_break_a_rule(tmp_path: Path) -> None:
+    options = {"epsilon": 1.0, "delta": 1e-6, "mechanism": "mst", "seed": 0}
+    ledger = Ledger.create(
+        tmp_path / "ledger", Budget(9.0, 1e-5, reserved=1e-6), neighbours="add/remove"
+    )
+    nobody = pa.table({"who": pa.array([], pa.string())})
+    names = Schema({"who": OpenCategorical()})
+    with pytest.raises(InvalidInput, match="no rows"):
+        synthesize(nobody, names, strict=True, ledger=ledger, **options | {"seed": None})
+    assert ledger.spent == 0
+    assert synthesize(nobody, names, **options).ledger.spent > 0
+    rule = Schema({"a": Boolean(), "b": Boolean()}, [Forbid({"a": True, "b": True})])
+    broken = Dataset(rule.domain, {"a": [1, 0], "b": [1, 0]})
+    with pytest.raises(InvalidInput, match="break"):
+        synthesize(broken, rule, strict=True, **options)
+    assert synthesize(broken, rule, **options).ledger.spent > 0
+
+
+def test_columns_that_are_not_released_are_pointed_out() -> None:
+    people = pa.table({"sex": ["F", "M"] * 50, "name": [f"n {i}" for i in range(100)]})
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    with pytest.warns(UserWarning, match="columns that the schema does not have are left out: 'na"):
+        synthesize(people, schema, epsilon=1.0, delta=1e-6, mechanism="independent", seed=0)
+
+
+def test_a_public_number_of_rows_is_refused_where_it_is_none_alone() -> None:
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    options = {"epsilon": 1.0, "delta": 1e-6, "mechanism": "independent", "seed": 0}
+    nobody, one = (pa.table({"sex": pa.array(["F"] * n, pa.string())}) for n in (0, 1))
+    with pytest.raises(InvalidInput, match="no rows"):
+        synthesize(nobody, schema, neighbours="replace-one", **options)
+    for table in (nobody, one):
+        assert synthesize(table, schema, neighbours="add/remove", **options).ledger.spent > 0
+    assert synthesize(one, schema, neighbours="replace-one", **options).ledger.spent > 0

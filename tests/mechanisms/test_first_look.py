@@ -17,10 +17,10 @@ from mechanisms.mixture import Mixture, mixture
 from mechanisms.mst import mst
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.release.record import Release
 from mechanisms.synthesis.auto import choose_mechanism
-from mechanisms.synthesis.first_look import first_look
+from mechanisms.synthesis.first_look import _some, first_look
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.estimation import estimate
@@ -269,36 +269,27 @@ def wide(rows: int, dependence: float) -> Dataset:
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
-def test_a_tree_is_drawn_where_pairs_are_worth_its_noise(relation: str) -> None:
-    """Errors of all pairs: auto's, in less than a second, beside those of both it chooses from."""
+def test_a_wide_table_needs_no_look(relation: str) -> None:
+    """Errors are 1.02 times those of independent columns at most, with dependence 0.33 times."""
     described = Schema({name: Integer(0, size - 1) for name, size in WIDE.sizes.items()})
     pairs = list(itertools.combinations(WIDE, 2))
-    for dependence, taken in ((0.0, "independent"), (0.5, "mst")):
-        data = wide(20_000, dependence)
-        release = synthesize(
-            data,
-            described,
-            epsilon=1.0,
-            delta=1e-9,
-            neighbours=relation,
-            seconds=0.9,
-            seed=0,
-        ).release
-        assert release.mechanism == taken
-        assert release.ledger is not None and release.ledger.remaining == pytest.approx(0.0)
-        errors = {taken: _error(data, release, pairs)}
-        for name in {"independent", "mst"} - {taken}:
-            other = synthesize(
+    for dependence, most in ((0.0, 1.1), (0.5, 0.5)):
+        data, errors = wide(20_000, dependence), {}
+        for name in ("auto", "independent"):
+            release = synthesize(
                 data,
                 described,
                 epsilon=1.0,
                 delta=1e-9,
                 mechanism=name,
                 neighbours=relation,
+                seconds=0.9 if name == "auto" else None,
                 seed=0,
             ).release
-            errors[name] = _error(data, other, pairs)
-        assert errors[taken] < errors["mst" if taken == "independent" else "independent"]
+            assert release.mechanism == {"auto": "pair-graph"}.get(name, name)
+            assert release.ledger is not None and release.ledger.remaining == pytest.approx(0.0)
+            errors[name] = _error(data, release, pairs)
+        assert errors["auto"] < most * errors["independent"]
 
 
 def _error(data: Dataset, release: Release, pairs: list[tuple[str, str]]) -> float:
@@ -321,3 +312,64 @@ def test_columns_that_were_measured_count_in_a_tree() -> None:
         np.testing.assert_allclose(
             release.model.marginal((name,)), fixed.marginal((name,)), atol=1.0
         )
+
+
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("mechanism", ["mixture", "aim", "mst"])
+@pytest.mark.parametrize("budget", [BUDGETS[0], BUDGETS[2]])
+def test_a_look_is_paid_and_judged_by_public_figures(
+    budget: Budget, mechanism: str, most: int
+) -> None:
+    """Shares of the budget, the price of the distances and the threshold, computed by hand."""
+    relation_of_units = relation("add/remove", "who", most)
+    of_noise, deviations, of_a_share, low, high = {
+        "mixture": (0.04, 1.0, 12.0, 0.1, 0.25),
+        "aim": (0.04, 2.0, 25.0, 1 / 16, 0.5),
+        "mst": (0.1, 2.0, 25.0, 1 / 16, 0.5),
+    }[mechanism]
+    unit = 2 / budget.total if budget.pure else (2 * budget.total) ** -0.5
+    middle = of_a_share / ((low + high) / 2)  # of rows a column, in units of the noise
+    for rows_of_noise in (1.0, middle, 1e4):
+        rows = max(1, round(rows_of_noise * 5 * most * unit))
+        data = table(np.random.default_rng(0), min(rows, 100_000), 0.2)
+        curator = Curator(data, budget, neighbours=relation_of_units, seed=0)
+        look = first_look(curator, PAIRS, rows, mechanism, {"a": 4, "b": 5, "c": 6})
+        share = min(high, max(low, of_a_share / (rows / (5 * most * unit))))
+        *singles, distances = curator.ledger.entries
+        assert [e.cost for e in singles] == pytest.approx([share * budget.total / 5] * 5)
+        assert {len(m.clique) for m in look.measurements} == {1}
+        sizes = {"a": 4, "b": 4, "c": 4, "d": 3, "e": 2} if mechanism == "mixture" else DOMAIN.sizes
+        left = (1 - share) * budget.total
+
+        def error(cost: float) -> float:
+            return most / cost if budget.pure else most * (math.pi * cost) ** -0.5
+
+        def mean_cells(sizes: Any) -> float:
+            return np.mean([a * b for a, b in itertools.combinations(sizes.values(), 2)])
+
+        deciding = of_noise * mean_cells(sizes) * error(left / (4 if mechanism == "mst" else 10))
+        dearest = 0.02 * budget.total
+        stddev = 2**0.5 * 10 * most / dearest if budget.pure else most * (5 / dearest) ** 0.5
+        ratio = stddev / 10**0.5 / (0.37 * deciding)
+        price = dearest * min(1.0, ratio if budget.pure else ratio**2)
+        assert distances.cost == pytest.approx(price)
+        if rows_of_noise == 1.0:
+            continue  # the number of rows is mostly noise
+        weights = np.array([1 / (m.values.size * m.stddev**2) for m in look.measurements])
+        totals = np.array([m.values.sum() for m in look.measurements])
+        total = float(weights @ totals / weights.sum())
+        assert look.noise == pytest.approx(
+            mean_cells(DOMAIN.sizes) * error((left - price) / 10) / (2 * total), rel=1e-3
+        )
+        times = max(deviations, 3.0) if rows / (5 * most * unit) < 25 else deviations
+        least = deciding / (2 * total)
+        assert look.needed == pytest.approx(max(times * look.stddev, least), rel=1e-3)
+        assert look.stddev >= look.distances.stddev / 10**0.5 / (2 * total) * 0.999
+
+
+def test_chance_is_drawn_for_a_thousand_of_many_pairs() -> None:
+    pairs = list(itertools.combinations(range(50), 2))
+    some = _some(pairs)
+    assert len(some) == 1000 and list(some) == sorted(set(some)) == list(_some(pairs))
+    assert set(some) < set(pairs)
+    assert _some(pairs[:1000]) == pairs[:1000] and len(_some(pairs[:1001])) == 1000

@@ -45,7 +45,7 @@ def released(mechanism: str, **settings: object) -> TableRelease:
     )
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian+projection", "hdmm+pgm"])
+@pytest.mark.parametrize("mechanism", ["gaussian+projection", "matrix+pgm"])
 def test_records_come_from_a_region_model_where_it_is_asked_for(
     mechanism: str, tmp_path: Path
 ) -> None:

@@ -26,7 +26,16 @@ from pgmkit.tables.schema import Categorical, Column, Forbid, Numeric, OpenCateg
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
 PAIRS = k_way(DOMAIN, 2)
-FAST = ("mst", "independent", "gaussian+projection", "aim", "mwem+pgm", "clique-tree", "hdmm+pgm")
+FAST = (
+    "mst",
+    "pair-graph",
+    "independent",
+    "gaussian+projection",
+    "aim",
+    "mwem+pgm",
+    "clique-tree",
+    "matrix+pgm",
+)
 BUDGETS = {"pure": Budget(1.5), "zCDP": Budget(1.5, 1e-6)}
 
 

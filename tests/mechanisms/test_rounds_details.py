@@ -218,8 +218,8 @@ def test_rounds_are_shown_on_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[object] = []
 
     class Bar:
-        def __init__(self, **options: object) -> None:
-            assert options == {"disable": None, "unit": "round"}
+        def __init__(self, iterable: object, **options: object) -> None:
+            assert iterable is None and options == {"disable": None, "unit": "round"}
 
         def __enter__(self) -> Bar:
             return self

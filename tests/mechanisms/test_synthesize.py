@@ -111,7 +111,7 @@ def wide_table(rows: int = 2000) -> pd.DataFrame:
     [
         {"mechanism": "mst"},
         {"mechanism": "mwem+pgm", "settings": {"rounds": 3}},
-        {"mechanism": "hdmm+pgm", "settings": {"inference": "auto"}, "workload": 1},
+        {"mechanism": "matrix+pgm", "settings": {"inference": "auto"}, "workload": 1},
         {"mechanism": "gaussian+projection", "settings": {"inference": "region"}},
     ],
 )
@@ -135,12 +135,12 @@ def test_constraints_whose_tree_is_too_large_hold_in_a_region_model(
 
 
 def test_constraints_that_a_model_might_not_hold_are_refused_before_anything_is_spent() -> None:
-    for name in ("hdmm+pgm", "gaussian+projection"):
+    for name in ("matrix+pgm", "gaussian+projection"):
         with pytest.raises(InvalidInput, match=re.escape(f"{{'inference': 'auto'}} with {name}")):
             run(people(), mechanism=name)
     with pytest.raises(InvalidInput, match="cannot hold; use aim, mst or mwem"):
-        run(people(), mechanism="residual")
-    release = run(people(), mechanism="hdmm+pgm", settings={"inference": "auto"})
+        run(people(), mechanism="matrix")
+    release = run(people(), mechanism="matrix+pgm", settings={"inference": "auto"})
     records = release.sample(1500, rng=1)
     assert not (records.married & (records.age < 10)).any()
 
@@ -222,13 +222,13 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
 
     assert chosen().name == "mixture" and chosen(6).name == "aim" and not chosen(6).settings
     assert chosen(60).name == "mixture" and "60 columns" in chosen(60).reason
-    assert chosen(60, seconds=1).name == "mst" and chosen(60, seconds=10).name == "mixture"
-    assert chosen(300).name == chosen(300, seconds=1000).name == "mst"
+    assert chosen(60, seconds=1).name == "pair-graph" and chosen(60, seconds=10).name == "mixture"
+    assert chosen(300).name == chosen(300, seconds=1000).name == "pair-graph"
     assert chosen(30, k=3, seconds=1000).name == "aim"
     assert not chosen(30, k=3, seconds=1000).settings
     assert chosen(30, k=3).settings == {"model_mb": 2.0}
     assert "at most about" in chosen(30, k=3).reason
-    assert chosen(memory_mb=100).name == "mst"
+    assert chosen(memory_mb=100).name == "pair-graph"
     assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
     assert chosen(rows=100).name == "independent" and "100 rows" in chosen(rows=100).reason
     assert chosen(rows=300).name == "mixture"  # if a look shows much dependence
@@ -238,6 +238,23 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(public=True, seconds=5).name == "pep-pub"
     with pytest.raises(InvalidInput, match="seconds must be above 0"):
         chosen(seconds=0.0)
+    # The limits themselves.
+    assert chosen(7).name == "mixture" and "7 columns" in chosen(7).reason
+    assert chosen(public=True, seconds=150).name == "gem-pub"
+    assert chosen(memory_mb=350 + 8).name == "mixture" or chosen(memory_mb=350 + 8).name == "aim"
+    assert chosen(memory_mb=350 + 7).name == "mst"
+    assert chosen(memory_mb=600).name == "mixture" and chosen(memory_mb=599).name == "aim"
+    assert chosen(40, k=3).name != "mst" and chosen(41, k=3).name == "mst"
+    unit = (2 * Budget(1.0, 1e-9).total) ** -0.5
+    for least, options in [(5, {}), (25, {"k": 3})]:
+        for most in (1, 3):
+            edge = math.ceil(least * 10 * most * unit)
+            assert chosen(rows=edge - 1, max_rows=most, **options).name == "independent"
+            assert chosen(rows=edge + 1, max_rows=most, **options).name != "independent"
+    late = chosen(30, k=3, seconds=1e-3)
+    assert (late.name, "aim may take" in late.reason) == ("mst", True)
+    slow = chosen(30, k=3, seconds=1.0 + 5e-4 * 1800)
+    assert (slow.name, "aim may take" in slow.reason) == ("mixture", True)
 
 
 def test_below_the_rule_only_single_columns_beat_pairs() -> None:

@@ -20,6 +20,7 @@ from mechanisms.privacy.ledger import BudgetExceeded
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.registry import MECHANISMS, configure
 from mechanisms.release.report import html
+from mechanisms.synthesis import pipeline
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit.measurement import Measurement
 
@@ -105,6 +106,40 @@ def test_no_mark_leaves_by_the_front_door(path: str, relation: str, tmp_path: Pa
         assert html(release) and repr(release) and release._repr_html_()
         assert marks_in(release) == 0 and marks_in(release.reason) == 0
     assert_kept(marks)
+
+
+LEFT_AFTER_CODING = {
+    "their number in the log": lambda counts: logging.getLogger("pgmkit").info("%d", len(counts)),
+    "their codes": lambda counts: dict(counts.columns),
+    "their counts in an error": lambda counts: f"{counts.marginals([()])[()]}",
+    "values that could not be read": lambda counts: counts.unread,
+}
+
+
+@pytest.mark.parametrize("mistake", LEFT_AFTER_CODING)
+@pytest.mark.parametrize("path", ["auto", "open columns"])
+def test_records_are_marked_as_soon_as_they_are_coded(
+    mistake: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `synthesize` does with coded records besides passing them to a Curator is noticed."""
+    schema, options, form = PATHS[path]
+    with marked() as marks, monkeypatch.context() as patch:
+        honest = pipeline._check_rows
+
+        def leaking(request: object, counts: object) -> None:
+            honest(request, counts)
+            LEFT_AFTER_CODING[mistake](counts)
+
+        patch.setattr(pipeline, "_check_rows", leaking)
+        with suppress(Exception):
+            synthesize(
+                form(drawn(np.random.default_rng(7), 400)),
+                schema,
+                epsilon=2.0,
+                delta=1e-6,
+                **options,
+            )
+    assert any("test_taint.py" in leak for leak in marks.leaks)
 
 
 def test_nor_where_the_rows_of_units_are_bounded_and_counted(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ REPLAYED = (
     ("auto", CLOSED, 1e-6),
     ("aim", CLOSED, 0.0),
     ("mwem+pgm", CLOSED, 1e-6),
-    ("hdmm+pgm", CLOSED, 1e-6),
+    ("matrix+pgm", CLOSED, 1e-6),
     ("clique-tree", CLOSED, 1e-6),
     ("dual-query", CLOSED, 0.0),
     ("rap", CLOSED, 1e-6),

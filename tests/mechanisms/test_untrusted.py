@@ -207,7 +207,7 @@ def attempts(saved: bytes, tmp_path: Path, count: int, seed: int) -> dict[str, i
     return readable
 
 
-MODELS = ("mst", "mwem", "dual-query", "hdmm", "mixture")
+MODELS = ("mst", "mwem", "dual-query", "matrix", "mixture")
 """Mechanisms whose releases hold models of every kind."""
 NUMBERS = [
     *(np.float64(each).tobytes() for each in (np.nan, np.inf, -5.0, 1e300, 0.0)),

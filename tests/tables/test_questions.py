@@ -7,7 +7,8 @@ from chance import assert_stddev
 
 from pgmkit import GraphicalModel, InvalidInput, Measurement, estimate
 from pgmkit.tables.question_grammar import parse
-from pgmkit.tables.questions import Reply, ask
+from pgmkit.tables.questions import ask
+from pgmkit.tables.reply import Reply
 from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, Schema
 from pgmkit.uncertainty import error_bars
 

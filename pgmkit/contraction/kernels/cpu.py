@@ -1,4 +1,4 @@
-"""Kernels on a processor, where they are faster than the reference.
+"""Kernels on a processor, used if they are faster than the reference.
 
 Maxima of sums cannot use a matrix product: a compiled loop takes a third of torch's time and no
 temporary. It is compiled by numba (the extra ``fast``), whose import and compilation cost a second:

@@ -25,7 +25,7 @@ __all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_
 TILE = TILE_CELLS // 2
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = TILE**2
-"""Cells that one program of an element-wise kernel computes."""
+"""The cells that one program of an element-wise kernel computes."""
 WARPS = TERMS // 4
 
 

@@ -53,7 +53,7 @@ Array = NDArray[np.float64]
 _STEP = 100.0
 """The length eta: two steps leave less than a hundredth of a direction in which the counts'
 variance is a tenth of the noise's (lambda = 0.1). With steps ten times as long L-BFGS needs many
-more passes where counts are near zero, and sometimes fails.
+more passes if counts are near zero, and sometimes fails.
 """
 _MOST_STEPS = 4
 _MOST_PASSES = 15

@@ -34,6 +34,7 @@ __all__ = [
     "counts_of",
     "decode",
     "encode",
+    "framed",
     "in_memory",
     "names_of",
     "other_columns",
@@ -195,7 +196,11 @@ def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameF
     The order and types of its columns are the schema's; they do not depend on the frame that was
     encoded. A lazy form gives a lazy frame, or a relation, over the records in memory.
     """
-    table = arrow_table(data, schema, rng)
+    return framed(arrow_table(data, schema, rng), schema, form)
+
+
+def framed(table: Any, schema: Schema, form: FrameForm) -> Any:
+    """A pyarrow table of values as a frame of this form; `schema` tells pandas the types."""
     library = form.implementation
     if library.is_pandas():
         return pandas_frame(table, schema)
@@ -215,8 +220,9 @@ def pandas_frame(table: Any, schema: Schema) -> Any:
 
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     columns = {}
-    for name, column in schema.columns.items():
-        types = nullable.get if column.nullable else None
+    for name in table.column_names:
+        column = schema.columns.get(name)
+        types = nullable.get if column is not None and column.nullable else None
         columns[name] = table.select([name]).to_pandas(date_as_object=False, types_mapper=types)[
             name
         ]

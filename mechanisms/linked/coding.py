@@ -1,0 +1,141 @@
+"""Linked data frames as coded tables of which one unit changes a bounded number of rows.
+
+A unit is a parent with all its children. Whatever is done here to one unit's rows depends on that
+unit alone: which row stands for a parent that occurs twice, which children are kept, and their
+order. Neighbouring data, which differ in one unit, therefore give coded tables that differ in one
+row of the parents and at most `most` rows of each table of children.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.linked.link import POSITION, Link, with_counts
+from mechanisms.linked.siblings import Children
+from mechanisms.privacy.units import bounded, random_keys
+from mechanisms.synthesis.units import unit_numbers
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.tables.engines.frames import encode, in_memory, names_of
+from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
+
+__all__ = ["Coded", "coded"]
+
+Codes = NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Private: the coded parents, and for each link its children beside parent and sibling."""
+
+    parents: Counts
+    steps: Mapping[str, Counts]
+
+
+def coded(
+    frames: Mapping[str, Any],
+    schemas: Mapping[str, Schema],
+    links: Sequence[Link],
+    steps: Mapping[str, Schema],
+    rng: np.random.Generator | None,
+) -> Coded:
+    """The parents with their numbers of children, and the children of each link with their context.
+
+    `steps`: the schema of each link (`Link.steps`). Children without a parent in the data and rows
+    without a key are left out. Randomness is the operating system's, or INSECURE: `rng`'s.
+
+    Raises InvalidInput for what is no data frame, and for frames without the columns needed.
+    """
+    parent, key = links[0].parent, links[0].key
+    held = {parent: _held(frames[parent], schemas[parent], parent, [key])}
+    for link in links:
+        needed = [key] if link.order is None else [key, link.order]
+        held[link.child] = _held(frames[link.child], schemas[link.child], link.child, needed)
+    tables = [parent, *(link.child for link in links)]
+    numbers = unit_numbers([series_values(held[name][key]) for name in tables])
+    chosen, _ = bounded(numbers[0], 1, random_keys(len(numbers[0]), rng))
+    parents = {n: codes[chosen] for n, codes in _codes(held[parent], schemas[parent]).items()}
+    # The place among the chosen parents of each unit's number; the last entry serves number -1.
+    place = np.full(2 + max(int(n.max(initial=-1)) for n in numbers), -1, dtype=np.intp)
+    place[numbers[0][chosen]] = np.arange(len(chosen))
+    kept = {}
+    for link, units in zip(links, numbers[1:], strict=True):
+        kept[link.child] = _sorted(held[link.child], link, place[units], rng)
+        owners = place[units][kept[link.child]]
+        parents[link.count] = np.bincount(owners, minlength=len(chosen))
+    found = {}
+    for link in links:
+        codes = _codes(held[link.child], schemas[link.child])
+        records = {name: column[kept[link.child]] for name, column in codes.items()}
+        domain = steps[link.child].domain
+        children = Children(domain, parents[link.count], parents, records, POSITION)
+        found[link.child] = _counts(domain, {n: children.column(n) for n in domain})
+    return Coded(_counts(with_counts(schemas[parent], links).domain, parents), found)
+
+
+def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
+    """The columns of a frame that are needed, in memory."""
+    names = names_of(frame)
+    schema.check_names(names)
+    for name in needed:
+        if name not in names:
+            raise InvalidInput(
+                f"the table {table!r} has no column {name!r}{did_you_mean(name, names)}, which its "
+                f"link needs; it has {', '.join(map(repr, names[:30]))}"
+            )
+    return in_memory(frame, [*schema.columns, *needed])
+
+
+def _codes(held: Any, schema: Schema) -> Mapping[str, Codes]:
+    """The codes of a table's rows by column."""
+    data = encode(held.to_native(), schema)
+    if isinstance(data, NoRows):
+        return {name: np.zeros(0, np.int64) for name in schema.columns}
+    return data.columns
+
+
+def _sorted(
+    held: Any, link: Link, owners: NDArray[np.intp], rng: np.random.Generator | None
+) -> NDArray[np.intp]:
+    """The places of the children that are kept, parent by parent, siblings in the link's order."""
+    keys = random_keys(len(owners), rng)
+    places, _ = bounded(owners, link.most, keys)
+    ranks = np.zeros_like(owners) if link.order is None else _ranks(series_values(held[link.order]))
+    return places[np.lexsort((keys[places], ranks[places], owners[places]))]
+
+
+def _ranks(values: Any) -> NDArray[np.intp]:
+    """The rank of each value: numbers by size, then texts, then missing ones.
+
+    Two values compare by themselves alone, so no row decides how the rows of others are ordered.
+    """
+    found, places = distinct(values)
+    order = sorted(range(len(found)), key=lambda i: _place_of(found[i]))
+    ranks = np.empty(len(found), dtype=np.intp)
+    ranks[order] = np.arange(len(found))
+    return ranks[places]
+
+
+def _place_of(value: Any) -> tuple[int, float, str]:
+    if is_null(value):
+        return 2, 0.0, ""
+    try:
+        number = float(number_of(value))
+        return (0, number, "") if math.isfinite(number) else (1, 0.0, text_of(value))
+    except (TypeError, ValueError, OverflowError):
+        return 1, 0.0, text_of(value)
+
+
+def _counts(domain: Domain, columns: Mapping[str, Codes]) -> Counts:
+    """The records of these codes, or counts of none."""
+    if not len(next(iter(columns.values()))):
+        return NoRows(domain)
+    return Dataset(domain, {name: columns[name] for name in domain})

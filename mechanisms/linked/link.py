@@ -1,0 +1,176 @@
+"""A link between two tables: which rows of one belong to which row of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mechanisms.linked.siblings import PREVIOUS
+from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.tables.columns import Column
+from pgmkit.tables.constraints import Constraint, constraint_from_dict
+from pgmkit.tables.numbers import Integer
+from pgmkit.tables.schema import Schema
+
+__all__ = ["POSITION", "Link", "check_links", "with_counts"]
+
+POSITION = "position"
+"""The column of a child's place among its siblings, from 1."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Rows of the table `child` belong to the row of `parent` that has the same `key`.
+
+    Attributes:
+        child: The name of the children's table, such as "person".
+        parent: The name of the parents' table, such as "household".
+        key: The column of both tables that says which rows belong together. It is not released.
+        most: How many children of one parent are looked at, above 0. Of more, as many are kept at
+            random. Noise grows with this number.
+        order: The children's column by which siblings are ordered, such as a person's number within
+            the household; by default their order is random. It is not released.
+        count: The name of the parents' column that holds the number of children. The schema of the
+            parents must not have this column: it is counted.
+        constraints: Rules that no child may break, over the parent's columns, `count`,
+            "position" (1 is the first child), the child's own columns and "previous " followed by
+            one of these, which is the sibling's before. They are public, as those of a schema.
+
+    Raises InvalidInput for names that are empty or no texts, and for `most` below 1.
+
+    >>> Link("person", "household", key="id", most=6).count
+    'number of person'
+    """
+
+    child: str
+    parent: str
+    key: str
+    most: int
+    order: str | None = None
+    count: str = ""
+    constraints: tuple[Constraint, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("child", "parent", "key"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise InvalidInput(f"{name} of a link must be a name, got {value!r}")
+        if not isinstance(self.most, int) or isinstance(self.most, bool) or self.most < 1:
+            raise InvalidInput(
+                f"most must be a whole number above 0, the children of one {self.parent} that are "
+                f"looked at; got {self.most!r}"
+            )
+        if not self.count:
+            object.__setattr__(self, "count", f"number of {self.child}")
+        object.__setattr__(self, "constraints", tuple(self.constraints))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, which `from_dict` reads."""
+        rules = [rule.to_dict() for rule in self.constraints]
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"constraints": rules}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Link:
+        """The link of these plain values; InvalidInput for wrong ones."""
+        try:
+            rules = [constraint_from_dict(each) for each in stored.get("constraints", ())]
+            return cls(**{**stored, "constraints": tuple(rules)})
+        except TypeError as error:
+            raise InvalidInput(f"a link cannot be read: {error}") from None
+
+    def steps(self, parents: Schema, children: Schema) -> Schema:
+        """The schema of children beside their parent and their previous sibling.
+
+        Its columns are those of the parent, the number of children, the position, the previous
+        sibling's (missing where there is none), and the child's own. Raises InvalidInput where two
+        tables share a column's name.
+        """
+        before = {
+            PREVIOUS + name: replace(column, missing=column.missing or ())
+            for name, column in children.columns.items()
+        }
+        position = {POSITION: Integer(1, self.most)}
+        groups: list[Mapping[str, Column]] = [parents.columns, position, before, children.columns]
+        names = [name for group in groups for name in group]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidInput(
+                f"the tables {self.parent!r} and {self.child!r} both have the columns {twice}, or "
+                f"one is named {POSITION!r}; rename them, or leave them out of one schema"
+            )
+        columns = {name: column for group in groups for name, column in group.items()}
+        rules = [*children.constraints, *self.constraints]
+        return Schema(columns, rules, file=children.file, checked=children.checked)
+
+
+def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
+    """The parents' schema with a column for the number of children of each link.
+
+    >>> from pgmkit.tables.schema import Boolean
+    >>> list(with_counts(Schema({"rural": Boolean()}), [Link("cow", "farm", "id", 9)]).columns)
+    ['rural', 'number of cow']
+    """
+    counts = {link.count: Integer(0, link.most) for link in links}
+    columns = {**parents.columns, **counts}
+    return Schema(columns, parents.constraints, file=parents.file, checked=parents.checked)
+
+
+def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
+    """The name of the table that all links have as their parent.
+
+    Raises InvalidInput for no links, links of other tables, tables without a link, children of
+    children, columns that are to be found in the data, and released keys.
+    """
+    if not links or not all(isinstance(link, Link) for link in links):
+        raise InvalidInput(f"links must be Link records, at least one; got {links!r}")
+    parents = {link.parent for link in links}
+    if len(parents) > 1:
+        raise InvalidInput(
+            f"all links must have the same parent, got {sorted(parents)}; tables of children of "
+            "children cannot be modelled"
+        )
+    if len({link.key for link in links}) > 1:
+        raise InvalidInput(
+            f"all links must have the same key, got {[link.key for link in links]}: it says which "
+            "rows are one unit"
+        )
+    (parent,) = parents
+    named = [parent, *(link.child for link in links)]
+    for name in named:
+        if name not in schemas:
+            raise InvalidInput(
+                f"a link speaks of the table {name!r}, which has no schema"
+                f"{did_you_mean(name, schemas)}; tables are {', '.join(schemas)}"
+            )
+    alone = [name for name in schemas if named.count(name) != 1]
+    if alone:
+        raise InvalidInput(
+            f"every table but {parent!r} must be the child of exactly one link; see {alone}"
+        )
+    for link in links:
+        _check_columns(link, schemas)
+    return parent
+
+
+def _check_columns(link: Link, schemas: Mapping[str, Schema]) -> None:
+    """Raises InvalidInput for columns of a link that are released, or to be found in the data."""
+    for name in (link.parent, link.child):
+        schema = schemas[name]
+        if schema.unresolved:
+            raise InvalidInput(
+                f"the columns {list(schema.unresolved)} of {name!r} are to be found in the data, "
+                "which linked tables do not support; list their values, or give edges"
+            )
+        hidden = [link.key, link.order if name == link.child else None]
+        shown = [column for column in hidden if column in schema.columns]
+        if shown:
+            raise InvalidInput(
+                f"the columns {shown} of {name!r} link its rows and are not released; take them "
+                "out of its schema"
+            )
+    if link.count in schemas[link.parent].columns:
+        raise InvalidInput(
+            f"the column {link.count!r} of {link.parent!r} is the number of children, which is "
+            "counted; take it out of the schema, or give the link another `count`"
+        )

@@ -1,0 +1,191 @@
+"""The front door of linked tables: frames, schemas and links in; linked synthetic tables out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mechanisms.dispatch import run_on
+from mechanisms.linked.coding import coded
+from mechanisms.linked.link import Link, check_links, with_counts
+from mechanisms.linked.release import LinkedRelease
+from mechanisms.linked.siblings import PREVIOUS
+from mechanisms.privacy.budget import Accounting
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import FileLedger
+from mechanisms.registry import configure
+from mechanisms.release.tabular import TableRelease
+from mechanisms.synthesis.auto import Choice
+from mechanisms.synthesis.dry_run import dry_run
+from mechanisms.synthesis.pipeline import constrained
+from mechanisms.synthesis.request import Request
+from mechanisms.workload import Workload
+from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Counts
+from pgmkit.tables.engines.frames import FrameForm
+from pgmkit.tables.schema import Schema
+
+__all__ = ["synthesize_linked"]
+
+logger = logging.getLogger(__name__)
+
+
+def synthesize_linked(
+    frames: Mapping[str, Any],
+    schemas: Mapping[str, Schema],
+    links: Sequence[Link],
+    *,
+    epsilon: float,
+    delta: float,
+    neighbours: str = "add/remove",
+    mechanism: str = "aim",
+    settings: Mapping[str, Any] | None = None,
+    seed: int | np.random.Generator | None = None,
+    ledger: FileLedger | None = None,
+    accounting: Accounting | None = None,
+) -> LinkedRelease:
+    """Spend an (epsilon, delta) budget on parents and their children; linked records come out.
+
+    The promise is about units: a parent, such as a household, together with all its children. The
+    parents are modelled with their numbers of children. The children of a link are modelled beside
+    their parent's columns, their position and the columns of the sibling before them; which of
+    these pairs are worth measuring is selected as the mechanism selects. A unit changes at most
+    `most` rows of that table, and the noise is scaled to that.
+
+    Args:
+        frames: a data frame for each table by name, in memory.
+        schemas: the released columns of each table. Keys and the columns that order siblings are
+            not among them; neither is the number of children, which is counted.
+        links: which table's rows belong to which (`Link`). All have the same parent and key.
+        epsilon: the promise's first number, for units.
+        delta: its second number.
+        neighbours: "add/remove" of a unit, or "replace-one".
+        mechanism: the name of the mechanism that each table is given to.
+        settings: its options.
+        seed: reproducible noise: INSECURE, for tests and simulations only.
+        ledger: one across runs on the same data (`Ledger.open`).
+        accounting: "zcdp" or "gaussian"; see `synthesize`.
+
+    Rows without a key, and children whose parent is not in the data, are left out. Of several
+    parents with the same key one is kept at random. Values outside a column go where the schema
+    places them (`Schema.placed`).
+
+    Raises InvalidInput, before anything is spent, for wrong arguments, links or frames.
+
+    >>> import pyarrow
+    >>> from pgmkit.tables.schema import Boolean, Categorical
+    >>> farms = pyarrow.table({"id": range(60), "hills": [True, False] * 30})
+    >>> cows = pyarrow.table({"id": [i // 2 for i in range(120)], "kind": ["a", "b"] * 60})
+    >>> schemas = {"farm": Schema({"hills": Boolean()}),
+    ...            "cow": Schema({"kind": Categorical(("a", "b"))})}
+    >>> link = Link("cow", "farm", key="id", most=3)
+    >>> release = synthesize_linked({"farm": farms, "cow": cows}, schemas, [link],
+    ...                             epsilon=5.0, delta=1e-6, seed=0)
+    >>> sorted(release.sample(rng=0)["cow"].column_names)
+    ['id', 'kind']
+    """
+    links = tuple(links)
+    parent = check_links(schemas, links)
+    _check_frames(frames, schemas)
+    options: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "neighbours": neighbours,
+        "unit": links[0].key,
+        "mechanism": mechanism,
+        "settings": settings,
+        "seed": seed,
+        "ledger": ledger,
+    }
+    if mechanism == "auto":
+        raise InvalidInput("linked tables need a mechanism by name, such as 'aim' or 'mst'")
+    placed = {name: schema.placed() for name, schema in schemas.items()}
+    above = Request(
+        schema=with_counts(placed[parent], links), max_rows=1, accounting=accounting, **options
+    )
+    requests = {parent: above}
+    for link in links:
+        steps = link.steps(above.schema, placed[link.child])
+        requests[link.child] = Request(
+            schema=steps,
+            max_rows=link.most,
+            workload=_workload(steps, placed[link.child]),
+            accounting=above.budget.accounting,
+            **options,
+        )
+    for request in requests.values():
+        # What the mechanism refuses in any table must be known before the first one is paid for.
+        dry_run(request, Choice(mechanism, "as asked"), request.schema, request.likely)
+    random = None if seed is None else np.random.default_rng(seed)
+    steps_of = {link.child: requests[link.child].schema for link in links}
+    data = coded(frames, placed, links, steps_of, random)
+    curator = Curator(
+        data.parents, above.budget, neighbours=above.relation, seed=random, ledger=ledger
+    )
+    tables: dict[str, Counts] = {parent: data.parents, **data.steps}
+    with closing(curator.ledger):
+        releases = _spent(curator, tables, requests)
+    forms = {name: FrameForm.of(frames[name]) for name in tables}
+    return LinkedRelease(
+        links, releases.pop(parent), releases, {n: placed[n] for n in releases}, forms
+    )
+
+
+def _spent(
+    curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
+) -> dict[str, TableRelease]:
+    """A release of each table, all of them charged to one ledger.
+
+    The noise of a table is in proportion to the rows m that a unit has in it, over the root of its
+    part s of the budget. The sum of m / sqrt(s) is least where s is in proportion to m^(2/3).
+    """
+    weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
+    found: dict[str, TableRelease] = {}
+    whole = curator.remaining
+    for name, request in requests.items():
+        last = len(found) == len(requests) - 1
+        cost = curator.remaining if last else whole * weights[name] / sum(weights.values())
+        relation = request.relation
+        if found:
+            # The number of children is private, even where each parent has one at most.
+            relation = replace(relation, rows_public=False)
+        table = curator.table(tables[name], relation, cost)
+        entry, settings = configure(request.mechanism, **request.options)
+        release = run_on(table, entry, settings, request.workload_over(request.schema.domain))
+        logger.info("the table %s is measured", name)
+        found[name] = TableRelease(
+            constrained(release, request.schema, None), request.schema, None, "as asked"
+        )
+    return found
+
+
+def _workload(steps: Schema, children: Schema) -> Workload:
+    """All pairs of a child's columns with each other, its parent's, its position and its sibling's.
+
+    Pairs of the parent's columns are the parents' own affair.
+    """
+    own = list(children.columns)
+    before = [PREVIOUS + name for name in own]
+    others = [name for name in steps.columns if name not in {*own, *before}]
+    pairs = [
+        *itertools.combinations(own, 2),
+        *itertools.product([*others, *before], own),
+    ]
+    domain = steps.domain
+    told = [pair for pair in pairs if all(domain.sizes[name] > 1 for name in pair)]
+    return Workload(domain, told or [(own[0],)])
+
+
+def _check_frames(frames: object, schemas: Mapping[str, Schema]) -> None:
+    """Raises InvalidInput unless there is a frame for each schema."""
+    if not isinstance(frames, Mapping) or set(frames) != set(schemas):
+        given = list(frames) if isinstance(frames, Mapping) else type(frames).__name__
+        raise InvalidInput(
+            f"frames must be a mapping with a data frame for each of {list(schemas)}, got {given}"
+        )

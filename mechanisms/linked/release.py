@@ -1,0 +1,186 @@
+"""A release of linked tables: a model of each, and records whose links hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechanisms.linked.link import POSITION, Link
+from mechanisms.linked.siblings import PREVIOUS, Children, Wanted, broken, draw_children
+from pgmkit.errors import NumericalFailure
+from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.untrusted import refusing
+from pgmkit.tables.engines.frames import FrameForm, framed
+from pgmkit.tables.records import arrow_table
+
+if TYPE_CHECKING:
+    from mechanisms.privacy.ledger import Ledger
+    from mechanisms.release.tabular import TableRelease
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["LinkedRelease"]
+
+_LINKS = "links.json"
+
+
+@dataclass(frozen=True, repr=False)
+class LinkedRelease:
+    """The parents' release, and for each link one of the children beside parent and sibling.
+
+    Everything in it is safe to publish when `secure` is True. Both kinds of releases answer
+    questions with error bars: `children["person"].ask("mean(age) | income = low")` counts persons
+    by a column of their household.
+
+    Attributes:
+        links: The links.
+        parents: The release of the parents' table, with the numbers of children.
+        children: By table the release of its rows, each with its parent's columns, its "position",
+            and the columns of the sibling before it ("previous age").
+        schemas: The schema of each table of children alone.
+        forms: The kind of frame of each table.
+    """
+
+    links: tuple[Link, ...]
+    parents: TableRelease
+    children: Mapping[str, TableRelease]
+    schemas: Mapping[str, Schema]
+    forms: Mapping[str, FrameForm] = field(default_factory=dict)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Every charge for all tables."""
+        return self.parents.ledger
+
+    @property
+    def secure(self) -> bool:
+        """False when a seed made the noise reproducible, which protects nobody."""
+        return self.parents.secure and all(each.secure for each in self.children.values())
+
+    def sample(self, n: int | None = None, *, rng: Rng = None) -> dict[str, Any]:
+        """Synthetic tables by name, as data frames of the kind of the data.
+
+        `n`: the number of parents; by default as many as the model has. Parents have the keys 1 to
+        n; every child has its parent's key, and each parent has as many children as its column
+        says. Siblings are in their order; a column that ordered them holds 1, 2, ... of each
+        parent. `rng`: a seed, a numpy Generator, or None for a fresh one.
+
+        Raises NumericalFailure where no records were found that keep the links' constraints.
+        """
+        random = generator(rng)
+        parents = self.parents.codes(n, rng=random)
+        link = self.links[0]
+        keys = np.arange(1, len(parents) + 1)
+        found = {
+            link.parent: self._frame(
+                link.parent, parents, self.parents.schema, {link.key: keys}, random
+            )
+        }
+        for link in self.links:
+            drawn = self._drawn(link, parents, random)
+            schema = self.schemas[link.child]
+            linking = {link.key: drawn.parent + 1}
+            if link.order is not None:
+                linking[link.order] = drawn.position + 1
+            rows = Dataset(schema.domain, drawn.records) if len(drawn) else None
+            found[link.child] = self._frame(link.child, rows, schema, linking, random)
+        return found
+
+    def _drawn(self, link: Link, parents: Dataset, rng: np.random.Generator) -> Children:
+        """The children of drawn parents."""
+        release, schema = self.children[link.child], self.schemas[link.child]
+        counts = parents.columns[link.count].astype(np.int64)
+        records = {
+            name: rng.integers(0, size, int(counts.sum()))
+            for name, size in schema.domain.sizes.items()
+        }
+        domain = release.schema.domain
+        children = Children(domain, counts, parents.columns, records, POSITION)
+        impossible = {zeros.clique: ~zeros.allowed for zeros in release.schema.zeros}
+        draw_children(children, self._wanted(link.child), release.model.total, rng, impossible)
+        left = broken(children, impossible)
+        if left:
+            raise NumericalFailure(
+                f"{left} rows of {link.child!r} break a constraint after all attempts to draw "
+                "them again; the constraints leave too few possible records for these parents"
+            )
+        return children
+
+    def _wanted(self, child: str) -> list[Wanted]:
+        """The model's tables of what was measured of the children."""
+        release, own = self.children[child], set(self.schemas[child].columns)
+        drawn = own | {PREVIOUS + name for name in own}
+        noise: dict[tuple[str, ...], float] = {}
+        for each in release.measurements:
+            if isinstance(each, Measurement) and drawn.intersection(each.clique):
+                noise[each.clique] = min(each.stddev, noise.get(each.clique, each.stddev))
+        return [
+            Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)
+            for clique, stddev in noise.items()
+        ]
+
+    def _frame(
+        self,
+        name: str,
+        data: Dataset | None,
+        schema: Schema,
+        linking: Mapping[str, Any],
+        rng: np.random.Generator,
+    ) -> Any:
+        """A frame of records with the columns that link them in front; of no rows for None."""
+        import pyarrow as pa
+
+        from pgmkit.tables.records import arrow_schema
+
+        table = (
+            arrow_schema(schema).empty_table() if data is None else arrow_table(data, schema, rng)
+        )
+        for place, (column, values) in enumerate(linking.items()):
+            table = table.add_column(place, column, pa.array(values, pa.int64()))
+        form = self.forms.get(name)
+        return table if form is None else framed(table, schema, form)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a file for each table and one for the links into a folder, which is made."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, release in [(self.links[0].parent, self.parents), *self.children.items()]:
+            release.save(place / f"{name}.pgm")
+        stored = json.dumps([link.to_dict() for link in self.links], indent=1)
+        (place / _LINKS).write_text(stored + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, allow_modified: bool = False) -> LinkedRelease:
+        """Read a folder that `save` wrote; InvalidInput for what is none.
+
+        A release that was read gives pyarrow tables.
+        """
+        from mechanisms.release.tabular import TableRelease
+
+        place = Path(folder)
+        with refusing(place / _LINKS, "the links of a release"):
+            stored = json.loads((place / _LINKS).read_text(encoding="utf-8"))
+            links = tuple(Link.from_dict(each) for each in stored)
+
+        def read(name: str) -> TableRelease:
+            return TableRelease.load(place / f"{name}.pgm", allow_modified=allow_modified)
+
+        children = {link.child: read(link.child) for link in links}
+        schemas = {name: _own(release.schema) for name, release in children.items()}
+        return cls(links, read(links[0].parent), children, schemas)
+
+    def __repr__(self) -> str:
+        children = ", ".join(f"{name}: {each!r}" for name, each in self.children.items())
+        return f"<LinkedRelease of {self.links[0].parent}: {self.parents!r}, {children}>"
+
+
+def _own(steps: Schema) -> Schema:
+    """The schema of the children alone: the columns that stand beside a sibling's."""
+    return steps.restricted(name for name in steps.columns if PREVIOUS + name in steps.columns)

@@ -1,0 +1,264 @@
+"""Children of given parents, drawn so that tables over parent, child and previous sibling fit.
+
+The children of all parents are one random field. A child's record depends on its parent's, on its
+position, and on the records of the siblings before and after it:
+
+    p(children | parents) ~ exp(sum over children i and tables c of theta_c[x_c(i)]),
+
+where x_c(i) are the codes of child i in the columns of table c: the parent's, its position, its
+own, and the previous sibling's. This is the distribution of greatest entropy among those with the
+same expected tables. Its potentials theta are found by stochastic approximation (Younes 1989): a
+population of records, one for each child to be drawn, is resampled attribute by attribute by Gibbs
+sampling, and each potential moves against the difference between the population's table and the
+wanted one. The population itself is the result, so that its tables, and not an expectation's, fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique, Domain
+
+__all__ = ["PREVIOUS", "Children", "Wanted", "broken", "draw_children"]
+
+Array = NDArray[np.float64]
+Codes = NDArray[np.integer[Any]]
+
+PREVIOUS = "previous "
+"""The prefix of columns that hold the previous sibling's code; one more code stands for none."""
+
+_SWEEPS = 60
+"""The sweeps that fit the potentials, and those that settle the records. On a survey of 60,000
+persons at epsilon 4 the tables' mean distance is .017 after the former and .0057 after both; half
+the former leave .0068, and 100 of the former alone .0085."""
+_SETTLED = 0.02
+"""The part of the children that a settling sweep redraws: the chance deviation of the whole
+population from the expected tables shrinks with it."""
+_PUSH = 3.0
+"""The times that the tables' excess would be taken away by one settling sweep if each table acted
+alone on all that it redraws; twice as much overshoots."""
+_FIT = 0.1
+"""The part of a table's noise by which a potential of 1, a factor of e, may keep it from its wanted
+counts: noise is not fitted, and what is no noise is."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A table that the children should have: in counts, and the standard deviation of its noise."""
+
+    clique: Clique
+    counts: Array
+    stddev: float
+
+
+class Children:
+    """Children by parent: `counts[p]` of them for parent p, side by side, in their order.
+
+    `parents`: each parent's codes by column. `records`: the children's codes by column, of as many
+    records as children.
+
+    >>> domain = Domain({"size": 3, "position": 2, "age": 4, "previous age": 5})
+    >>> both = Children(domain, np.array([2, 1]), {"size": np.array([2, 1])},
+    ...                 {"age": np.array([3, 0, 2])})
+    >>> both.column("previous age").tolist(), both.column("position").tolist()
+    ([4, 3, 4], [0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        counts: Codes,
+        parents: Mapping[str, Codes],
+        records: Mapping[str, Codes],
+        position: str = "position",
+    ) -> None:
+        self.domain = domain
+        self.parent = np.repeat(np.arange(len(counts)), counts)
+        starts = np.cumsum(counts) - counts
+        self.position = np.arange(len(self.parent)) - starts[self.parent]
+        self.first = self.position == 0
+        self.followed = np.append(~self.first[1:], False)[: len(self.parent)]
+        self.records = {name: np.array(codes, np.int64) for name, codes in records.items()}
+        self._given = {n: np.asarray(codes, np.int64)[self.parent] for n, codes in parents.items()}
+        self._given[position] = self.position
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def column(self, name: str, rows: Codes | slice = slice(None)) -> Codes:
+        """The codes of these children in a column: their parent's, their own or a sibling's."""
+        if name in self.records:
+            return self.records[name][rows]
+        if name in self._given:
+            return self._given[name][rows]
+        own = name.removeprefix(PREVIOUS)
+        places = np.arange(len(self))[rows]
+        codes = self.records[own][places - 1]
+        return np.where(self.first[places], self.domain.size([name]) - 1, codes)
+
+    def table(self, clique: Clique) -> Array:
+        """The number of children in each cell, of the clique's shape."""
+        shape = self.domain.shape(clique)
+        counts = np.bincount(self.cells(clique), minlength=int(np.prod(shape)))
+        return counts.reshape(shape).astype(np.float64)
+
+    def cells(self, columns: Sequence[str], rows: Codes | slice = slice(None)) -> Codes:
+        """The flat cell of each of these children in the table over these columns."""
+        cells = np.zeros(len(np.arange(len(self))[rows]), np.int64)
+        for name in columns:
+            cells = cells * self.domain.size([name]) + self.column(name, rows)
+        return cells
+
+
+class _Field:
+    """The tables' potentials, and the step by which each comes nearer to its wanted counts."""
+
+    def __init__(self, children: Children, wanted: Sequence[Wanted], total: float) -> None:
+        scale = len(children) / total
+        self.children = children
+        self.cliques = [each.clique for each in wanted]
+        self.counts = [each.counts * scale for each in wanted]
+        self.softness = [_FIT * each.stddev * scale for each in wanted]
+        self.potentials = [np.zeros_like(counts) for counts in self.counts]
+        attributes = [[n.removeprefix(PREVIOUS) for n in clique] for clique in self.cliques]
+        load = {b: sum(b in names for names in attributes) for b in children.records}
+        # Tables that share an attribute move its codes together: each takes its part of the way.
+        self.part = [
+            1 / max(load[b] for b in names if b in load) if set(names) & set(load) else 1.0
+            for names in attributes
+        ]
+
+    def excess(self) -> list[Array]:
+        """The population's tables minus the wanted ones, in counts."""
+        pairs = zip(self.cliques, self.counts, strict=True)
+        return [self.children.table(clique) - counts for clique, counts in pairs]
+
+    def step(self, excess: Sequence[Array]) -> None:
+        """One Newton step of every table, with the diagonal of its Hessian.
+
+        The dual's gradient is N - y + s theta, and the diagonal of its Hessian N + s, for the
+        population's counts N, the wanted y and the softness s.
+        """
+        for place, over in enumerate(excess):
+            theta, soft = self.potentials[place], self.softness[place]
+            found = over + self.counts[place]
+            theta -= self.part[place] * (over + soft * theta) / (found + soft + 1)
+
+    def pushed(self, excess: Sequence[Array]) -> list[Array]:
+        """Potentials that take the excess away while a few children are redrawn.
+
+        No cell's potential moves by more than 1, a factor of e: tables of few records would else
+        swing from one side to the other.
+        """
+        moved = []
+        for place, over in enumerate(excess):
+            found = np.maximum(over + self.counts[place], self.counts[place]) + 1
+            push = _PUSH * self.part[place] / _SETTLED * over / found
+            moved.append(self.potentials[place] - np.clip(push, -1, 1))
+        return moved
+
+    def logits(self, name: str, rows: Codes, potentials: Sequence[Array]) -> Array:
+        """log of the conditional weights of an attribute's codes, for each of these children."""
+        children, size = self.children, self.children.domain.size([name])
+        found = np.zeros((len(rows), size))
+        before = np.flatnonzero(children.followed[rows])
+        for clique, theta in zip(self.cliques, potentials, strict=True):
+            if name in clique:
+                found += _lines(children, clique, name, theta, rows)
+            if PREVIOUS + name in clique and len(before):
+                lines = _lines(children, clique, PREVIOUS + name, theta, rows[before] + 1)
+                found[before] += lines[:, :size]
+        return found
+
+
+def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Codes) -> Any:
+    """A table's entries for all codes of one column, given these rows' codes in its others."""
+    others = [other for other in clique if other != name]
+    flat = np.moveaxis(theta, clique.index(name), -1).reshape(-1, theta.shape[clique.index(name)])
+    return flat[children.cells(others, rows)]
+
+
+def draw_children(
+    children: Children,
+    wanted: Sequence[Wanted],
+    total: float,
+    rng: np.random.Generator,
+    impossible: Mapping[Clique, NDArray[np.bool_]] | None = None,
+) -> None:
+    """Redraw the children's records in place, so that their tables come near the wanted ones.
+
+    `total`: the number of children that the wanted counts stand for; they are scaled to those that
+    are drawn. `impossible`: True by clique for cells that no child may have. Children in such cells
+    leave them while they are redrawn; `broken` counts those that could not.
+    """
+    if not len(children):
+        return
+    field = _Field(children, wanted if total > 0 else (), max(total, 1.0))
+    barred = dict(impossible or {})
+    best, least = dict(children.records), (len(children) + 1, np.inf)
+    for sweep in range(2 * _SWEEPS + 1):
+        excess = field.excess()
+        miss = broken(children, barred), sum(float(np.abs(over).sum()) for over in excess)
+        if miss < least:
+            best, least = {n: codes.copy() for n, codes in children.records.items()}, miss
+        if sweep < _SWEEPS:
+            field.step(excess)
+            _redraw(field, field.potentials, barred, 1.0, rng)
+        else:
+            _redraw(field, field.pushed(excess), barred, _SETTLED, rng)
+    children.records.update(best)
+
+
+def _redraw(
+    field: _Field,
+    potentials: Sequence[Array],
+    barred: Mapping[Clique, NDArray[np.bool_]],
+    part: float,
+    rng: np.random.Generator,
+) -> None:
+    """One sweep of Gibbs sampling over a random part of the children, column by column."""
+    children = field.children
+    chosen = rng.random(len(children)) < part
+    for name, codes in children.records.items():
+        # Children of even and of odd positions take turns: siblings stay as they are meanwhile.
+        for parity in (0, 1):
+            rows = np.flatnonzero((children.position % 2 == parity) & chosen)
+            if len(rows):
+                logits = field.logits(name, rows, potentials)
+                logits[_barred(children, barred, name, rows)] = -np.inf
+                codes[rows] = _drawn(logits, rng)
+
+
+def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -> int:
+    """The number of impossible cells that children are in, summed over the cliques."""
+    return sum(int(children.table(clique)[cells].sum()) for clique, cells in impossible.items())
+
+
+def _barred(
+    children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
+) -> NDArray[np.bool_]:
+    """True for each code of these children that would make an impossible record.
+
+    All False for a child that has no other code: another column of its record must change first.
+    """
+    found = np.zeros((len(rows), children.domain.sizes[name]), dtype=bool)
+    before = np.flatnonzero(children.followed[rows])
+    for clique, cells in barred.items():
+        if name in clique:
+            found |= _lines(children, clique, name, cells, rows)
+        if PREVIOUS + name in clique and len(before):
+            lines = _lines(children, clique, PREVIOUS + name, cells, rows[before] + 1)
+            found[before] |= lines[:, : found.shape[1]]
+    return found & ~found.all(axis=1, keepdims=True)
+
+
+def _drawn(logits: Array, rng: np.random.Generator) -> Codes:
+    """A code for each row, with chances in proportion to exp(logits)."""
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
+    picks = rng.random((len(logits), 1)) * chances[:, -1:]
+    return np.minimum((chances <= picks).sum(axis=1), logits.shape[1] - 1)

@@ -1,0 +1,233 @@
+"""The matrix mechanism: the strategy of least error for the workload's queries, measured once.
+
+With Gaussian noise residuals are measured, in bases made for the queries
+(`mechanisms.strategies.residuals`, after ResidualPlanner and ResidualPlanner+ of Xiao, He, Zhang
+and Kifer); all pairs of a hundred attributes take seconds. With Laplace noise, or where a row is
+replaced, the strategies of HDMM (McKenna, Miklau, Hay and Machanavajjhala 2018) compete with them:
+marginals (`mechanisms.strategies.marginals`) and, for Laplace noise, products of p-Identity
+matrices (`mechanisms.strategies.products`). The expected error depends on the workload alone, so
+the choice costs nothing. Answers are those of least squares, without a model; `matrix_pgm` fits a
+model to the same measurements instead, which can be given to `pgmkit.estimate` like any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from mechanisms.families.lattice import least_squares
+from mechanisms.families.tables import TablesModel, least_squares_table, projected
+from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
+from mechanisms.settings import (
+    RULE,
+    Settings,
+    at_least,
+    flag,
+    mapping_to,
+    one_of,
+    setting,
+    torch_device,
+)
+from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
+from mechanisms.strategies.products import ProductsStrategy, products_strategy
+from mechanisms.strategies.query_sets import QUERIES, query_gram, query_sets
+from mechanisms.strategies.residuals import Objective, ResidualsStrategy, residuals_strategy
+from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.least_squares.residual_tables import ResidualTables
+from pgmkit.measurement import Measurement
+from pgmkit.total import estimate_total
+
+if TYPE_CHECKING:
+    from mechanisms.privacy.neighbours import Neighbours
+    from pgmkit.domain import Clique
+
+__all__ = ["Hdmm", "HdmmPgm", "Matrix", "MatrixPgm", "Residual", "best_strategy", "matrix"]
+
+Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy
+
+_NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
+_MOST_LATTICE = 1 << 11
+"""The residuals of the largest workload for which strategies of marginals are searched: the search
+holds a dense matrix of residuals by marginals, 100 MB of them."""
+
+
+@dataclass(frozen=True)
+class Matrix(Settings):
+    """Settings of the matrix mechanism.
+
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        queries: What is asked along an attribute, by its name: "identity" (the default: every
+            code), "prefix" (cumulative counts), "range" (every interval) or "circular" (every
+            interval on a circle). A workload clique stands for all combinations of its attributes'
+            queries.
+        objective: What is least, by the workload's weights: the "sum" of the variances of all its
+            queries, or the "largest" variance of one.
+        clip: Whether cells below zero are released as zero in tables that are asked code by code.
+            Each cell's error falls, but the tables no longer agree and sums of many cells are
+            biased upwards; the measurements hold the values as they came, from which
+            `ResidualTables` makes tables that agree. Tables with other queries stay as they are.
+    """
+
+    queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
+    objective: Literal["sum", "largest"] = setting("sum", one_of("sum", "largest"))
+    clip: bool = setting(True, flag())
+
+
+@dataclass(frozen=True)
+class MatrixPgm(Settings):
+    """Settings of the matrix mechanism with a model of its answers.
+
+    Raises InvalidInput for values that are not as below.
+
+    Attributes:
+        queries: What is asked along an attribute, as in `Matrix`.
+        model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
+            cells, for which the result is a graphical model, 0 or above. Beyond it the result is
+            locally consistent nonnegative tables, which draw no records.
+        inference: Whether to go without a tree. "exact": never. "auto": beyond `model_mb` the
+            result is a region model of such tables, which draws records near them
+            (`pgmkit.RegionModel`). "region": always.
+        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
+            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+    """
+
+    queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
+    model_mb: float = setting(80.0, at_least(0))
+    inference: Literal["exact", "auto", "region"] = setting(
+        "exact", one_of("exact", "auto", "region")
+    )
+    device: str = setting("cpu", torch_device())
+
+
+Hdmm = Residual = Matrix
+HdmmPgm = MatrixPgm
+"""The names of the settings when the two were mechanisms of their own."""
+
+
+def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = None) -> Release:
+    """Spend all that remains on the best strategy; the workload's marginals, as tables.
+
+    Raises InvalidInput (before anything is spent) for a workload over another domain, queries on
+    attributes that are not in it, or a workload that asks for nothing but a public total.
+    """
+    settings = settings or Matrix()
+    workload = Workload.over(curator.domain, workload)
+    strategy, measurements = _measured(curator, workload, settings.queries, settings.objective)
+    known, domain = curator.public_total, curator.domain
+    if isinstance(strategy, MarginalsStrategy):
+        tables = least_squares(domain, measurements, workload.cliques, known)
+    else:
+        noisy = _tables(workload, strategy, measurements, known)
+        tables = {m.clique: m.values.reshape(domain.shape(m.clique)) for m in noisy}
+    if settings.clip:
+        turned = {name for name, asked in settings.queries.items() if asked != "identity"}
+        tables = {c: t if turned & {*c} else t.clip(min=0.0) for c, t in tables.items()}
+    total = known or max(1.0, estimate_total(measurements).value)
+    model = TablesModel(domain, tables, total)
+    return Release("matrix", model, measurements, curator.ledger, settings)
+
+
+def matrix_pgm(
+    curator: Curator, workload: WorkloadLike, settings: MatrixPgm | None = None
+) -> Release:
+    """Spend all that remains on the best strategy; a model of its answers.
+
+    That is a graphical model where the junction tree of the measured cliques takes at most
+    `model_mb`, otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
+
+    Raises InvalidInput (before anything is spent) as `matrix` does.
+    """
+    settings = settings or MatrixPgm()
+    workload = Workload.over(curator.domain, workload)
+    strategy, measurements = _measured(curator, workload, settings.queries, "sum")
+    total = curator.public_total
+    tables = _tables(workload, strategy, measurements, total)
+    model = projected(curator.domain, measurements, tables, total, settings)
+    return Release("matrix+pgm", model, measurements, curator.ledger, settings)
+
+
+def best_strategy(
+    workload: Workload,
+    queries: Mapping[str, str],
+    neighbours: Neighbours,
+    norm: int,
+    *,
+    total_known: bool,
+    objective: Objective = "sum",
+) -> Strategy:
+    """The strategy of least expected error for these queries; `norm` 1 for Laplace, 2 for Gaussian.
+
+    Errors are at a budget of 1 (rho, or epsilon). Where Gaussian noise protects against one row
+    more or less, residuals are never worse than the others.
+
+    >>> from mechanisms.privacy.neighbours import relation
+    >>> from pgmkit.domain import Domain
+    >>> ages = Workload(Domain({"age": 64, "sex": 2}), [("age", "sex")])
+    >>> for norm in (1, 2):
+    ...     found = best_strategy(
+    ...         ages, {"age": "range"}, relation("add/remove"), norm, total_known=False
+    ...     )
+    ...     print(type(found).__name__)
+    ProductsStrategy
+    ResidualsStrategy
+    """
+    domain = workload.domain
+    sets = query_sets(workload, queries)
+    residuals = residuals_strategy(
+        domain, sets, neighbours, norm, total_known=total_known, objective=objective
+    )
+    found: list[tuple[float, Strategy]] = [(residuals.expected_error, residuals)]
+    grams = {name: query_gram(kind, domain.sizes[name]) for name, kind in queries.items()}
+    if objective == "sum" and (norm == 1 or neighbours.exchanged):
+        unit = 2 * neighbours.l1**2 if norm == 1 else neighbours.l2**2 / 2
+        if len(residuals.shares) <= _MOST_LATTICE:
+            marginals = marginals_strategy(workload, grams, norm, total_known)
+            found.append((marginals.expected_error * unit, marginals))
+        if norm == 1:
+            products = products_strategy(workload, grams)
+            found.append((products.expected_error * unit, products))
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _measured(
+    curator: Curator, workload: Workload, queries: Mapping[str, str], objective: Objective
+) -> tuple[Strategy, tuple[Measurement, ...]]:
+    norm = 1 if curator.ledger.budget.pure else 2
+    known = curator.public_total is not None
+    strategy = best_strategy(
+        workload, queries, curator.neighbours, norm, total_known=known, objective=objective
+    )
+    whole = curator.remaining
+    *others, last = strategy.shares
+    costs = {clique: strategy.shares[clique] * whole for clique in others}
+    measurements = [_measure(curator, strategy, clique, cost) for clique, cost in costs.items()]
+    return strategy, (*measurements, _measure(curator, strategy, last, curator.remaining))
+
+
+def _measure(curator: Curator, strategy: Strategy, clique: Clique, cost: float) -> Measurement:
+    if isinstance(strategy, MarginalsStrategy) or not clique:
+        return curator.measure(clique, cost)
+    return curator.measure_queries(clique, [strategy.rows[name] for name in clique], cost)
+
+
+def _tables(
+    workload: Workload,
+    strategy: Strategy,
+    measurements: tuple[Measurement, ...],
+    total: int | None,
+) -> Sequence[Measurement]:
+    """Noisy marginals that hold the workload's, each with the root of its cells' mean variance."""
+    if isinstance(strategy, MarginalsStrategy):
+        return measurements
+    if isinstance(strategy, ProductsStrategy):
+        return [least_squares_table(m) for m in measurements]
+    residuals = ResidualTables(workload.domain, measurements, total)
+    return [
+        Measurement(c, residuals.marginal(c), float(residuals.variance(c).mean()) ** 0.5)
+        for c in workload.cliques
+        if c
+    ]

@@ -1,0 +1,64 @@
+"""Maximum spanning forests of pairs of attributes, drawn edge by edge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.privacy.curator import Curator
+from mechanisms.workload import Workload
+from pgmkit.domain import Clique
+
+if TYPE_CHECKING:
+    from pgmkit.model import GraphicalModel
+
+__all__ = ["draw_forest", "pairs_of", "spanning_edges"]
+
+
+def pairs_of(workload: Workload) -> list[Clique]:
+    """Return the pairs of attributes within workload cliques, in the domain's order."""
+    domain = workload.domain
+    held = {pair for clique in workload.cliques for pair in combinations(domain.ordered(clique), 2)}
+    return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
+
+
+def draw_forest(
+    curator: Curator, model: GraphicalModel, pairs: Sequence[Clique], cost: float
+) -> list[Clique]:
+    """Draw a spanning forest by Kruskal's algorithm, each edge by the exponential mechanism on L1
+    errors.
+
+    `model`: what the pairs are compared with. `cost`: of all draws together, in equal parts.
+    """
+    edges = spanning_edges(pairs)
+    if not edges:
+        return []
+    scored = curator.scored(pairs, model.marginals(pairs))
+    place = curator.domain.places
+    ends = np.array([[place[name] for name in pair] for pair in pairs])
+    component = np.arange(len(place))
+    joining = np.arange(len(pairs))
+    forest: list[Clique] = []
+    for i in range(edges):
+        chosen = scored.choose(joining, cost / edges, step=f"edge {i + 1}: select")
+        forest.append(pairs[chosen])
+        joined, other = component[ends[chosen]]
+        component[component == other] = joined
+        joining = joining[np.not_equal(*component[ends[joining]].T)]
+    return forest
+
+
+def spanning_edges(pairs: Sequence[Clique]) -> int:
+    """Return the number of edges of a spanning forest: the attributes minus the connected
+    components.
+
+    >>> spanning_edges([("a", "b"), ("b", "c"), ("a", "c"), ("d", "e")])
+    3
+    """
+    import networkx
+
+    graph = networkx.Graph(list(pairs))
+    return graph.number_of_nodes() - networkx.number_connected_components(graph)

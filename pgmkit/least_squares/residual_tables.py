@@ -1,0 +1,267 @@
+"""Answers and tables from measured residuals, and their exact variances; no model is fitted.
+
+Each attribute has a *residual basis*: the total and rows S, of rank one less than its number n of
+codes. With p the vector of sum 1 that S does not see, and K the inverse of S on vectors of sum 0,
+
+    x = p (1'x) + K (S x)
+
+for every table x along the attribute. So the table over a clique c is the sum, over the subsets A
+of c, of the residual of A, what S says along the attributes of A and the total along all others,
+spread by K and p (Xiao et al. 2023, Algorithm 6, where S are all contrasts and p is even). The
+noise on one residual tells nothing of another: variances add up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_dense
+from pgmkit.queries import FactoredQuery
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.domain import Clique, Domain
+    from pgmkit.measurement import Measurement
+
+    Array = NDArray[np.float64]
+
+__all__ = ["QueryLike", "ResidualBasis", "ResidualNoise", "ResidualTables"]
+
+QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
+"""A query, or attributes: then every cell of their marginal."""
+_RANK = 1e-9
+"""Singular values of S below this fraction of the largest are zero; rounded to whole numbers of 30
+bits the smallest others are far above it."""
+
+
+@dataclass(frozen=True)
+class ResidualBasis:
+    """The rows S of an attribute, its vector p, and K.
+
+    >>> basis = ResidualBasis.of(np.array([[1.0, -1.0]]))
+    >>> basis.unseen, basis.inverse
+    (array([0.5, 0.5]), array([[ 0.5],
+           [-0.5]]))
+    """
+
+    rows: Array
+    unseen: Array
+    inverse: Array
+
+    @classmethod
+    def of(cls, rows: Array) -> ResidualBasis:
+        """The basis of these rows.
+
+        Raises InvalidInput for rows of another rank than one less than the columns, or that the
+        total is a combination of.
+        """
+        n = rows.shape[1]
+        if rows.shape == (n, n) and np.array_equal(
+            rows, rows[0, 0] / (n - 1) * (n * np.eye(n) - 1)
+        ):
+            return cls(rows, np.full(n, 1 / n), rows * ((n - 1) / n / rows[0, 0]) ** 2)
+        left, values, right = np.linalg.svd(rows)
+        seen = values > _RANK * values[0]
+        if seen.sum() != n - 1 or abs(right[-1].sum()) < _RANK:
+            raise InvalidInput(
+                f"the rows of a residual over {n} codes must have rank {n - 1} without the total, "
+                f"got {rows.shape} of rank {seen.sum()}"
+            )
+        unseen = right[-1] / right[-1].sum()
+        inverse = (right[: n - 1].T / values[: n - 1]) @ left[:, : n - 1].T
+        return cls(rows, unseen, inverse - np.outer(unseen, inverse.sum(axis=0)))
+
+
+class ResidualNoise:
+    """The variance of answers from residuals, in closed form, before or after they are measured.
+
+    `variances`: of the noise on each answer, by residual, its attributes in the domain's order.
+    """
+
+    def __init__(
+        self, domain: Domain, bases: Mapping[str, ResidualBasis], variances: Mapping[Clique, float]
+    ) -> None:
+        self.domain, self.bases, self.variances = domain, bases, variances
+
+    def variance(self, query: QueryLike) -> Array:
+        """The variance of each answer in squared counts, in the shape of the answer.
+
+        Raises InvalidInput where a residual that the query needs was not measured.
+        """
+        asked = factored(self.domain, query)
+        parts = {
+            name: ((inside**2).sum(axis=1), unseen**2)
+            for name, (inside, unseen) in self.acting(asked).items()
+        }
+        found: Array = np.zeros(())
+        for residual in self.inside(asked.attributes):
+            spread = [parts[name][name not in residual] for name in asked.attributes]
+            found = found + self.variances[residual] * reduce(
+                np.multiply.outer, spread, np.ones(())
+            )
+        return found.reshape(asked.answer_shape)
+
+    def acting(self, query: FactoredQuery) -> dict[str, tuple[Array, Array]]:
+        """`acting_along` of the query's factor of each of its attributes."""
+        return {
+            name: self.acting_along(name, as_dense(query.factors[name]))
+            for name in query.attributes
+        }
+
+    def acting_along(self, name: str, rows: Array) -> tuple[Array, Array]:
+        """QK and Qp of queries Q along an attribute: how they act on its residual and its total."""
+        if name in self.bases:
+            return rows @ self.bases[name].inverse, rows @ self.bases[name].unseen
+        return np.zeros((len(rows), 0)), rows @ np.ones(rows.shape[1])  # one code: the total
+
+    def inside(self, attributes: Clique) -> list[Clique]:
+        """The residuals inside the clique, in the domain's order."""
+        found = residuals_inside(self.domain, attributes)
+        for residual in found:
+            if residual not in self.variances:
+                raise InvalidInput(
+                    f"the marginal of {attributes!r} needs the residual of {residual!r}, which was "
+                    "not measured; ask inside the cliques of the workload"
+                )
+        return found
+
+
+class ResidualTables:
+    """Any query inside a clique whose residuals were measured, in counts, without bias.
+
+    `measurements` are of residuals, one of each, through the same rows S along an attribute (or
+    multiples of them) wherever it occurs, and of the total (the empty clique) unless `total` says
+    it. Columns of one value have no residuals.
+
+    `statistic` is the squared distance between the measurements and what they can be without noise,
+    in standard deviations: a chi-square of `degrees` of freedom, whatever the truth.
+
+    Raises InvalidInput for measurements through other matrices, two of one residual, or no total.
+
+    >>> from pgmkit.domain import Domain
+    >>> from pgmkit.measurement import Measurement
+    >>> domain = Domain({"a": 2, "year": 1})
+    >>> measured = Measurement(("a",), [4.0, -4.0], 2.0, np.array([[1.0, -1.0], [-1.0, 1.0]]))
+    >>> tables = ResidualTables(domain, [measured], total=10)
+    >>> tables.marginal(("a",)), tables.variance(("a",))
+    (array([7., 3.]), array([0.5, 0.5]))
+    """
+
+    def __init__(
+        self, domain: Domain, measurements: Sequence[Measurement], total: float | None = None
+    ) -> None:
+        self.domain = domain
+        self.statistic, self.degrees = 0.0, 0
+        self._answers: dict[Clique, Array] = {}
+        variances: dict[Clique, float] = {}
+        bases: dict[str, ResidualBasis] = {}
+        if total is not None:
+            self._answers[()], variances[()] = np.array(float(total)), 0.0
+        for m in measurements:
+            residual = domain.ordered(m.clique)
+            if residual in self._answers:
+                raise InvalidInput(f"the residual of {residual!r} is given twice; give it once")
+            factors = _rows(m)
+            scale = 1.0
+            for name, rows in zip(m.clique, factors, strict=True):
+                if name not in bases:
+                    bases[name] = ResidualBasis.of(rows)
+                scale *= _multiple(bases[name], rows, name)
+            table = m.values.reshape([len(rows) for rows in factors]) / scale
+            self._answers[residual] = table.transpose([m.clique.index(name) for name in residual])
+            variances[residual] = (m.stddev / scale) ** 2
+            self._compare(table, [bases[name] for name in m.clique], variances[residual])
+        if () not in self._answers:
+            raise InvalidInput("the total is missing; measure the empty clique, or pass total=")
+        self.noise = ResidualNoise(domain, bases, variances)
+
+    def _compare(self, answers: Array, bases: Sequence[ResidualBasis], variance: float) -> None:
+        possible = answers
+        for axis, basis in enumerate(bases):
+            onto = basis.rows @ basis.inverse
+            possible = np.moveaxis(np.tensordot(onto, possible, (1, axis)), 0, axis)
+        self.statistic += float(((answers - possible) ** 2).sum()) / variance
+        self.degrees += answers.size - math.prod(basis.rows.shape[1] - 1 for basis in bases)
+
+    def answer(self, query: QueryLike) -> Array:
+        """The unbiased answer in counts; with `attrs`, cells may be negative.
+
+        Raises InvalidInput where a residual that it needs was not measured.
+        """
+        asked = factored(self.domain, query)
+        ordered = self.domain.ordered(asked.attributes)
+        acting = self.noise.acting(asked)
+        found: Array = np.zeros(())
+        for residual in self.noise.inside(asked.attributes):
+            table = self._answers[residual]
+            for axis, name in enumerate(ordered):
+                inside, unseen = acting[name]
+                if name in residual:
+                    table = np.moveaxis(np.tensordot(inside, table, (1, axis)), 0, axis)
+                else:
+                    table = np.moveaxis(np.multiply.outer(unseen, table), 0, axis)
+            found = found + table
+        turned = found.transpose([ordered.index(name) for name in asked.attributes])
+        return turned.reshape(asked.answer_shape)
+
+    def holds(self, attributes: Clique) -> bool:
+        """Whether queries over these attributes can be answered."""
+        inside = residuals_inside(self.domain, attributes)
+        return all(residual in self._answers for residual in inside)
+
+    def marginal(self, attrs: Iterable[str]) -> Array:
+        """`answer`, of every cell of a marginal; axes in the order of `attrs`."""
+        return self.answer(attrs)
+
+    def variance(self, query: QueryLike) -> Array:
+        """The variance of each answer, in squared counts: `ResidualNoise.variance`."""
+        return self.noise.variance(query)
+
+
+def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:
+    """The residuals of a clique, in the domain's order: its subsets of more than one code each."""
+    varied = [name for name in domain.ordered(attributes) if domain.sizes[name] > 1]
+    sizes = range(len(varied) + 1)
+    return list(itertools.chain.from_iterable(itertools.combinations(varied, k) for k in sizes))
+
+
+def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
+    """The query, checked; of attributes, that for every cell of their marginal."""
+    if not isinstance(query, FactoredQuery):
+        clique = domain.clique(query)
+        query = FactoredQuery({name: np.eye(domain.sizes[name]) for name in clique})
+    query.check(domain)
+    return query
+
+
+def _rows(measurement: Measurement) -> list[Array]:
+    """The factors of the measurement's matrix, one an attribute."""
+    matrix = measurement.matrix
+    if not measurement.clique:
+        return []
+    factors = matrix.factors if isinstance(matrix, Kronecker) else [matrix]
+    if matrix is None or len(factors) != len(measurement.clique):
+        raise InvalidInput(
+            f"the measurement of {measurement.clique!r} is not of a residual; measure the "
+            "factors of a residual basis"
+        )
+    return [as_dense(factor) for factor in factors]
+
+
+def _multiple(basis: ResidualBasis, rows: Array, name: str) -> float:
+    """How many times the basis's rows these are."""
+    place = np.unravel_index(np.abs(basis.rows).argmax(), basis.rows.shape)
+    multiple = float(rows[place] / basis.rows[place]) if rows.shape == basis.rows.shape else 0.0
+    if multiple <= 0 or not np.allclose(rows, multiple * basis.rows, rtol=1e-12, atol=0):
+        raise InvalidInput(f"{name!r} is measured through two bases; give residuals of one of them")
+    return multiple

@@ -1,0 +1,87 @@
+"""Charts by matplotlib (the extra `plot`): bars with whiskers, steps of a CDF, a model's graph.
+
+Each function draws into `axes`, or into a new figure where that is None, and returns the axes. They
+raise InvalidInput if matplotlib is not installed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput, installing
+from pgmkit.runtime.html import angles
+from pgmkit.runtime.printed import on_one_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["bars", "graph", "steps"]
+
+Ends = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+
+
+def bars(axes: Any, labels: Sequence[str], values: NDArray[np.float64], ends: Ends | None) -> Any:
+    """Draw a horizontal bar for each label, with whiskers from one end to the other."""
+    axes = _drawable(axes)
+    reach = None if ends is None else np.maximum([values - ends[0], ends[1] - values], 0.0)
+    axes.barh([on_one_line(label) for label in labels], values, xerr=reach)
+    axes.invert_yaxis()
+    return axes
+
+
+def steps(
+    axes: Any,
+    groups: Sequence[str],
+    labels: Sequence[str],
+    values: NDArray[np.float64],
+    ends: Ends | None,
+) -> Any:
+    """Draw a line of steps for each group over the labels in their order, with a band between the
+    ends.
+    """
+    axes = _drawable(axes)
+    places = {label: place for place, label in enumerate(dict.fromkeys(labels))}
+    for group in dict.fromkeys(groups):
+        own = [line for line, each in enumerate(groups) if each == group]
+        x = [places[labels[line]] for line in own]
+        axes.step(x, values[own], where="post", label=on_one_line(group))
+        if ends is not None:
+            axes.fill_between(x, ends[0][own], ends[1][own], step="post", alpha=0.2)
+    axes.set_xticks(range(len(places)), map(on_one_line, places), rotation=90)
+    if len(set(groups)) > 1:
+        axes.legend()
+    return axes
+
+
+def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> Any:
+    """Draw the attributes on a circle, joined where they are in one clique."""
+    axes = _drawable(axes)
+    turns = angles(names)
+    at = {name: (math.cos(turn), -math.sin(turn)) for name, turn in turns.items()}
+    for a, b in sorted({pair for clique in cliques for pair in combinations(sorted(clique), 2)}):
+        axes.plot(*zip(at[a], at[b], strict=True), color="0.7", zorder=1)
+    axes.scatter(*zip(*at.values(), strict=True), zorder=2)
+    for name, (x, y) in at.items():
+        side = "left" if x >= 0 else "right"
+        axes.annotate(
+            on_one_line(name), (x, y), (1.08 * x, 1.08 * y), ha=side, va="center", parse_math=False
+        )
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    return axes
+
+
+def _drawable(axes: Any) -> Any:
+    """The axes given, or those of a new figure."""
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise InvalidInput(f"plot needs matplotlib: {installing('plot')}") from None
+    return pyplot.figure(layout="constrained").subplots()

@@ -1,0 +1,358 @@
+"""Linked tables: what one unit can change, links that hold, and siblings that are alike."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replay import replay
+
+from mechanisms import synthesize_linked
+from mechanisms.linked import coding
+from mechanisms.linked.coding import coded
+from mechanisms.linked.link import Link, with_counts
+from mechanisms.linked.release import LinkedRelease
+from mechanisms.linked.siblings import Children, Wanted, draw_children
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import BudgetExceeded, Ledger
+from mechanisms.privacy.neighbours import relation
+from mechanisms.privacy.units import random_keys
+from pgmkit import Domain
+from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.constraints import Forbid
+from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.numbers import Integer
+from pgmkit.tables.schema import Schema
+
+SCHEMAS = {
+    "home": Schema({"area": Categorical(("n", "s")), "rich": Categorical(("no", "yes"))}),
+    "person": Schema({"sex": Categorical(("F", "M")), "age": Integer(0, 79, bins=4)}),
+}
+LINK = Link("person", "home", key="id", most=3, order="no", count="size")
+
+
+def homes(rng: np.random.Generator, count: int = 150) -> dict[str, Any]:
+    """Homes of up to four persons: a couple of both sexes and one age, then children."""
+    parents, children = [], []
+    for i in range(count):
+        area, rich = rng.choice(["n", "s"]), rng.choice(["no", "yes"])
+        parents.append({"id": i, "area": area, "rich": rich})
+        size = int(rng.integers(1, 5))
+        sex, age = rng.choice(["F", "M"]), int(rng.integers(40, 80) if rich == "yes" else 30)
+        for no in range(size):
+            own = {0: sex, 1: "FM"[sex == "F"]}.get(no, rng.choice(["F", "M"]))
+            years = age if no < 2 else int(rng.integers(0, 20))
+            children.append({"id": i, "no": no + 1, "sex": own, "age": years})
+    return {"home": pd.DataFrame(parents), "person": pd.DataFrame(children)}
+
+
+def run(frames: dict[str, Any], **options: Any) -> LinkedRelease:
+    given = {"epsilon": 50.0, "delta": 1e-6, "seed": 0, "mechanism": "mst"} | options
+    links = given.pop("links", [LINK])
+    return synthesize_linked(frames, given.pop("schemas", SCHEMAS), links, **given)
+
+
+def steps_of(link: Link = LINK) -> dict[str, Schema]:
+    placed = {name: schema.placed() for name, schema in SCHEMAS.items()}
+    return {"person": link.steps(with_counts(placed["home"], [link]), placed["person"])}
+
+
+def test_columns_of_parents_and_siblings_stand_beside_each_child() -> None:
+    frames = homes(np.random.default_rng(0), 40)
+    # One order of the rows is as good as another.
+    frames["person"] = frames["person"].sample(frac=1.0, random_state=1)
+    found = coded(frames, SCHEMAS, [LINK], steps_of(), np.random.default_rng(0))
+    kept = frames["person"].sort_values(["id", "no"])
+    # Where a home has four, any three of them are kept: look at those that are kept whole.
+    small = kept.groupby("id").filter(lambda rows: len(rows) <= 3)
+    area = frames["home"].set_index("id")["area"]
+    before = small.groupby("id")["age"].shift()
+    wanted: dict[tuple[int, ...], int] = {}
+    for i, home in enumerate(small["id"]):
+        past = before.iloc[i]
+        cell = (
+            "ns".index(area[home]),
+            int((small["id"] == home).sum()),
+            4 if np.isnan(past) else int(past // 20),
+            int(small["age"].iloc[i] // 20),
+        )
+        wanted[cell] = wanted.get(cell, 0) + 1
+    steps = found.steps["person"]
+    assert isinstance(steps, Dataset)
+    table = steps.marginal(("area", "size", "previous age", "age"))
+    for cell, count in wanted.items():
+        if cell[1] < 3:
+            assert table[cell] == count
+    assert len(steps) == kept.groupby("id").size().clip(upper=3).sum()
+    sizes = kept.groupby("id").size().clip(upper=3).value_counts()
+    assert found.parents.marginals([("size",)])[("size",)].tolist() == [
+        int(sizes.get(k, 0)) for k in range(4)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_a_unit_changes_no_more_rows_than_it_may(seed: int, most: int) -> None:
+    """Frames with one home more, with odd rows: the other homes' rows are coded as before."""
+    rng = np.random.default_rng(seed)
+    frames = homes(rng, 12)
+    link = Link("person", "home", key="id", most=most, order="no", count="size")
+    odd = rng.choice(np.array(["x", None, 1e300, "2", -1, "nan"], dtype=object), 7)
+    extra = pd.DataFrame(
+        {"id": ["new"] * 7, "no": odd, "sex": ["F", "M", "?", None, "F", "", "M"], "age": odd}
+    )
+    home = pd.DataFrame({"id": ["new", "new"], "area": ["n", "q"], "rich": ["no", None]})
+    shared = {name: frame.astype(object) for name, frame in frames.items()}
+    larger = {
+        "home": pd.concat([shared["home"], home], ignore_index=True),
+        "person": pd.concat([shared["person"], extra], ignore_index=True),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            coding, "random_keys", lambda n, _: random_keys(n, np.random.default_rng(seed))
+        )
+        placed = {name: schema.placed() for name, schema in SCHEMAS.items()}
+        one, other = (
+            coded(each, placed, [link], steps_of(link), None) for each in (shared, larger)
+        )
+    for a, b, rows in (
+        (one.parents, other.parents, 1),
+        (one.steps["person"], other.steps["person"], most),
+    ):
+        clique = tuple(a.domain)
+        change = b.marginals([clique])[clique] - a.marginals([clique])[clique]
+        assert change.min() >= 0
+        assert change.sum() <= rows
+
+
+def test_tables_of_children_are_fitted() -> None:
+    """Children of a known chain: ages repeat the sibling's before, and depend on the parent."""
+    rng = np.random.default_rng(0)
+    n, most = 3000, 4
+    domain = Domain({"rich": 2, "position": most, "previous age": 5, "age": 4})
+    counts = rng.integers(0, most + 1, n)
+    rich = rng.integers(0, 2, n)
+    ages = [
+        age
+        for home in range(n)
+        for age in np.where(
+            np.arange(counts[home]) % 2 == 0, 3 * rich[home], rng.integers(0, 4, counts[home])
+        )
+    ]
+    true = Children(domain, counts, {"rich": rich}, {"age": np.array(ages)})
+    cliques = [("rich", "age"), ("position", "age"), ("previous age", "age")]
+    drawn = Children(domain, counts, {"rich": rich}, {"age": rng.integers(0, 4, len(true))})
+    wanted = [Wanted(c, 7 * true.table(c), 1.0) for c in cliques]
+    draw_children(drawn, wanted, 7.0 * len(true), rng)
+    for clique in cliques:
+        distance = np.abs(drawn.table(clique) - true.table(clique)).sum() / 2 / len(true)
+        # Independent draws of the cells would be .01 off; before fitting it is .2 and more.
+        assert distance < 0.02
+
+
+def test_no_child_breaks_a_constraint() -> None:
+    rng = np.random.default_rng(0)
+    rules = (
+        Forbid({"position": 1, "age": "0..19"}),
+        Forbid({"position": 2, "sex": "F", "previous sex": "F"}),
+        Forbid({"rich": "no", "age": "60..79"}),
+    )
+    link = Link("person", "home", "id", 3, order="no", count="size", constraints=rules)
+    drawn = run(homes(rng), links=[link], epsilon=1.0).sample(rng=0)
+    person = drawn["person"].merge(drawn["home"], on="id")
+    assert not ((person["no"] == 1) & (person["age"] < 20)).any()
+    assert not ((person["rich"] == "no") & (person["age"] >= 60)).any()
+    pairs = person[person["no"] == 1].merge(person[person["no"] == 2], on="id")
+    assert len(pairs) > 20
+    assert not ((pairs["sex_x"] == "F") & (pairs["sex_y"] == "F")).any()
+    impossible = (Forbid({"position": 1, "sex": ["F", "M"], "rich": "no"}),)
+    link = Link("person", "home", "id", 3, order="no", count="size", constraints=impossible)
+    with pytest.raises(NumericalFailure, match="break a constraint"):
+        run(homes(rng), links=[link], epsilon=1.0).sample(rng=0)
+
+
+def test_links_hold_and_siblings_resemble_each_other() -> None:
+    frames = homes(np.random.default_rng(0), 600)
+    drawn = run(frames).sample(rng=0)
+    home, person = drawn["home"], drawn["person"]
+    assert home["id"].tolist() == list(range(1, len(home) + 1))
+    assert person.groupby("id").size().reindex(home["id"], fill_value=0).tolist() == (
+        home["size"].tolist()
+    )
+    assert (person.groupby("id")["no"].rank() == person["no"]).all()
+
+    def differing(persons: Any) -> float:
+        """The share of siblings beside each other who differ in sex: .5 of independent ones."""
+        sex = persons["sex"] == "F"
+        before = sex.groupby(persons["id"]).shift()
+        return float((sex != before)[before.notna()].mean())
+
+    true = differing(frames["person"].query("no <= 3"))
+    assert true > 0.7
+    # 800 pairs: one draw has a standard deviation of .015.
+    assert abs(differing(person) - true) < 0.08
+    old = person.merge(home, on="id").query("no == 1 and rich == 'yes'")
+    assert (old["age"] >= 40).mean() > 0.8
+
+
+def test_the_budget_is_shared_and_kept(tmp_path: Path) -> None:
+    frames = homes(np.random.default_rng(0))
+    ledger = Ledger.create(
+        tmp_path / "ledger", Budget(3.0, 1e-6), neighbours="add/remove", unit="id"
+    )
+    release = run(frames, epsilon=2.0, seed=None, ledger=ledger)
+    budget = release.ledger.budget
+    assert release.ledger.spent <= budget.total * (1 + 1e-9)
+    assert release.ledger.spent > 0.999 * budget.total
+    assert release.secure
+    with pytest.raises(BudgetExceeded):
+        run(frames, epsilon=2.5, seed=None, ledger=ledger)
+
+
+def test_a_table_of_a_curator_spends_its_part_alone() -> None:
+    data = Dataset(Domain({"a": 2}), {"a": [0, 1, 1]})
+    units = relation("add/remove", "id", 1)
+    curator = Curator(data, Budget(1.0, 1e-6), neighbours=units, seed=0)
+    whole = curator.remaining
+    part = curator.table(data, relation("add/remove", "id", 5), whole / 4)
+    assert part.remaining == pytest.approx(whole / 4)
+    assert part.scale(1.0) == 5 * curator.scale(1.0)
+    part.measure(("a",), part.remaining)
+    assert part.remaining == pytest.approx(0, abs=1e-12)
+    assert curator.remaining == pytest.approx(3 * whole / 4)
+    for neighbours, cost in ((relation("add/remove"), 1e-3), (units, 2 * whole), (units, 0.0)):
+        with pytest.raises(InvalidInput):
+            curator.table(data, neighbours, cost)
+
+
+@pytest.mark.parametrize("name", ["add/remove", "replace-one"])
+@pytest.mark.parametrize("most", [1, 3])
+def test_whole_units_are_replayed(
+    name: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours differ in one home with all its persons; nothing costs more than is charged."""
+    shared = homes(np.random.default_rng(0), 40)
+    rows = {
+        "home": pd.DataFrame({"id": [90], "area": ["n"], "rich": ["no"]}),
+        "person": pd.DataFrame({"id": [90] * 5, "no": range(5), "sex": "F", "age": [70] * 5}),
+    }
+    # A home without persons stands for one with some: their number is private in either relation.
+    persons = 0 if most == 1 else 2
+    others = {
+        "home": pd.DataFrame({"id": [91], "area": ["s"], "rich": ["yes"]}),
+        "person": pd.DataFrame(
+            {"id": [91] * persons, "no": range(persons), "sex": "M", "age": [5] * persons}
+        ),
+    }
+    one = {table: pd.concat([shared[table], rows[table]]) for table in shared}
+    other = (
+        shared
+        if name == "add/remove"
+        else {table: pd.concat([shared[table], others[table]]) for table in shared}
+    )
+    monkeypatch.setattr(
+        coding, "random_keys", lambda n, _: random_keys(n, np.random.default_rng(3))
+    )
+    link = Link("person", "home", "id", most, order="no", count="size")
+
+    def job(frames: Any) -> Any:
+        return _Saved(run(frames, links=[link], neighbours=name, epsilon=2.0, seed=None))
+
+    share = replay(job, one, other, tmp_path, pure=False)
+    assert share > 0.3
+
+
+class _Saved:
+    """A release of linked tables as one archive, as the replay reads it."""
+
+    def __init__(self, release: LinkedRelease) -> None:
+        self.release, self.ledger = release, release.ledger
+
+    def save(self, path: Path) -> None:
+        folder = path.parent / "tables"
+        self.release.save(folder)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in sorted(os.listdir(folder)):
+                with (
+                    zipfile.ZipFile(folder / name)
+                    if name.endswith(".pgm")
+                    else (open(folder / name, "rb")) as stored
+                ):
+                    if isinstance(stored, zipfile.ZipFile):
+                        for part in stored.namelist():
+                            archive.writestr(f"{name}/{part}", stored.read(part))
+                    else:
+                        archive.writestr(name, stored.read())
+
+    def __repr__(self) -> str:
+        return repr(self.release)
+
+
+def test_a_release_is_saved_and_read(tmp_path: Path) -> None:
+    release = run(homes(np.random.default_rng(0)))
+    release.save(tmp_path / "out")
+    read = LinkedRelease.load(tmp_path / "out")
+    one, other = release.sample(20, rng=1), read.sample(20, rng=1)
+    for name, frame in one.items():
+        pd.testing.assert_frame_equal(frame, other[name].to_pandas(), check_dtype=False)
+    assert read.links == release.links
+    (tmp_path / "out" / "links.json").write_text('[{"child": 3}]')
+    with pytest.raises(InvalidInput, match="links"):
+        LinkedRelease.load(tmp_path / "out")
+
+
+def test_tables_without_rows_and_children_without_parents() -> None:
+    frames = homes(np.random.default_rng(0), 30)
+    lonely = frames | {"person": frames["person"].assign(id=1000)}
+    drawn = run(lonely, epsilon=10.0).sample(30, rng=0)
+    assert len(drawn["person"]) == drawn["home"]["size"].sum()
+    nobody = {name: frame.iloc[:0] for name, frame in frames.items()}
+    drawn = run(nobody).sample(3, rng=0)
+    assert list(drawn["home"].columns) == ["id", "area", "rich", "size"]
+    assert list(drawn["person"].columns) == ["id", "no", "sex", "age"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"links": []}, "at least one"),
+    ({"links": [Link("pet", "home", "id", 3)]}, "pet"),
+    ({"links": [Link("person", "home", "ID", 3)]}, "'ID'"),
+    ({"links": [Link("person", "home", "id", 3, order="when")]}, "'when'"),
+    ({"links": [Link("person", "home", "area", 3)]}, "not released"),
+    ({"links": [Link("person", "home", "id", 3, count="rich")]}, "counted"),
+    ({"schemas": {**SCHEMAS, "pet": SCHEMAS["home"]}}, "pet"),
+    ({"schemas": {**SCHEMAS, "person": SCHEMAS["home"]}}, "rename"),
+    ({"mechanism": "auto"}, "by name"),
+    ({"mechanism": "aims"}, "aims"),
+    ({"epsilon": -1.0}, "epsilon"),
+    ({"settings": {"model_mb": 1e-9}, "mechanism": "aim"}, "model_mb"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_refusals_come_before_anything_is_spent(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    ledger = Ledger.create(
+        tmp_path / "ledger", Budget(3.0, 1e-6), neighbours="add/remove", unit="id"
+    )
+    frames = homes(np.random.default_rng(0), 20)
+    if "schemas" in options:
+        frames = {name: frames.get(name, frames["home"]) for name in options["schemas"]}
+    with pytest.raises(InvalidInput, match=said):
+        run(frames, **{"epsilon": 1.0, "seed": None, "ledger": ledger, **options})
+    assert ledger.spent == 0
+
+
+@pytest.mark.parametrize("wrong", [{"most": 0}, {"most": True}, {"child": ""}, {"key": 3}], ids=str)
+def test_wrong_links(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Link(**{"child": "a", "parent": "b", "key": "id", "most": 2, **wrong})

@@ -166,7 +166,7 @@ class GraphicalModel:
         """The cliques of the potentials."""
         return tuple(factor.domain.attributes for factor in self.potentials)
 
-    @cached_property
+    @property
     def tree(self) -> JunctionTree:
         """A junction tree of the potentials over all attributes of the domain."""
         return self._tables.tree

@@ -48,7 +48,7 @@ def read_container(
     header: dict[str, Any] = plain_values(str(arrays.pop("header")))
     found, other = header.get("format"), header.get("version")
     if (found, other) != (kind, version):
-        reader = _READERS.get(found, "the class and release that wrote it")
+        reader = _READERS.get(str(found), "the class and release that wrote it")
         raise InvalidInput(
             f"it holds {found!r}, format version {other!r}; this reads {kind!r}, version "
             f"{version}: load it with {reader}"

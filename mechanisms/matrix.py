@@ -57,15 +57,15 @@ holds a dense matrix of residuals by marginals, 100 MB of them."""
 class Matrix(Settings):
     """Settings of the matrix mechanism.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        queries: What is asked along an attribute, by its name: "identity" (the default: every
+        queries: The queries on an attribute, by its name: "identity" (the default: every
             code), "prefix" (cumulative counts), "range" (every interval) or "circular" (every
             interval on a circle). A workload clique stands for all combinations of its attributes'
             queries.
-        objective: What is least, by the workload's weights: the "sum" of the variances of all its
-            queries, or the "largest" variance of one.
+        objective: What is minimised, by the workload's weights: the "sum" of the variances of all
+            its queries, or the "largest" variance of one.
         clip: Whether cells below zero are released as zero in tables that are asked code by code.
             Each cell's error falls, but the tables no longer agree and sums of many cells are
             biased upwards; the measurements hold the values as they came, from which
@@ -81,18 +81,17 @@ class Matrix(Settings):
 class MatrixPgm(Settings):
     """Settings of the matrix mechanism with a model of its answers.
 
-    Raises InvalidInput for values that are not as below.
+    Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        queries: What is asked along an attribute, as in `Matrix`.
+        queries: The queries on an attribute, as in `Matrix`.
         model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
-        inference: Whether to go without a tree. "exact": never. "auto": beyond `model_mb` the
-            result is a region model of such tables, which draws records near them
-            (`pgmkit.RegionModel`). "region": always.
-        device: Where models are estimated: "cpu", a CUDA card such as "cuda", or "auto", a card
-            where there is one and a model is large enough to gain (`pgmkit.runtime.devices`).
+        inference: Whether to use a region model of such tables, which draws records near them
+            (`pgmkit.RegionModel`): "exact" never, "auto" beyond `model_mb`, "region" always.
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
@@ -109,7 +108,7 @@ HdmmPgm = MatrixPgm
 
 
 def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = None) -> Release:
-    """Spend all that remains on the best strategy; the workload's marginals, as tables.
+    """Spend all that remains on the best strategy, and release the workload's marginals as tables.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, queries on
     attributes that are not in it, or a workload that asks for nothing but a public total.
@@ -134,10 +133,10 @@ def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = N
 def matrix_pgm(
     curator: Curator, workload: WorkloadLike, settings: MatrixPgm | None = None
 ) -> Release:
-    """Spend all that remains on the best strategy; a model of its answers.
+    """Spend all that remains on the best strategy, and release a model of its answers.
 
-    That is a graphical model where the junction tree of the measured cliques takes at most
-    `model_mb`, otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
+    It is a graphical model if the junction tree of the measured cliques takes at most `model_mb`,
+    otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
 
     Raises InvalidInput (before anything is spent) as `matrix` does.
     """
@@ -159,7 +158,8 @@ def best_strategy(
     total_known: bool,
     objective: Objective = "sum",
 ) -> Strategy:
-    """The strategy of least expected error for these queries; `norm` 1 for Laplace, 2 for Gaussian.
+    """Return the strategy of least expected error for these queries; `norm` is 1 for Laplace noise,
+    2 for Gaussian.
 
     Errors are at a budget of 1 (rho, or epsilon). Where Gaussian noise protects against one row
     more or less, residuals are never worse than the others.
@@ -220,7 +220,7 @@ def _tables(
     measurements: tuple[Measurement, ...],
     total: int | None,
 ) -> Sequence[Measurement]:
-    """Noisy marginals that hold the workload's, each with the root of its cells' mean variance."""
+    """Return noisy marginals that hold the workload's, each with a root mean variance."""
     if isinstance(strategy, MarginalsStrategy):
         return measurements
     if isinstance(strategy, ProductsStrategy):

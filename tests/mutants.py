@@ -70,6 +70,7 @@ class Mutant:
 
 P = "mechanisms/privacy/"
 CURATOR, NOISE, SCALES = P + "curator.py", P + "noise.py", P + "noise_scales.py"
+COUNTING, CHARGING, SELECTING = P + "counting.py", P + "charging.py", P + "selecting.py"
 UNITS = P + "units.py"
 LINKED = "mechanisms/linked/pipeline.py"
 CODING = "mechanisms/linked/coding.py"
@@ -111,14 +112,14 @@ MUTANTS = (
     ),
     Mutant(
         "selection of a marginal at half its sensitivity",
-        CURATOR,
+        SELECTING,
         "found, self.neighbours.l1, cost, flip",
         "found, self.neighbours.l1 / 2, cost, flip",
         "scores",
     ),
     Mutant(
         "public data chosen at half the sensitivity",
-        CURATOR,
+        SELECTING,
         "np.array(found), self.neighbours.max_rows, cost",
         "np.array(found), self.neighbours.max_rows / 2, cost",
         "scores",
@@ -244,7 +245,7 @@ MUTANTS = (
     ),
     Mutant(
         "repeated draws at the price of one",
-        CURATOR,
+        SELECTING,
         "self._several(count, cost)\n        found = self._noise.draws",
         "self._several(1, cost)\n        found = self._noise.draws",
         "scores",
@@ -258,7 +259,7 @@ MUTANTS = (
     ),
     Mutant(
         "a candidate chosen that is not allowed",
-        CURATOR,
+        CHARGING,
         "if passes is None or passes(int(left[drawn])):",
         "if True:",
         "curator",
@@ -354,14 +355,14 @@ MUTANTS = (
     ),
     Mutant(
         "the best candidate chosen without noise",
-        CURATOR,
+        CHARGING,
         "drawn = self._noise.softmax(found[left], scale)",
         "drawn = int(np.argmax(found[left]))",
     ),
     # The ledger.
     Mutant(
         "a charge after the answer",
-        CURATOR,
+        CHARGING,
         """        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
 """,
@@ -373,14 +374,14 @@ MUTANTS = (
     ),
     Mutant(
         "no charge for selections",
-        CURATOR,
+        CHARGING,
         'self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)',
         "pass",
         "scores",
     ),
     Mutant(
         "no charge for top-k",
-        CURATOR,
+        CHARGING,
         'self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)',
         "pass",
         "cells",
@@ -695,7 +696,7 @@ MUTANTS = (
     # The exact number of rows.
     Mutant(
         "exact n under add/remove for all",
-        CURATOR,
+        COUNTING,
         "return len(self._data) if self.neighbours.rows_public else None",
         "return len(self._data)",
     ),

@@ -28,17 +28,22 @@ import pytest
 
 from mechanisms.privacy import (
     cell_line,
+    charging,
+    counting,
     curator,
     integer_matrix,
     scored,
     scores,
+    selecting,
 )
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scored import Scored
 from mechanisms.synthesis import open_columns, pipeline
 
-ARITHMETIC: tuple[ModuleType, ...] = (curator, scores, scored, cell_line, integer_matrix)
+CURATOR = (curator, counting, charging, selecting)
+"""The modules of the Curator itself."""
+ARITHMETIC: tuple[ModuleType, ...] = (*CURATOR, scores, scored, cell_line, integer_matrix)
 _FILES = {str(module.__file__) for module in ARITHMETIC}
 _SKIPPED = (__file__, str(Path(np.__file__).parent), "<")
 
@@ -390,7 +395,8 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "np", _Numpy(np))
         for name, kept in numbers.items():
             patch.setattr(module, name, kept, raising=False)
-    patch.setattr(curator, "len", _length, raising=False)
+    for module in CURATOR:
+        patch.setattr(module, "len", _length, raising=False)
     patch.setattr(curator, "best_mixture_error", _kept(curator.best_mixture_error))
     texts_and_counts = curator.distinct
     patch.setattr(
@@ -441,7 +447,8 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
         "_present_texts",
         lambda *args: {text: Exact(rows) for text, rows in texts_of(*args).items()},
     )
-    for name, method in list(vars(Curator).items()):
+    methods = [each for owner in Curator.__mro__[::-1] for each in vars(owner).items()]
+    for name, method in methods:
         if isinstance(method, FunctionType) and not name.startswith("_") and name != "recoded":
             patch.setattr(Curator, name, guarded(method))
 

@@ -1,9 +1,9 @@
-"""Linked data frames as coded tables of which one unit changes a bounded number of rows.
+"""Linked data frames as coded tables in which one unit changes a bounded number of rows.
 
-A unit is a parent with all its children. Whatever is done here to one unit's rows depends on that
-unit alone: which row stands for a parent that occurs twice, which children are kept, and their
-order. Neighbouring data, which differ in one unit, therefore give coded tables that differ in one
-row of the parents and at most `most` rows of each table of children.
+A unit is a parent with all its children. The treatment of one unit's rows depends on that unit
+alone: which row represents a parent that occurs twice, which children are kept, and their order.
+Neighbouring data, which differ in one unit, therefore give coded tables that differ in one row of
+the parents and in at most `most` rows of each table of children.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ Codes = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Coded:
-    """Private: the coded parents, and for each link its children beside parent and sibling."""
+    """The coded tables, which are private.
+
+    `parents`: the parents with their numbers of children. `steps`: for each link the children, each
+    with the columns of its parent and of its previous sibling.
+    """
 
     parents: Counts
     steps: Mapping[str, Counts]
@@ -47,12 +51,13 @@ def coded(
     steps: Mapping[str, Schema],
     rng: np.random.Generator | None,
 ) -> Coded:
-    """The parents with their numbers of children, and the children of each link with their context.
+    """Return the parents with their numbers of children, and each link's children with their
+    context.
 
     `steps`: the schema of each link (`Link.steps`). Children without a parent in the data and rows
-    without a key are left out. Randomness is the operating system's, or INSECURE: `rng`'s.
+    without a key are left out. Randomness is the operating system's, or `rng`'s, which is INSECURE.
 
-    Raises InvalidInput for what is no data frame, and for frames without the columns needed.
+    Raises InvalidInput for anything but a data frame, and for frames without the needed columns.
     """
     parent, key = links[0].parent, links[0].key
     held = {parent: _held(frames[parent], schemas[parent], parent, [key])}
@@ -82,7 +87,7 @@ def coded(
 
 
 def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
-    """The columns of a frame that are needed, in memory."""
+    """Return the needed columns of a frame, in memory; raise InvalidInput if one is missing."""
     names = names_of(frame)
     schema.check_names(names)
     for name in needed:
@@ -95,7 +100,7 @@ def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
 
 
 def _codes(held: Any, schema: Schema) -> Mapping[str, Codes]:
-    """The codes of a table's rows by column."""
+    """Return the codes of a table's rows by column."""
     data = encode(held.to_native(), schema)
     if isinstance(data, NoRows):
         return {name: np.zeros(0, np.int64) for name in schema.columns}
@@ -105,7 +110,9 @@ def _codes(held: Any, schema: Schema) -> Mapping[str, Codes]:
 def _sorted(
     held: Any, link: Link, owners: NDArray[np.intp], rng: np.random.Generator | None
 ) -> NDArray[np.intp]:
-    """The places of the children that are kept, parent by parent, siblings in the link's order."""
+    """Return the places of the kept children, parent by parent, with siblings in the link's
+    order.
+    """
     keys = random_keys(len(owners), rng)
     places, _ = bounded(owners, link.most, keys)
     ranks = np.zeros_like(owners) if link.order is None else _ranks(series_values(held[link.order]))
@@ -113,9 +120,10 @@ def _sorted(
 
 
 def _ranks(values: Any) -> NDArray[np.intp]:
-    """The rank of each value: numbers by size, then texts, then missing ones.
+    """Return the rank of each value: numbers by size, then texts, then missing values.
 
-    Two values compare by themselves alone, so no row decides how the rows of others are ordered.
+    The comparison of two values depends on these alone, so no row decides how other rows are
+    ordered.
     """
     found, places = distinct(values)
     order = sorted(range(len(found)), key=lambda i: _place_of(found[i]))
@@ -135,7 +143,7 @@ def _place_of(value: Any) -> tuple[int, float, str]:
 
 
 def _counts(domain: Domain, columns: Mapping[str, Codes]) -> Counts:
-    """The records of these codes, or counts of none."""
+    """Return the records of these codes; `NoRows` if there are none."""
     if not len(next(iter(columns.values()))):
         return NoRows(domain)
     return Dataset(domain, {name: columns[name] for name in domain})

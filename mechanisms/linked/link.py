@@ -1,4 +1,4 @@
-"""A link between two tables: which rows of one belong to which row of the other."""
+"""A link between two tables: which rows of one table belong to which row of the other."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from pgmkit.tables.schema import Schema
 __all__ = ["POSITION", "Link", "check_links", "with_counts"]
 
 POSITION = "position"
-"""The column of a child's place among its siblings, from 1."""
+"""The column with a child's place among its siblings, from 1."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Rows of the table `child` belong to the row of `parent` that has the same `key`.
+    """A rule that rows of the table `child` belong to the row of `parent` with the same `key`.
+
+    Raises InvalidInput for names that are empty or no texts, and for `most` below 1.
 
     Attributes:
         child: The name of the children's table, such as "person".
         parent: The name of the parents' table, such as "household".
         key: The column of both tables that says which rows belong together. It is not released.
-        most: How many children of one parent are looked at, above 0. Of more, as many are kept at
-            random. Noise grows with this number.
+        most: The largest number of children of one parent that are used, above 0; if there are
+            more, this many are kept at random. Noise grows with this number.
         order: The children's column by which siblings are ordered, such as a person's number within
             the household; by default their order is random. It is not released.
-        count: The name of the parents' column that holds the number of children. The schema of the
+        count: The name of the parents' column with the number of children. The schema of the
             parents must not have this column: it is counted.
-        constraints: Rules that no child may break, over the parent's columns, `count`,
-            "position" (1 is the first child), the child's own columns and "previous " followed by
-            one of these, which is the sibling's before. They are public, as those of a schema.
-
-    Raises InvalidInput for names that are empty or no texts, and for `most` below 1.
+        constraints: Rules that no child may break, over the parent's columns, `count`, "position"
+            (1 is the first child), the child's own columns, and the previous sibling's columns,
+            which have the prefix "previous ". They are public, like those of a schema.
 
     >>> Link("person", "household", key="id", most=6).count
     'number of person'
@@ -66,13 +66,13 @@ class Link:
         object.__setattr__(self, "constraints", tuple(self.constraints))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, which `from_dict` reads."""
+        """Return plain values, which `from_dict` reads."""
         rules = [rule.to_dict() for rule in self.constraints]
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"constraints": rules}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Link:
-        """The link of these plain values; InvalidInput for wrong ones."""
+        """Return the link of these plain values; raise InvalidInput for wrong ones."""
         try:
             rules = [constraint_from_dict(each) for each in stored.get("constraints", ())]
             return cls(**{**stored, "constraints": tuple(rules)})
@@ -80,10 +80,11 @@ class Link:
             raise InvalidInput(f"a link cannot be read: {error}") from None
 
     def steps(self, parents: Schema, children: Schema) -> Schema:
-        """The schema of children beside their parent and their previous sibling.
+        """Return the schema of children with the columns of their parent and their previous
+        sibling.
 
-        Its columns are those of the parent, the number of children, the position, the previous
-        sibling's (missing where there is none), and the child's own. Raises InvalidInput where two
+        Its columns are those of the parent, the number of children, the position, those of the
+        previous sibling (missing if there is none), and the child's own. Raises InvalidInput if two
         tables share a column's name.
         """
         before = {
@@ -105,7 +106,7 @@ class Link:
 
 
 def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
-    """The parents' schema with a column for the number of children of each link.
+    """Return the parents' schema with a column for the number of children of each link.
 
     >>> from pgmkit.tables.schema import Boolean
     >>> list(with_counts(Schema({"rural": Boolean()}), [Link("cow", "farm", "id", 9)]).columns)
@@ -117,7 +118,7 @@ def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
 
 
 def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
-    """The name of the table that all links have as their parent.
+    """Return the name of the table that all links have as their parent.
 
     Raises InvalidInput for no links, links of other tables, tables without a link, children of
     children, columns that are to be found in the data, and released keys.
@@ -154,7 +155,7 @@ def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
 
 
 def _check_columns(link: Link, schemas: Mapping[str, Schema]) -> None:
-    """Raises InvalidInput for columns of a link that are released, or to be found in the data."""
+    """Raise InvalidInput for columns of a link that are released or to be found in the data."""
     for name in (link.parent, link.child):
         schema = schemas[name]
         if schema.unresolved:

@@ -1,4 +1,4 @@
-"""The front door of linked tables: frames, schemas and links in; linked synthetic tables out."""
+"""The entry point for linked tables: from frames, schemas and links to linked synthetic tables."""
 
 from __future__ import annotations
 
@@ -50,33 +50,33 @@ def synthesize_linked(
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
 ) -> LinkedRelease:
-    """Spend an (epsilon, delta) budget on parents and their children; linked records come out.
+    """Spend an (epsilon, delta) budget on parents and their children, and return a release of both.
 
     The promise is about units: a parent, such as a household, together with all its children. The
-    parents are modelled with their numbers of children. The children of a link are modelled beside
-    their parent's columns, their position and the columns of the sibling before them; which of
-    these pairs are worth measuring is selected as the mechanism selects. A unit changes at most
-    `most` rows of that table, and the noise is scaled to that.
-
-    Args:
-        frames: a data frame for each table by name, in memory.
-        schemas: the released columns of each table. Keys and the columns that order siblings are
-            not among them; neither is the number of children, which is counted.
-        links: which table's rows belong to which (`Link`). All have the same parent and key.
-        epsilon: the promise's first number, for units.
-        delta: its second number.
-        neighbours: "add/remove" of a unit, or "replace-one".
-        mechanism: the name of the mechanism that each table is given to.
-        settings: its options.
-        seed: reproducible noise: INSECURE, for tests and simulations only.
-        ledger: one across runs on the same data (`Ledger.open`).
-        accounting: "zcdp" or "gaussian"; see `synthesize`.
+    parents are modelled with their numbers of children. The children of a link are modelled
+    together with their parent's columns, their position and the columns of their previous sibling;
+    the mechanism selects which of these pairs are worth measuring. A unit changes at most `most`
+    rows of a table of children, and the noise is scaled to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several
     parents with the same key one is kept at random. Values outside a column go where the schema
     places them (`Schema.placed`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, links or frames.
+
+    Args:
+        frames: A data frame in memory for each table, by name.
+        schemas: The released columns of each table. They include neither keys nor the columns that
+            order siblings, nor the number of children, which is counted.
+        links: Which table's rows belong to which (`Link`). All links have the same parent and key.
+        epsilon: The epsilon promised for units.
+        delta: The delta promised for units.
+        neighbours: "add/remove" of a unit, or "replace-one".
+        mechanism: The name of the mechanism that is run on each table.
+        settings: The mechanism's settings.
+        seed: A seed for reproducible noise: INSECURE, for tests and simulations only.
+        ledger: A ledger across runs on the same data (`Ledger.open`).
+        accounting: "zcdp" or "gaussian"; see `synthesize`.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean, Categorical
@@ -140,10 +140,11 @@ def synthesize_linked(
 def _spent(
     curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
 ) -> dict[str, TableRelease]:
-    """A release of each table, all of them charged to one ledger.
+    """Return a release of each table, all of them charged to one ledger.
 
-    The noise of a table is in proportion to the rows m that a unit has in it, over the root of its
-    part s of the budget. The sum of m / sqrt(s) is least where s is in proportion to m^(2/3).
+    The noise of a table is proportional to the number m of rows that a unit has in it, divided by
+    the root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
+    proportional to m^(2/3).
     """
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
     found: dict[str, TableRelease] = {}
@@ -153,7 +154,7 @@ def _spent(
         cost = curator.remaining if last else whole * weights[name] / sum(weights.values())
         relation = request.relation
         if found:
-            # The number of children is private, even where each parent has one at most.
+            # The number of children is private, even if each parent has at most one.
             relation = replace(relation, rows_public=False)
         table = curator.table(tables[name], relation, cost)
         entry, settings = configure(request.mechanism, **request.options)
@@ -166,9 +167,10 @@ def _spent(
 
 
 def _workload(steps: Schema, children: Schema) -> Workload:
-    """All pairs of a child's columns with each other, its parent's, its position and its sibling's.
+    """Return the pairs of a child's columns with each other and with its parent's, position and
+    sibling's.
 
-    Pairs of the parent's columns are the parents' own affair.
+    Pairs of the parent's columns are measured in the parents' table.
     """
     own = list(children.columns)
     before = [PREVIOUS + name for name in own]
@@ -183,7 +185,7 @@ def _workload(steps: Schema, children: Schema) -> Workload:
 
 
 def _check_frames(frames: object, schemas: Mapping[str, Schema]) -> None:
-    """Raises InvalidInput unless there is a frame for each schema."""
+    """Raise InvalidInput unless there is a frame for each schema."""
     if not isinstance(frames, Mapping) or set(frames) != set(schemas):
         given = list(frames) if isinstance(frames, Mapping) else type(frames).__name__
         raise InvalidInput(

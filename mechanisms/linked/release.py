@@ -1,4 +1,4 @@
-"""A release of linked tables: a model of each, and records whose links hold."""
+"""A release of linked tables: a model of each table, and records whose links hold."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _LINKS = "links.json"
 
 @dataclass(frozen=True, repr=False)
 class LinkedRelease:
-    """The parents' release, and for each link one of the children beside parent and sibling.
+    """The parents' release, and for each link a release of the children with parent and sibling.
 
-    Everything in it is safe to publish when `secure` is True. Both kinds of releases answer
-    questions with error bars: `children["person"].ask("mean(age) | income = low")` counts persons
-    by a column of their household.
+    Everything in it is safe to publish if `secure` is True. Both kinds of releases answer questions
+    with error bars: `children["person"].ask("mean(age) | income = low")` asks about persons by a
+    column of their household.
 
     Attributes:
         links: The links.
         parents: The release of the parents' table, with the numbers of children.
-        children: By table the release of its rows, each with its parent's columns, its "position",
-            and the columns of the sibling before it ("previous age").
-        schemas: The schema of each table of children alone.
+        children: For each table of children the release of its rows, each with its parent's
+            columns, its "position", and the columns of the previous sibling ("previous age").
+        schemas: The schema of the own columns of each table of children.
         forms: The kind of frame of each table.
     """
 
@@ -56,23 +56,23 @@ class LinkedRelease:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Every charge for all tables."""
+        """The ledger of all charges for all tables."""
         return self.parents.ledger
 
     @property
     def secure(self) -> bool:
-        """False when a seed made the noise reproducible, which protects nobody."""
+        """False if a seed made the noise reproducible, which protects nobody."""
         return self.parents.secure and all(each.secure for each in self.children.values())
 
     def sample(self, n: int | None = None, *, rng: Rng = None) -> dict[str, Any]:
-        """Synthetic tables by name, as data frames of the kind of the data.
+        """Return synthetic tables by name, as data frames of the data's kind.
 
         `n`: the number of parents; by default as many as the model has. Parents have the keys 1 to
         n; every child has its parent's key, and each parent has as many children as its column
-        says. Siblings are in their order; a column that ordered them holds 1, 2, ... of each
-        parent. `rng`: a seed, a numpy Generator, or None for a fresh one.
+        says. Siblings are in order; a column that ordered them contains 1, 2, ... for each parent.
+        `rng`: a seed, a numpy Generator, or None for a fresh one.
 
-        Raises NumericalFailure where no records were found that keep the links' constraints.
+        Raises NumericalFailure if no records were found that satisfy the links' constraints.
         """
         random = generator(rng)
         parents = self.parents.codes(n, rng=random)
@@ -94,7 +94,9 @@ class LinkedRelease:
         return found
 
     def _drawn(self, link: Link, parents: Dataset, rng: np.random.Generator) -> Children:
-        """The children of drawn parents."""
+        """Return children drawn for these parents; raise NumericalFailure if they break a
+        constraint.
+        """
         release, schema = self.children[link.child], self.schemas[link.child]
         counts = parents.columns[link.count].astype(np.int64)
         records = {
@@ -114,7 +116,7 @@ class LinkedRelease:
         return children
 
     def _wanted(self, child: str) -> list[Wanted]:
-        """The model's tables of what was measured of the children."""
+        """Return the model's tables over the cliques of children that were measured."""
         release, own = self.children[child], set(self.schemas[child].columns)
         drawn = own | {PREVIOUS + name for name in own}
         noise: dict[tuple[str, ...], float] = {}
@@ -134,7 +136,9 @@ class LinkedRelease:
         linking: Mapping[str, Any],
         rng: np.random.Generator,
     ) -> Any:
-        """A frame of records with the columns that link them in front; of no rows for None."""
+        """Return a frame of records with the linking columns in front; without rows if `data` is
+        None.
+        """
         import pyarrow as pa
 
         from pgmkit.tables.records import arrow_schema
@@ -148,7 +152,7 @@ class LinkedRelease:
         return table if form is None else framed(table, schema, form)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a file for each table and one for the links into a folder, which is made."""
+        """Write a file for each table and one for the links into a folder, which is created."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         for name, release in [(self.links[0].parent, self.parents), *self.children.items()]:
@@ -158,9 +162,9 @@ class LinkedRelease:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, allow_modified: bool = False) -> LinkedRelease:
-        """Read a folder that `save` wrote; InvalidInput for what is none.
+        """Read a folder that `save` wrote; raise InvalidInput for any other.
 
-        A release that was read gives pyarrow tables.
+        A release that was read returns pyarrow tables.
         """
         from mechanisms.release.tabular import TableRelease
 
@@ -182,5 +186,7 @@ class LinkedRelease:
 
 
 def _own(steps: Schema) -> Schema:
-    """The schema of the children alone: the columns that stand beside a sibling's."""
+    """Return the schema of the children alone: the columns that also occur with the sibling's
+    prefix.
+    """
     return steps.restricted(name for name in steps.columns if PREVIOUS + name in steps.columns)

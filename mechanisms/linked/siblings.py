@@ -30,26 +30,34 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.integer[Any]]
 
 PREVIOUS = "previous "
-"""The prefix of columns that hold the previous sibling's code; one more code stands for none."""
+"""The prefix of columns with the previous sibling's code; one further code means that there is
+none.
+"""
 
 _SWEEPS = 60
-"""The sweeps that fit the potentials, and those that settle the records. On a survey of 60,000
-persons at epsilon 4 the tables' mean distance is .017 after the former and .0057 after both; half
-the former leave .0068, and 100 of the former alone .0085."""
+"""The number of sweeps that fit the potentials, and of those that settle the records. On a survey
+of 60,000 persons at epsilon 4 the tables' mean distance is .017 after the former and .0057 after
+both; with half of the former it is .0068, and with 100 of the former and none of the latter .0085.
+"""
 _SETTLED = 0.02
-"""The part of the children that a settling sweep redraws: the chance deviation of the whole
-population from the expected tables shrinks with it."""
+"""The share of the children that a settling sweep redraws: the chance deviation of the whole
+population from the expected tables shrinks with it.
+"""
 _PUSH = 3.0
-"""The times that the tables' excess would be taken away by one settling sweep if each table acted
-alone on all that it redraws; twice as much overshoots."""
+"""The factor by which one settling sweep would remove the tables' excess if each table acted alone
+on all children that it redraws; twice this factor overshoots.
+"""
 _FIT = 0.1
-"""The part of a table's noise by which a potential of 1, a factor of e, may keep it from its wanted
-counts: noise is not fitted, and what is no noise is."""
+"""The share of a table's noise by which a potential of 1, a factor of e, may keep it from its
+wanted counts: so the fit follows the wanted counts but not their noise.
+"""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A table that the children should have: in counts, and the standard deviation of its noise."""
+    """A table that the children should have: its counts and the standard deviation of their
+    noise.
+    """
 
     clique: Clique
     counts: Array
@@ -57,10 +65,10 @@ class Wanted:
 
 
 class Children:
-    """Children by parent: `counts[p]` of them for parent p, side by side, in their order.
+    """Children by parent: the `counts[p]` children of parent p are adjacent and in order.
 
-    `parents`: each parent's codes by column. `records`: the children's codes by column, of as many
-    records as children.
+    `parents`: each parent's codes by column. `records`: the children's codes by column, one for
+    each child. `position`: the name of the column with a child's place among its siblings.
 
     >>> domain = Domain({"size": 3, "position": 2, "age": 4, "previous age": 5})
     >>> both = Children(domain, np.array([2, 1]), {"size": np.array([2, 1])},
@@ -91,7 +99,9 @@ class Children:
         return len(self.parent)
 
     def column(self, name: str, rows: Codes | slice = slice(None)) -> Codes:
-        """The codes of these children in a column: their parent's, their own or a sibling's."""
+        """Return the codes of these children in a column: their parent's, their own or a
+        sibling's.
+        """
         if name in self.records:
             return self.records[name][rows]
         if name in self._given:
@@ -102,13 +112,13 @@ class Children:
         return np.where(self.first[places], self.domain.size([name]) - 1, codes)
 
     def table(self, clique: Clique) -> Array:
-        """The number of children in each cell, of the clique's shape."""
+        """Return the number of children in each cell, in the clique's shape."""
         shape = self.domain.shape(clique)
         counts = np.bincount(self.cells(clique), minlength=int(np.prod(shape)))
         return counts.reshape(shape).astype(np.float64)
 
     def cells(self, columns: Sequence[str], rows: Codes | slice = slice(None)) -> Codes:
-        """The flat cell of each of these children in the table over these columns."""
+        """Return the flat index of each child's cell in the table over these columns."""
         cells = np.zeros(len(np.arange(len(self))[rows]), np.int64)
         for name in columns:
             cells = cells * self.domain.size([name]) + self.column(name, rows)
@@ -116,7 +126,7 @@ class Children:
 
 
 class _Field:
-    """The tables' potentials, and the step by which each comes nearer to its wanted counts."""
+    """The tables' potentials, with the steps that bring each table nearer to its wanted counts."""
 
     def __init__(self, children: Children, wanted: Sequence[Wanted], total: float) -> None:
         scale = len(children) / total
@@ -127,22 +137,22 @@ class _Field:
         self.potentials = [np.zeros_like(counts) for counts in self.counts]
         attributes = [[n.removeprefix(PREVIOUS) for n in clique] for clique in self.cliques]
         load = {b: sum(b in names for names in attributes) for b in children.records}
-        # Tables that share an attribute move its codes together: each takes its part of the way.
+        # Tables that share an attribute all move its codes, so each takes a part of the step.
         self.part = [
             1 / max(load[b] for b in names if b in load) if set(names) & set(load) else 1.0
             for names in attributes
         ]
 
     def excess(self) -> list[Array]:
-        """The population's tables minus the wanted ones, in counts."""
+        """Return the population's tables minus the wanted ones, in counts."""
         pairs = zip(self.cliques, self.counts, strict=True)
         return [self.children.table(clique) - counts for clique, counts in pairs]
 
     def step(self, excess: Sequence[Array]) -> None:
-        """One Newton step of every table, with the diagonal of its Hessian.
+        """Take one Newton step for every table, with the diagonal of its Hessian.
 
-        The dual's gradient is N - y + s theta, and the diagonal of its Hessian N + s, for the
-        population's counts N, the wanted y and the softness s.
+        The dual's gradient is N - y + s theta and the diagonal of its Hessian N + s, with the
+        population's counts N, the wanted counts y and the softness s.
         """
         for place, over in enumerate(excess):
             theta, soft = self.potentials[place], self.softness[place]
@@ -150,10 +160,10 @@ class _Field:
             theta -= self.part[place] * (over + soft * theta) / (found + soft + 1)
 
     def pushed(self, excess: Sequence[Array]) -> list[Array]:
-        """Potentials that take the excess away while a few children are redrawn.
+        """Return potentials that remove the excess while a few children are redrawn.
 
-        No cell's potential moves by more than 1, a factor of e: tables of few records would else
-        swing from one side to the other.
+        No cell's potential moves by more than 1, a factor of e; otherwise tables of few records
+        would oscillate.
         """
         moved = []
         for place, over in enumerate(excess):
@@ -163,7 +173,9 @@ class _Field:
         return moved
 
     def logits(self, name: str, rows: Codes, potentials: Sequence[Array]) -> Array:
-        """log of the conditional weights of an attribute's codes, for each of these children."""
+        """Return the logarithms of the conditional weights of an attribute's codes, for each of
+        these children.
+        """
         children, size = self.children, self.children.domain.size([name])
         found = np.zeros((len(rows), size))
         before = np.flatnonzero(children.followed[rows])
@@ -177,7 +189,9 @@ class _Field:
 
 
 def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Codes) -> Any:
-    """A table's entries for all codes of one column, given these rows' codes in its others."""
+    """Return a table's entries for all codes of one column, given these rows' codes in the other
+    columns.
+    """
     others = [other for other in clique if other != name]
     flat = np.moveaxis(theta, clique.index(name), -1).reshape(-1, theta.shape[clique.index(name)])
     return flat[children.cells(others, rows)]
@@ -192,9 +206,9 @@ def draw_children(
 ) -> None:
     """Redraw the children's records in place, so that their tables come near the wanted ones.
 
-    `total`: the number of children that the wanted counts stand for; they are scaled to those that
-    are drawn. `impossible`: True by clique for cells that no child may have. Children in such cells
-    leave them while they are redrawn; `broken` counts those that could not.
+    `total`: the number of children in the wanted counts, which are scaled to the number of children
+    here. `impossible`: for each clique a mask of the cells that no child may have. Children in such
+    cells leave them when they are redrawn; `broken` counts those that could not.
     """
     if not len(children):
         return
@@ -221,11 +235,11 @@ def _redraw(
     part: float,
     rng: np.random.Generator,
 ) -> None:
-    """One sweep of Gibbs sampling over a random part of the children, column by column."""
+    """Run one sweep of Gibbs sampling over a random part of the children, column by column."""
     children = field.children
     chosen = rng.random(len(children)) < part
     for name, codes in children.records.items():
-        # Children of even and of odd positions take turns: siblings stay as they are meanwhile.
+        # Children at even and at odd positions take turns, so a child's siblings are fixed.
         for parity in (0, 1):
             rows = np.flatnonzero((children.position % 2 == parity) & chosen)
             if len(rows):
@@ -235,14 +249,14 @@ def _redraw(
 
 
 def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -> int:
-    """The number of impossible cells that children are in, summed over the cliques."""
+    """Return the number of children in impossible cells, summed over the cliques."""
     return sum(int(children.table(clique)[cells].sum()) for clique, cells in impossible.items())
 
 
 def _barred(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
 ) -> NDArray[np.bool_]:
-    """True for each code of these children that would make an impossible record.
+    """Return a mask of the codes of these children that would make an impossible record.
 
     All False for a child that has no other code: another column of its record must change first.
     """
@@ -258,7 +272,7 @@ def _barred(
 
 
 def _drawn(logits: Array, rng: np.random.Generator) -> Codes:
-    """A code for each row, with chances in proportion to exp(logits)."""
+    """Return a code for each row, with probabilities proportional to exp(logits)."""
     chances = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
     picks = rng.random((len(logits), 1)) * chances[:, -1:]
     return np.minimum((chances <= picks).sum(axis=1), logits.shape[1] - 1)

@@ -146,11 +146,11 @@ class GridMatrix:
         return np.clip(flat, -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
-        """`product_l1` of the factors, in units."""
+        """Return `product_l1` of the factors, in units."""
         return product_l1(self._norms, differ)
 
     def l2_squared(self, differ: bool) -> int:
-        """`product_l2_squared` of the factors, in squared units."""
+        """Return `product_l2_squared` of the factors, in squared units."""
         return product_l2_squared(self._norms, differ)
 
     @cached_property
@@ -180,7 +180,7 @@ class FactorNorms:
 
     @classmethod
     def of(cls, factor: Integers) -> FactorNorms:
-        """The norms of a factor of whole numbers, exact."""
+        """Return the norms of a factor of whole numbers, exactly."""
         columns, gram = np.ascontiguousarray(factor.T), _gram(factor)
         own = np.diag(gram)
         return cls(
@@ -194,7 +194,7 @@ class FactorNorms:
 
 
 def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
-    """The largest L1 norm of a column of a product, or of the difference of two; at least 1.
+    """Return the largest L1 norm of a column of a product, or of the difference of two; at least 1.
 
     For several factors the difference is bounded by twice the norm of a column.
     """
@@ -205,11 +205,10 @@ def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
 
 
 def product_l2_squared(norms: Sequence[FactorNorms], differ: bool) -> int:
-    """The largest squared L2 norm of a column of a product, or of the difference of two.
+    """Return the largest squared L2 norm of a column of a product, or of the difference of two.
 
     |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
-    factor's inner products, which is exact for columns of equal norms where no factor alone
-    reaches that range at a column and itself. A difference is at least 1.
+    factor's inner products. A difference is at least 1.
     """
     norm = math.prod(each.l2 for each in norms)
     if not differ:

@@ -97,7 +97,7 @@ def html(
 
 
 def _released(release: TableRelease) -> Iterator[str]:
-    yield from warnings(release.release)
+    yield from warnings(release)
     shared = "All numbers here come from noisy tables alone, not from records. "
     if release.secure and release.ledger is not None:
         shared = (
@@ -117,7 +117,7 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["columns", _listed(list(release.schema.columns))],
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements))],
-            *fit_rows(release.release),
+            *fit_rows(release),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],
     )

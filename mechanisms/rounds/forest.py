@@ -31,7 +31,8 @@ def draw_forest(
     """Draw a spanning forest by Kruskal's algorithm, each edge by the exponential mechanism on L1
     errors.
 
-    `model`: what the pairs are compared with. `cost`: of all draws together, in equal parts.
+    `model`: its answers are compared with the pairs. `cost`: that of all draws together, in equal
+    parts.
     """
     edges = spanning_edges(pairs)
     if not edges:

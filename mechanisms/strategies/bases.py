@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["Lattice", "residual_rows"]
 
 _FEWEST_BITS = 4
-"""With fewer, the rows of a basis may lose their rank."""
+"""The fewest bits of a basis's entries: with fewer, its rows may lose their rank."""
 _MOST_ROUNDS = 10
 _GAIN = 1e-4
-"""The bases are made again while that lowers T by more than this fraction."""
+"""The least relative fall of T for which the bases are made again."""
 
 
 class Lattice:
@@ -97,9 +97,9 @@ class Lattice:
         return self._slots[name, kind]
 
     def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
-        """Inside and outside by slot, with noise of variance 1 on the bases' rows.
+        """Return the inside and outside errors by slot; the noise on the rows has variance 1.
 
-        `full`: of the queries and, a little, of all cells that they do not tell apart.
+        `full`: whether the grams are those of full rank.
         """
         inside, outside = np.zeros(len(self.names)), np.zeros(len(self.names))
         grams = self.full if full else self.grams
@@ -116,14 +116,14 @@ class Lattice:
         return inside, outside
 
     def seen(self, inside: Array, outside: Array) -> Array:
-        """v_A of each residual."""
+        """Return v_A for each residual."""
         found = np.zeros(len(self.residuals))
         for slots, mask, at, weights in self._groups:
             np.add.at(found, at, weights * np.where(mask, inside[slots], outside[slots]).prod(1))
         return found
 
     def root_error(self, inside: Array, outside: Array) -> tuple[float, Array, Array]:
-        """T, and its derivatives in `inside` and `outside`; residuals that nobody sees left out."""
+        """Return T and its derivatives in `inside` and `outside`, without residuals unseen."""
         seen = self.seen(inside, outside)
         roots = np.sqrt(seen)
         pull = np.divide(0.5, roots, out=np.zeros(len(roots)), where=roots > 0)
@@ -139,7 +139,7 @@ class Lattice:
 
 
 def residual_rows(lattice: Lattice) -> dict[str, Array]:
-    """The rows S of each attribute of more than one code, whole numbers.
+    """Return the rows S of each attribute of more than one code, as whole numbers.
 
     Raises InvalidInput for sets of more attributes than products of whole numbers have bits for.
     """
@@ -161,7 +161,7 @@ def residual_rows(lattice: Lattice) -> dict[str, Array]:
 def _turned_rows(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Rows for the attributes that are not asked code by code alone, each by its slots."""
+    """Return rows for the attributes that are not asked code by code alone, each by its slots."""
     bases = {name: ResidualBasis.of(rows) for name, rows in plain.items()}
     weights: dict[str, Array] = {}
     # At first every kind of queries matters alike, and the total as in the best strategy for one.
@@ -193,7 +193,8 @@ def _turned_rows(
 def _problem(
     lattice: Lattice, own: Sequence[int], inward: Array, dear: float, basis: ResidualBasis | None
 ) -> tuple[object, Array, float]:
-    """The gram and nu of `split` for an attribute, in three digits, and what tells equal problems.
+    """Return a key that equal problems share, and the gram and nu of `split` for an attribute, to
+    three digits.
 
     `own`: the attribute's slots; `inward`: the derivatives of T in their inside errors; `dear`: the
     outside errors times the derivatives in them, summed; `basis`: of the round before.
@@ -217,7 +218,7 @@ def _problem(
 def _bits(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, int]:
-    """The bits of each attribute's rows: those that code-by-code rows leave, in equal parts."""
+    """Return the bits of each attribute's rows: equal parts of what code-by-code rows leave."""
     bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:
         own = [name for name in clique if name in turned]

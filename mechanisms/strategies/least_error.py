@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["best_precision", "of_full_rank", "split"]
 
 _MOST_STEPS = 2000
-"""More than ten times what prefixes and ranges over 1,000 codes take."""
+"""The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""
 _RANK = 1e-12
-"""The eigenvalues below this fraction of the largest are zero in float64."""
+"""The fraction of the largest eigenvalue below which an eigenvalue counts as zero in float64."""
 _LOSS = 1e-3
 """The part of the root of the error that goes to cells which no query tells apart."""
 
@@ -51,10 +51,11 @@ _LOSS = 1e-3
 def best_precision(
     gram: Array, weights: Array | None = None, close: float = 1e-4
 ) -> tuple[Array, Array]:
-    """X of least tr(gram X^-1) with a diagonal of at most 1, within a fraction `close`; weights d.
+    """Return X of least tr(gram X^-1) with a diagonal of at most 1, within the fraction `close` of
+    the optimum, and the weights d.
 
-    `weights` to start from. The value of the dual at d is a lower bound on the error of every
-    strategy.
+    `weights`: those to start from. The value of the dual at d is a lower bound on the error of
+    every strategy.
 
     >>> from mechanisms.strategies.query_sets import query_gram
     >>> gram = query_gram("prefix", 8)
@@ -82,7 +83,8 @@ def best_precision(
 
 
 def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array, Array, Array]:
-    """p, the precision S'S with a largest diagonal entry of 1, and weights d, for nu = `more`.
+    """Return p, the precision S'S with a largest diagonal entry of 1, and the weights d, for nu =
+    `more`.
 
     `gram` must have full rank.
 
@@ -97,7 +99,7 @@ def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array
 
 
 def of_full_rank(gram: Array) -> Array:
-    """The gram, with an identity of small weight where queries leave something open.
+    """Return the gram, with an identity of small weight added if the queries leave something open.
 
     The weight is such that the root of the least error grows by at most a thousandth. Every cell
     then has an estimate, those that no query asks for a very noisy one.

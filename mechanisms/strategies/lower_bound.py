@@ -1,4 +1,5 @@
-"""What no Gaussian noise can be below, whatever is measured: a certificate for the planner.
+"""A lower bound of the error of any Gaussian noise, for any measurements: a certificate for the
+planner.
 
 For weights d of sum 1 over the cells and any contraction U (of spectral norm 1) the error of
 queries W is at least <U, W D^1/2>^2, where one row is added or removed: the largest such product is
@@ -39,10 +40,10 @@ __all__ = ["lower_bound"]
 
 
 def lower_bound(domain: Domain, sets: Sequence[QuerySet]) -> float:
-    """A lower bound on the sum of variances at rho = 1, add/remove, in squared counts.
+    """Return a lower bound on the sum of variances at rho = 1, add/remove, in squared counts.
 
-    Any y and d give one: y are the answers to the vector that the best strategy for the queries
-    does not see, d its weights.
+    Any y and d give one. Here y holds the queries' answers on the vector that the rows of the best
+    strategy do not see, and d its weights.
 
     >>> from mechanisms.strategies.query_sets import QuerySet
     >>> from pgmkit.domain import Domain

@@ -30,7 +30,7 @@ def expected_error(gram: Array, strategy: Array) -> float:
 
 
 def p_identity(gram: Array, starts: int = 3) -> Array:
-    """The strategy with columns of L1 norm 1 that answers W'W = `gram` best: (n + p) x n.
+    """Return the strategy with columns of L1 norm 1 that answers W'W = `gram` best: (n + p) x n.
 
     It is optimised by L-BFGS from a few fixed starts; the identity matrix is returned where none is
     better.
@@ -66,13 +66,15 @@ def p_identity(gram: Array, starts: int = 3) -> Array:
 
 
 def _strategy(theta: Array) -> tuple[Array, Array]:
-    """A = [I; Theta] D and the diagonal of D."""
+    """Return A = [I; Theta] D and the diagonal of D."""
     scale = 1 / (1 + theta.sum(axis=0))
     return np.vstack([np.eye(theta.shape[1]), theta]) * scale, scale
 
 
 def _error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
-    """tr(V (A'A)^-1) and its gradient in Theta: -2 A X, X = (A'A)^-1 V (A'A)^-1, through D."""
+    """Return tr(V (A'A)^-1) for the gram matrix V, and its gradient in Theta: -2 A X with X =
+    (A'A)^-1 V (A'A)^-1, chained through D.
+    """
     n = len(gram)
     theta = flat.reshape(-1, n)
     strategy, scale = _strategy(theta)

@@ -40,7 +40,7 @@ class ProductsStrategy:
 
 
 def products_strategy(workload: Workload, grams: Mapping[str, Array]) -> ProductsStrategy:
-    """The union of products of least expected squared error.
+    """Return the union of products of least expected squared error.
 
     `grams` are W'W of the queries on attributes that are not asked code by code (those are measured
     code by code).

@@ -55,7 +55,8 @@ class QuerySet:
 
 
 def query_sets(workload: Workload, queries: Mapping[str, Asked]) -> list[QuerySet]:
-    """One set a clique of the workload; attributes without an entry are asked code by code.
+    """Return one set for each clique of the workload; attributes without an entry are asked code by
+    code.
 
     Raises InvalidInput for attributes that are not in the domain.
 
@@ -73,7 +74,7 @@ def query_sets(workload: Workload, queries: Mapping[str, Asked]) -> list[QuerySe
 
 
 def query_gram(asked: Asked, n: int) -> Array:
-    """W'W of the queries W along an attribute of n codes; of named ones in closed form.
+    """Return W'W of the queries W along an attribute of n codes; named ones have a closed form.
 
     Raises InvalidInput for an unknown name, and a matrix without a column for each code.
 
@@ -98,7 +99,7 @@ def query_gram(asked: Asked, n: int) -> Array:
 
 
 def query_rows(asked: Asked, n: int) -> Array:
-    """The queries themselves, a row each. Raises InvalidInput as `query_gram`.
+    """Return the queries themselves as rows. Raises InvalidInput as `query_gram`.
 
     >>> query_rows("range", 2)
     array([[1., 0.],

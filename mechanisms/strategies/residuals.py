@@ -70,7 +70,8 @@ Objective = Literal["sum", "largest"]
 _UNSEEN = 1e-4
 """The part of the root of the largest variance that goes to cells which no query tells apart."""
 _MOST_VARIANCES = 10**6
-"""That the search for the least largest variance holds: 100 MB with their parts."""
+"""The most variances that the search for the least largest variance holds: 100 MB with their
+parts."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def residuals_strategy(
     total_known: bool,
     objective: Objective = "sum",
 ) -> ResidualsStrategy:
-    """The residual bases and shares of least error on the sets of queries.
+    """Return the residual bases and shares of least error on the sets of queries.
 
     `objective` "sum" is the sum of the variances of all queries, "largest" the largest variance of
     one, both by the sets' weights. Bases are those of the first; with them the shares of the second
@@ -173,7 +174,7 @@ def residuals_strategy(
 
 
 def _unit_variance(norms: Sequence[FactorNorms], neighbours: Neighbours, norm: int) -> float:
-    """k_A: the variance s_A^2 at a budget of 1."""
+    """Return k_A: the variance s_A^2 of a residual's noise at a budget of 1."""
     if not norms:
         moved = float(neighbours.l1 if norm == 1 else neighbours.l2)
     elif norm == 1:
@@ -189,7 +190,7 @@ def _parts(
     bases: Mapping[str, ResidualBasis],
     residuals: Sequence[Clique],
 ) -> tuple[csr_array, Array]:
-    """By query and residual the variance of the query at s_A = 1, and the queries' weights.
+    """Return the variance of each query from each residual at s_A = 1, and the queries' weights.
 
     Queries of a set with the same variance along each attribute are one.
     """
@@ -235,7 +236,8 @@ def _smallest_maximum(
     close: float = 1e-3,
     most_steps: int = 5000,
 ) -> tuple[Array, float]:
-    """Shares whose largest weighted variance is within `close` of the least, and a bound on that.
+    """Return shares whose largest weighted variance is within the fraction `close` of the least
+    possible one, and a lower bound of that.
 
     `best` gives the shares for an importance of the queries, and their error: for any importances
     that sum to 1 that error is a lower bound. Its slope is the variances themselves, so importance

@@ -81,10 +81,11 @@ def bounded_frame(
 
 
 def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
-    """Return a whole number for each value of several columns: equal ones alike, -1 if missing.
+    """Return a whole number for each value of several columns: equal for equal values, -1 if
+    missing.
 
-    3, 3.0, "3" and "3.0" are one unit: programs write whole numbers as 3.0 where one of their
-    column is missing.
+    3, 3.0, "3" and "3.0" are one unit, since programs write whole numbers as 3.0 if another value
+    of the column is missing.
 
     >>> [column.tolist() for column in unit_numbers([np.array(["a", "b"]), np.array(["b", ""])])]
     [[0, 1], [1, -1]]

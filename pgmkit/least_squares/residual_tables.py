@@ -60,7 +60,7 @@ class ResidualBasis:
 
     @classmethod
     def of(cls, rows: Array) -> ResidualBasis:
-        """The basis of these rows.
+        """Return the basis of these rows.
 
         Raises InvalidInput for rows of another rank than one less than the columns, or that the
         total is a combination of.
@@ -94,7 +94,7 @@ class ResidualNoise:
         self.domain, self.bases, self.variances = domain, bases, variances
 
     def variance(self, query: QueryLike) -> Array:
-        """The variance of each answer in squared counts, in the shape of the answer.
+        """Return the variance of each answer in squared counts, in the shape of the answer.
 
         Raises InvalidInput where a residual that the query needs was not measured.
         """
@@ -112,20 +112,22 @@ class ResidualNoise:
         return found.reshape(asked.answer_shape)
 
     def acting(self, query: FactoredQuery) -> dict[str, tuple[Array, Array]]:
-        """`acting_along` of the query's factor of each of its attributes."""
+        """Return `acting_along` of the query's factor for each of its attributes."""
         return {
             name: self.acting_along(name, as_dense(query.factors[name]))
             for name in query.attributes
         }
 
     def acting_along(self, name: str, rows: Array) -> tuple[Array, Array]:
-        """QK and Qp of queries Q along an attribute: how they act on its residual and its total."""
+        """Return QK and Qp of queries Q along an attribute: how they act on its residual and its
+        total.
+        """
         if name in self.bases:
             return rows @ self.bases[name].inverse, rows @ self.bases[name].unseen
         return np.zeros((len(rows), 0)), rows @ np.ones(rows.shape[1])  # one code: the total
 
     def inside(self, attributes: Clique) -> list[Clique]:
-        """The residuals inside the clique, in the domain's order."""
+        """Return the residuals inside the clique, in the domain's order."""
         found = residuals_inside(self.domain, attributes)
         for residual in found:
             if residual not in self.variances:
@@ -194,7 +196,7 @@ class ResidualTables:
         self.degrees += answers.size - math.prod(basis.rows.shape[1] - 1 for basis in bases)
 
     def answer(self, query: QueryLike) -> Array:
-        """The unbiased answer in counts; with `attrs`, cells may be negative.
+        """Return the unbiased answer in counts, which may be negative.
 
         Raises InvalidInput where a residual that it needs was not measured.
         """
@@ -215,28 +217,30 @@ class ResidualTables:
         return turned.reshape(asked.answer_shape)
 
     def holds(self, attributes: Clique) -> bool:
-        """Whether queries over these attributes can be answered."""
+        """Return whether queries over these attributes can be answered."""
         inside = residuals_inside(self.domain, attributes)
         return all(residual in self._answers for residual in inside)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """`answer`, of every cell of a marginal; axes in the order of `attrs`."""
+        """Return every cell of a marginal; axes in the order of `attrs`."""
         return self.answer(attrs)
 
     def variance(self, query: QueryLike) -> Array:
-        """The variance of each answer, in squared counts: `ResidualNoise.variance`."""
+        """Return the variance of each answer in squared counts (`ResidualNoise.variance`)."""
         return self.noise.variance(query)
 
 
 def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:
-    """The residuals of a clique, in the domain's order: its subsets of more than one code each."""
+    """Return the residuals of a clique in the domain's order: all subsets of its attributes of more
+    than one code.
+    """
     varied = [name for name in domain.ordered(attributes) if domain.sizes[name] > 1]
     sizes = range(len(varied) + 1)
     return list(itertools.chain.from_iterable(itertools.combinations(varied, k) for k in sizes))
 
 
 def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
-    """The query, checked; of attributes, that for every cell of their marginal."""
+    """Return the query, checked; for attributes, the one for every cell of their marginal."""
     if not isinstance(query, FactoredQuery):
         clique = domain.clique(query)
         query = FactoredQuery({name: np.eye(domain.sizes[name]) for name in clique})
@@ -245,7 +249,7 @@ def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
 
 
 def _rows(measurement: Measurement) -> list[Array]:
-    """The factors of the measurement's matrix, one an attribute."""
+    """Return the factors of the measurement's matrix, one for each attribute."""
     matrix = measurement.matrix
     if not measurement.clique:
         return []
@@ -259,7 +263,7 @@ def _rows(measurement: Measurement) -> list[Array]:
 
 
 def _multiple(basis: ResidualBasis, rows: Array, name: str) -> float:
-    """How many times the basis's rows these are."""
+    """Return how many times the basis's rows these are."""
     place = np.unravel_index(np.abs(basis.rows).argmax(), basis.rows.shape)
     multiple = float(rows[place] / basis.rows[place]) if rows.shape == basis.rows.shape else 0.0
     if multiple <= 0 or not np.allclose(rows, multiple * basis.rows, rtol=1e-12, atol=0):

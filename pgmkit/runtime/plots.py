@@ -1,6 +1,6 @@
 """Charts by matplotlib (the extra `plot`): bars with whiskers, steps of a CDF, a model's graph.
 
-Each function draws into `axes`, or into a new figure where that is None, and returns the axes. They
+Each function draws into `axes`, or into a new figure if that is None, and returns the axes. All
 raise InvalidInput if matplotlib is not installed.
 """
 
@@ -41,7 +41,7 @@ def steps(
     values: NDArray[np.float64],
     ends: Ends | None,
 ) -> Any:
-    """Draw a line of steps for each group over the labels in their order, with a band between the
+    """Draw a line of steps for each group over the labels in order, with a band between the
     ends.
     """
     axes = _drawable(axes)
@@ -59,7 +59,7 @@ def steps(
 
 
 def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> Any:
-    """Draw the attributes on a circle, joined where they are in one clique."""
+    """Draw the attributes on a circle, with a line between two that share a clique."""
     axes = _drawable(axes)
     turns = angles(names)
     at = {name: (math.cos(turn), -math.sin(turn)) for name, turn in turns.items()}
@@ -77,7 +77,7 @@ def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> 
 
 
 def _drawable(axes: Any) -> Any:
-    """The axes given, or those of a new figure."""
+    """Return the given axes, or those of a new figure if None is given."""
     if axes is not None:
         return axes
     try:

@@ -22,7 +22,8 @@ class Reply:
     """A table: named columns of equal length, with texts or numbers; counts are expected records.
 
     `notes`: what a reader must know: what the shares refer to, what was left out, what is
-    unreliable. `curve`: True for a CDF, whose last column of texts is what counts go up to.
+    unreliable. `curve`: True for a CDF; its last column of texts then has the values up to which
+    counts go.
     """
 
     columns: Mapping[str, Sequence[str] | Array]

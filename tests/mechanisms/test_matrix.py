@@ -29,10 +29,12 @@ from mechanisms.workload import Workload, k_way
 from pgmkit import estimate
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery, prefix
+from pgmkit.uncertainty.measured import MeasuredBars
 
 DATA = census(2000).project(["sex", "work", "hours", "income"])
 PAIRS = k_way(DATA.domain, 2)
@@ -526,6 +528,20 @@ def test_models_of_the_measurements(
     for table in model.marginals(PAIRS.cliques).values():
         assert table.min() >= 0 and table.sum() == pytest.approx(model.total, abs=1)
     assert neighbours == "add/remove" or model.total == 2000
+
+
+@pytest.mark.parametrize("neighbours", NEIGHBOURS)
+def test_error_bars_are_those_of_the_residuals(neighbours: str) -> None:
+    curator = curator_with(neighbours, 1e-8)
+    release = matrix(curator, PAIRS, Matrix(HOURS, "largest"))
+    tables = ResidualTables(DATA.domain, release.measurements, curator.public_total)
+    query = FactoredQuery({"hours": prefix(DATA.domain.sizes["hours"]), "sex": np.eye(2)})
+    found = MeasuredBars(release.model, release.measurements).answer(query)
+    assert found.method == "closed form"
+    assert np.allclose(found.estimate, tables.answer(query))
+    linear = LinearEstimate(DATA.domain, release.measurements, curator.public_total)
+    assert np.allclose(found.stddev, linear.scale * np.sqrt(tables.variance(query)))
+    assert linear.degrees == tables.degrees > 0 and 0 < linear.p_value < 1
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -96,6 +96,24 @@ def test_nothing_but_noise_depends_on_the_data(name: str, relation: str, tmp_pat
     replayed(name, relation, BUDGETS["zCDP"], 0, tmp_path)
 
 
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("asked", ["prefix", "range", "circular"])
+@pytest.mark.parametrize("name", ["matrix", "matrix+pgm"])
+def test_bases_for_other_queries_cost_what_is_charged(
+    name: str, asked: str, budget: str, relation: str, tmp_path: Path
+) -> None:
+    entry, settings = configure(name, queries={"b": asked, "c": asked})
+    data = drawn(np.random.default_rng(5))
+
+    def job(data: Dataset) -> Any:
+        curator = Curator(data, BUDGETS[budget], neighbours=relation)
+        return run_on(curator, entry, settings, PAIRS)
+
+    other = neighbour(data, relation, np.random.default_rng(6))
+    replay(job, data, other, tmp_path, pure=BUDGETS[budget].pure)
+
+
 def strangers(relation: str) -> tuple[Dataset, Dataset]:
     """Records that have nothing in common: other codes, and another number where it is private."""
     rows = 80 if relation == "replace-one" else 301

@@ -242,9 +242,9 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(7).name == "mixture" and "7 columns" in chosen(7).reason
     assert chosen(public=True, seconds=150).name == "gem-pub"
     assert chosen(memory_mb=350 + 8).name == "mixture" or chosen(memory_mb=350 + 8).name == "aim"
-    assert chosen(memory_mb=350 + 7).name == "mst"
+    assert chosen(memory_mb=350 + 7).name == "pair-graph"
     assert chosen(memory_mb=600).name == "mixture" and chosen(memory_mb=599).name == "aim"
-    assert chosen(40, k=3).name != "mst" and chosen(41, k=3).name == "mst"
+    assert chosen(40, k=3).name != "pair-graph" and chosen(41, k=3).name == "pair-graph"
     unit = (2 * Budget(1.0, 1e-9).total) ** -0.5
     for least, options in [(5, {}), (25, {"k": 3})]:
         for most in (1, 3):
@@ -252,7 +252,7 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
             assert chosen(rows=edge - 1, max_rows=most, **options).name == "independent"
             assert chosen(rows=edge + 1, max_rows=most, **options).name != "independent"
     late = chosen(30, k=3, seconds=1e-3)
-    assert (late.name, "aim may take" in late.reason) == ("mst", True)
+    assert (late.name, "aim may take" in late.reason) == ("pair-graph", True)
     slow = chosen(30, k=3, seconds=1.0 + 5e-4 * 1800)
     assert (slow.name, "aim may take" in slow.reason) == ("mixture", True)
 

@@ -200,7 +200,9 @@ def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameF
 
 
 def framed(table: Any, schema: Schema, form: FrameForm) -> Any:
-    """A pyarrow table of values as a frame of this form; `schema` tells pandas the types."""
+    """Return a pyarrow table of values as a frame of this form; `schema` gives the types for
+    pandas.
+    """
     library = form.implementation
     if library.is_pandas():
         return pandas_frame(table, schema)

@@ -1,0 +1,110 @@
+"""The part of the Curator that charges and draws: a cost is on the ledger before noise is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.privacy import noise_scales, scores
+from mechanisms.privacy.counting import Counting
+from mechanisms.privacy.ledger import Ledger
+from mechanisms.privacy.noise import Noise
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Charging"]
+
+
+class Charging(Counting):
+    """The ledger and the source of noise, which are used together."""
+
+    ledger: Ledger
+    _noise: Noise
+    _kept: float
+
+    @property
+    def remaining(self) -> float:
+        """The rest of the budget, in its unit, without the part kept for other tables."""
+        return max(0.0, self.ledger.remaining - self._kept)
+
+    def scale(self, cost: float) -> float:
+        """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian
+        (l2 / sqrt(2 rho)) or, for a pure budget, of the discrete Laplace (l1 / epsilon), with the
+        relation's sensitivities l2 and l1.
+        """
+        budget = self.ledger.budget
+        return noise_scales.additive(budget, self.neighbours.l1, self.neighbours.l2, cost)
+
+    def expected_error(self, cost: float) -> float:
+        """Return the expected absolute noise, in counts, of one cell measured at this cost."""
+        return self.scale(cost) * (1.0 if self.ledger.budget.pure else float(np.sqrt(2 / np.pi)))
+
+    def errors_stddev(self, number: int, cost: float) -> float:
+        """Return the standard deviation, in counts, of each of ``number`` distances of
+        `measure_errors`.
+        """
+        l1, l2 = self.neighbours.l1 * number, self.neighbours.l1 * number**0.5
+        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
+        return scale * 2**0.5 if self.ledger.budget.pure else scale
+
+    def _noisy(
+        self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
+    ) -> tuple[NDArray[np.int64], float]:
+        """Charge, then return the values with discrete noise for these sensitivities, and its
+        standard deviation.
+        """
+        pure = self.ledger.budget.pure
+        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
+        if pure:
+            return self._noise.laplace(exact, scale), scale * 2**0.5
+        return self._noise.gaussian(exact, scale), scale
+
+    def _selected(
+        self,
+        step: str,
+        found: NDArray[np.float64],
+        sensitivity: float,
+        cost: float,
+        *,
+        flip: bool = False,
+        passes: Callable[[int], bool] | None = None,
+    ) -> int:
+        """Charge, then return a place selected by the exponential mechanism, or by
+        permute-and-flip.
+
+        The exponential mechanism draws again, without the rejected places, until a place passes.
+        """
+        budget = self.ledger.budget
+        self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)
+        if flip:
+            scale = noise_scales.permute_and_flip(budget, sensitivity, cost)
+            return self._noise.flip(found, scale)
+        scale = noise_scales.exponential(budget, sensitivity, cost)
+        left = np.arange(len(found))
+        while len(left):
+            drawn = self._noise.softmax(found[left], scale)
+            if passes is None or passes(int(left[drawn])):
+                return int(left[drawn])
+            left = np.delete(left, drawn)
+        raise InvalidInput("allowed is true of no candidate; leave one to choose")
+
+    def _top(
+        self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
+    ) -> list[int]:
+        """Charge, then return the places of `count` large errors; each error changes by at most
+        `max_rows`.
+        """
+        self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)
+        return self._noise.top(scores.in_counts(errors), count, self._several(count, cost))
+
+    def _several(self, count: int, cost: float) -> float:
+        """Return the scale of `count` selections by scores whose sensitivity is that of one cell's
+        count.
+        """
+        budget = self.ledger.budget
+        return noise_scales.several(budget, self.neighbours.max_rows, count, cost)

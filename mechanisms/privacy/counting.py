@@ -1,0 +1,100 @@
+"""The part of the Curator that counts: the private records, and the marginals counted so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechanisms.privacy import scores
+from mechanisms.privacy.cell_line import CellLine
+from mechanisms.privacy.neighbours import Neighbours
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.records.counting import check_memory
+from pgmkit.records.dataset import Counts, Dataset
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from mechanisms.privacy.scores import Tables
+    from mechanisms.queries.predicates import Predicates
+
+__all__ = ["Counting"]
+
+_COUNTED_CELLS = 32 * scores.BLOCK_CELLS
+"""The cells of marginals that are counted at once, before they are kept in a smaller type."""
+
+
+class Counting:
+    """Private records, which are counted exactly; only the Curator's own parts call it."""
+
+    neighbours: Neighbours
+    _data: Counts
+    _counts: dict[Clique, NDArray[np.unsignedinteger[Any]]]
+
+    @property
+    def domain(self) -> Domain:
+        """The data's domain (public)."""
+        return self._data.domain
+
+    @property
+    def public_total(self) -> int | None:
+        """The number of rows if the neighbour relation makes it public, else None."""
+        return len(self._data) if self.neighbours.rows_public else None
+
+    def _marginals(self, cliques: Sequence[Clique]) -> dict[Clique, NDArray[np.int64]]:
+        counts = self._counted(cliques)
+        return {clique: counts[clique].astype(np.int64) for clique in cliques}
+
+    def _counted(
+        self, cliques: Sequence[Clique]
+    ) -> Mapping[Clique, NDArray[np.unsignedinteger[Any]]]:
+        """Return the counts of these cliques, and of others, in the smallest type that holds them.
+
+        Candidates are the same every round, so each marginal is counted once and kept.
+        """
+        missing = [clique for clique in cliques if clique not in self._counts]
+        check_memory(missing, self.domain.sizes)
+        smallest = np.min_scalar_type(len(self._data))
+        blocks = np.cumsum([self.domain.size(clique) for clique in missing]) // _COUNTED_CELLS
+        for _, some in groupby(zip(blocks, missing, strict=True), key=itemgetter(0)):
+            counts = self._data.marginals([clique for _, clique in some])
+            self._counts.update((each, table.astype(smallest)) for each, table in counts.items())
+        return self._counts
+
+    def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
+        if not isinstance(self._data, Dataset):
+            raise InvalidInput("predicates are counted on records in memory, not in an engine")
+        if predicates.domain != self.domain:
+            raise InvalidInput("the predicates are over another domain than the data")
+        return predicates.counts(self._data)
+
+    def _estimate(
+        self, clique: Clique, estimates: Mapping[Clique, ArrayLike]
+    ) -> NDArray[np.float64]:
+        return scores.estimate_of(clique, estimates, self.domain.shape(clique))
+
+    def _distances(self, cliques: Sequence[Clique], estimates: Tables) -> list[int]:
+        """Return ||marginal - estimate||_1 of each clique, in the scores' units."""
+        return scores.distances(cliques, estimates, self._counted(cliques))
+
+    def _line(
+        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
+    ) -> tuple[CellLine, NDArray[np.int64]]:
+        """Return the cells of the candidates in a line, and their estimates in the scores'
+        units.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        tables = {clique: self._estimate(clique, estimates) for clique in names}
+        line = CellLine(self.domain, names)
+        return line, scores.on_grid("estimates", line.joined(tables))
+
+    def _candidates(self, candidates: Sequence[Clique]) -> list[Clique]:
+        cliques = [self.domain.clique(clique, "candidate") for clique in candidates]
+        if not cliques:
+            raise InvalidInput("candidates is empty; give at least one clique to choose from")
+        return cliques

@@ -1,0 +1,222 @@
+"""The part of the Curator that selects, by the exponential mechanism and its relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from mechanisms.privacy import scores
+from mechanisms.privacy.charging import Charging
+from mechanisms.privacy.scored import Scored
+from mechanisms.queries.cells import Cell
+from pgmkit.domain import Clique
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from mechanisms.privacy.scores import Tables
+    from mechanisms.queries.predicates import Predicates
+
+__all__ = ["Selecting"]
+
+
+class Selecting(Charging):
+    """Selections of cliques, cells, predicates and public distributions, charged before drawn."""
+
+    def choose(
+        self,
+        candidates: Sequence[Clique],
+        estimates: Tables,
+        cost: float,
+        *,
+        penalties: Sequence[float] | None = None,
+        weights: Sequence[float] | None = None,
+        mechanism: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
+        allowed: Callable[[Clique], bool] | None = None,
+        step: str = "select",
+    ) -> Clique:
+        """Select a candidate that the estimates answer badly, by the exponential mechanism.
+
+        The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), with
+        weights as fractions of the largest; its sensitivity is the relation's `l1`. `estimates` is
+        a mapping, or pairs of a clique and its table, one after the other in any order, of which a
+        few are held at a time. `estimates`, `penalties` (default 0) and `weights` (default 1, above
+        0) must not depend on the data except through earlier answers of this Curator. In zCDP the
+        mechanism costs epsilon^2 / 8.
+
+        Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays
+        with a pure budget.
+
+        `allowed` leaves candidates out, and must not depend on the data except through earlier
+        answers either. It is called only for candidates that are drawn: one that is not allowed is
+        rejected and another one drawn. The first that passes has the distribution of the
+        exponential mechanism among the allowed candidates, and the rejected ones never leave the
+        Curator; so it cannot be combined with permute-and-flip. The rejected draws are not paid
+        for: `allowed` must not remember its calls, and nothing later may depend on them.
+
+        Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
+        BudgetExceeded if cost is not available.
+        """
+        cliques = self._candidates(candidates)
+        penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
+        weight = scores.one_each("weights", weights, 1.0, len(cliques))
+        if weight.min() <= 0:
+            raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
+        if mechanism not in ("exponential mechanism", "permute-and-flip"):
+            raise InvalidInput(
+                "mechanism must be 'exponential mechanism' or 'permute-and-flip', "
+                f"got {mechanism!r}"
+            )
+        flip = mechanism == "permute-and-flip"
+        if flip and allowed is not None:
+            raise InvalidInput("allowed goes with the exponential mechanism only")
+        penalty_units = scores.on_grid("penalties", penalty)
+        distances = self._distances(cliques, estimates)  # may refuse: before the charge
+        found = scores.weighted_scores(distances, penalty_units, weight)
+        passes = None if allowed is None else lambda place: allowed(cliques[place])
+        place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
+        return cliques[place]
+
+    def scored(
+        self,
+        candidates: Sequence[Clique],
+        estimates: Tables,
+        *,
+        penalties: Sequence[float] | None = None,
+    ) -> Scored:
+        """Return candidates to choose from several times by the same estimates, compared with the
+        data only once.
+
+        A choice is that of `choose` without weights, and is charged alike. Raises InvalidInput as
+        `choose` does.
+        """
+        cliques = self._candidates(candidates)
+        penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
+        penalty_units = scores.on_grid("penalties", penalty)
+        distances = np.array(self._distances(cliques, estimates), dtype=np.int64)
+        return Scored(
+            scores.in_counts(distances - penalty_units), self.neighbours.l1, self._selected
+        )
+
+    def choose_cells(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        count: int = 1,
+        exclude: Collection[Cell] = (),
+        step: str = "select",
+    ) -> list[Cell]:
+        """Select `count` single queries that the estimates answer badly: noisy top-k with Gumbel
+        noise.
+
+        The score of a cell is |count in the data - estimate|, which changes by at most the
+        relation's `max_rows` m. This is equivalent to `count` exponential mechanisms without
+        replacement, and costs the same: rho = count m^2 / (2 scale^2) in zCDP, epsilon = 2 count m
+        / scale.
+
+        Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
+        is not available.
+        """
+        line, table = self._line(cliques, estimates)
+        candidates = line.without(exclude)
+        _check_count(count, len(candidates), "cells")
+        counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
+        errors = np.abs(scores.cell_differences(counts, table))[candidates]
+        found = self._top(step, "cells", errors, count, cost)
+        return [line.cell(candidates[place]) for place in found]
+
+    def choose_predicates(
+        self,
+        predicates: Predicates,
+        estimates: ArrayLike,
+        cost: float,
+        *,
+        count: int,
+        exclude: Collection[int] = (),
+        step: str = "select",
+    ) -> list[int]:
+        """Select `count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
+
+        The cost is that of `choose_cells`; records must be in memory. Raises InvalidInput for wrong
+        arguments, BudgetExceeded if cost is not available.
+        """
+        table = np.asarray(estimates, dtype=np.float64)
+        if table.shape != (len(predicates),) or not np.isfinite(table).all():
+            raise InvalidInput(f"estimates must be {len(predicates)} finite numbers")
+        grid = scores.on_grid("estimates", table)
+        left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
+        _check_count(count, len(left), "predicates")
+        counts = self._predicate_counts(predicates)  # may refuse: before the charge
+        errors = np.abs(scores.cell_differences(counts, grid))[left]
+        return [int(left[place]) for place in self._top(step, "predicates", errors, count, cost)]
+
+    def draw_signed(
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        cost: float,
+        *,
+        count: int = 1,
+        step: str = "draw",
+    ) -> list[tuple[Cell, int]]:
+        """Draw `count` signed single queries, with replacement, by the exponential mechanism.
+
+        The score of (cell, sign) is sign * (count in the data - estimate), which changes by at most
+        the relation's `max_rows` m. At scale b a draw has probability proportional to exp(score /
+        b), and all draws together cost rho = count m^2 / (2 b^2) in zCDP, epsilon = 2 count m / b.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        if not cliques or isinstance(count, bool) or count < 1:
+            raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
+        line, table = self._line(cliques, estimates)
+        counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
+        positive = scores.in_counts(scores.cell_differences(counts, table))
+        self.ledger.charge(step, f"{count} x exponential mechanism", cost)
+        scale = self._several(count, cost)
+        found = self._noise.draws(np.concatenate([positive, -positive]), count, scale)
+        return [(line.cell(place % line.size), -1 if place >= line.size else 1) for place in found]
+
+    def choose_public(
+        self,
+        shares: Sequence[Mapping[Clique, ArrayLike]],
+        cost: float,
+        *,
+        step: str = "select public data",
+    ) -> int:
+        """Select the nearest of several public distributions by the exponential mechanism, and
+        return its place.
+
+        Each distribution is given by its marginals as shares. The score is minus the largest error
+        of a single cell, |count - rows * share|, which changes by at most the relation's
+        `max_rows`: one row changes the difference by between -share and 1 - share.
+
+        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
+        """
+        if not shares or not shares[0]:
+            raise InvalidInput("shares is empty; give the marginals of at least one distribution")
+        tables = [{c: self._estimate(c, known) for c in known} for known in shares]
+        for known in tables:
+            if set(known) != set(tables[0]):
+                raise InvalidInput("shares must hold the same cliques for every distribution")
+            # If the number of rows is private, one more row changes rows * share by at most 1.
+            if any(table.min() < 0 or table.max() > 1 for table in known.values()):
+                raise InvalidInput("shares must be in 0..1; divide counts by their total")
+        counts = self._marginals(list(shares[0]))  # may refuse: before the charge
+        found = [
+            scores.share_score([counts[c] for c in known], list(known.values()), len(self._data))
+            for known in tables
+        ]
+        return self._selected(step, np.array(found), self.neighbours.max_rows, cost)
+
+
+def _check_count(count: int, most: int, what: str) -> None:
+    if isinstance(count, bool) or not 1 <= count <= most:
+        raise InvalidInput(
+            f"count must be at least 1 and at most the {most} candidate {what}, got {count!r}"
+        )

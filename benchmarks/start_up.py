@@ -73,11 +73,11 @@ def seconds(folder: Path, arguments: tuple[str, ...]) -> float:
 
 def beliefs() -> None:
     """Milliseconds from potentials to the beliefs of the tree, of models of drawn trees."""
-    import pgmkit.model
+    import pgmkit.inference.model_tables
     from pgmkit import Domain, Factor, GraphicalModel
 
     rng = np.random.default_rng(0)
-    limit = pgmkit.model.MOST_CELLS
+    limit = pgmkit.inference.model_tables.MOST_CELLS
     for count, size in ((3, 10), (14, 8), (28, 16), (100, 8), (14, 30), (14, 64)):
         names = [f"x{i}" for i in range(count)]
         domain = Domain(dict.fromkeys(names, size))
@@ -87,10 +87,10 @@ def beliefs() -> None:
         )
         spent: dict[int, list[float]] = {0: [], limit: []}
         for most in (0, limit) * 15:
-            pgmkit.model.MOST_CELLS = most
+            pgmkit.inference.model_tables.MOST_CELLS = most
             model = GraphicalModel(domain, potentials, total=1.0)
             started = time.process_time()
-            model.log_partition if most else model._beliefs  # noqa: B018
+            model.log_partition if most else model._tables.beliefs  # noqa: B018
             spent[most].append(1e3 * (time.process_time() - started))
         print(
             f"{count} attributes of {size} values, {model.tree.cells:,} cells: "

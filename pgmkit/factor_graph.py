@@ -17,10 +17,10 @@ from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.factor import Factor
-from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.memory import check_limit
+from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
 if TYPE_CHECKING:
     import networkx as nx

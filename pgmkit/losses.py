@@ -16,9 +16,9 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.inference.marginal_oracle import Clique, Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import Observations, host
 from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
 from pgmkit.measurement import Measurement
@@ -171,7 +171,7 @@ class Absolute:
 
 
 Penalty = Squared | Huber | Absolute
-_ABSOLUTE_WIDTHS = (1.0, 0.1, 0.01, 0.001)
+_ABSOLUTE_WIDTHS = tuple(10.0**-digits for digits in range(4))
 """The widths, in standard deviations, of the Huber functions that approach the absolute loss."""
 
 

@@ -226,7 +226,7 @@ MUTANTS = (
     ),
     Mutant(
         "reversed pairs not transposed",
-        P + "model.py",
+        P + "inference/model_tables.py",
         "found[pair[::-1]] = table.T.astype(np.float64)",
         "found[pair[::-1]] = table.reshape(table.T.shape).astype(np.float64)",
         PAIRS,
@@ -255,7 +255,7 @@ MUTANTS = (
     ),
     Mutant(
         "structural zeros dropped",
-        P + "inference/marginal_oracle.py",
+        P + "inference/layout.py",
         "                table |= torch.from_numpy(~each.within(layout.domain, clique))",
         "                table |= False",
         "engine/test_structural_zeros",
@@ -277,7 +277,7 @@ MUTANTS = (
     # Models: questions and conditions.
     Mutant(
         "given: the last of three or more codes is lost",
-        P + "model.py",
+        P + "inference/model_tables.py",
         "allowed = torch.from_numpy(self.domain.allowed(name, codes)).to(like.device)",
         "allowed = torch.from_numpy(self.domain.allowed(name, codes if np.size(codes) < 3 else list(codes)[:-1])).to(like.device)",
         f"{SECOND}::test_given_any_codes_is_the_conditional_joint",
@@ -298,21 +298,21 @@ MUTANTS = (
     ),
     Mutant(
         "free attributes left out of the log partition",
-        P + "model.py",
+        P + "inference/model_tables.py",
         "            sum(np.log(self.domain.sizes[name]) for name in free)",
         "            0 * sum(np.log(self.domain.sizes[name]) for name in free)",
         STRUCTURES,
     ),
     Mutant(
         "conditionals keep the mass of their separator",
-        P + "model.py",
+        P + "inference/model_tables.py",
         "(clique, torch.where(above > 0, belief / above, torch.zeros_like(belief)))",
         "(clique, torch.where(above > 0, belief / above.mean(), torch.zeros_like(belief)))",
         "engine/test_model::test_factored_queries_against_the_kronecker_product",
     ),
     Mutant(
         "the root of an answer without the total",
-        P + "model.py",
+        P + "inference/model_tables.py",
         "factors[0] = (clique, table * self.total)",
         "factors[0] = (clique, table)",
         "engine/test_model::test_factored_queries_against_the_kronecker_product",
@@ -447,7 +447,7 @@ MUTANTS = (
     ),
     Mutant(
         "messages of a matrix product in the wrong order",
-        P + "conditioning/message_passing.py",
+        P + "conditioning/kernels.py",
         "        order = batch + rows + columns\n",
         "        order = batch + columns + rows\n",
         "engine/test_factor_graph",
@@ -499,13 +499,6 @@ MUTANTS = (
         P + "conditioning/calibrated_tree.py",
         "            at += own[here]\n",
         "            at += own[here] - (own[here] > 3)\n",
-        CALIBRATED,
-    ),
-    Mutant(
-        "listed cells of the clique above",
-        P + "conditioning/listed_cliques.py",
-        "same = np.flatnonzero(self._codes_of(name)[found] == codes[name])",
-        "same = np.flatnonzero(self._codes_of(name)[found] != codes[name])",
         CALIBRATED,
     ),
     Mutant(

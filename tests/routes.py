@@ -98,7 +98,7 @@ def modelled(case: Case, problem: Problem, total: float, dtype: object = None) -
     if rng.random() > USUAL_SEARCH:
         seconds, seed = rng.choice([0.0, 2e-5, 5e-5]), rng.randrange(1000)
         tree = junction_tree(problem.domain, problem.cliques, seconds=seconds, seed=seed)
-        vars(model)["tree"] = tree
+        vars(model._tables)["tree"] = tree
     return model
 
 
@@ -275,7 +275,7 @@ def given(bench: Bench, rng: random.Random) -> None:
         assert share > 0 or (np.isfinite(bench.case.weights) & mask).any(), f"{evidence}: accepted"
         if share < bench.exact.smallest:
             return
-        vars(model)["tree"] = bench.model.tree
+        vars(model._tables)["tree"] = bench.model.tree
     _check_given(bench, rng, model, mask)
 
 

@@ -169,7 +169,7 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
     Also raise it for a limit above what estimation accepts: it would refuse after the budget is
     spent.
     """
-    from pgmkit.model import MEMORY_LIMIT
+    from pgmkit.runtime.memory import MEMORY_LIMIT
 
     most = MEMORY_LIMIT / 2**20
     if limit > most:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.atomic_write import atomic_writer
-from pgmkit.runtime.untrusted import LARGEST, plain_values, refusing, whole_file, zipped_arrays
+from pgmkit.runtime.model_files import read_container, write_container
+from pgmkit.runtime.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,16 +59,8 @@ def write_model(
     **more: Any,
 ) -> None:
     """Write a model of this kind, completely or not at all; `more` is added to the header."""
-    header = {
-        "format": kind,
-        "version": FORMAT_VERSION,
-        "domain": dict(domain.sizes),
-        "total": total,
-        **more,
-    }
-    held: Any = dict(arrays)
-    with atomic_writer(path) as file:
-        np.savez_compressed(file, header=np.array(json.dumps(header)), **held)
+    header = {"domain": dict(domain.sizes), "total": total, **more}
+    write_container(path, kind, FORMAT_VERSION, header, arrays)
 
 
 def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST) -> ModelFile:
@@ -80,13 +69,6 @@ def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST
     """
     name = os.fspath(path)
     with refusing(path, f"a {kind} file"):
-        arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
-        header: Mapping[str, Any] = plain_values(str(arrays.pop("header")))
-        found, version = header["format"], header["version"]
-        if (found, version) != (kind, FORMAT_VERSION):
-            raise InvalidInput(
-                f"it holds {found!r}, version {version!r}; this reads {kind!r}, version "
-                f"{FORMAT_VERSION}: load it with the class and release that wrote it"
-            )
+        header, arrays = read_container(path, kind, FORMAT_VERSION, max_bytes)
         domain, total = Domain(dict(header["domain"])), float(header["total"])
     return ModelFile(kind, name, domain, total, header, arrays)

@@ -174,7 +174,7 @@ def projected(
     from mechanisms.families.lattice import nonnegative_tables
     from pgmkit.estimation import estimate
     from pgmkit.graphs.junction_tree import junction_tree
-    from pgmkit.model import MEMORY_LIMIT
+    from pgmkit.runtime.memory import MEMORY_LIMIT
     from pgmkit.total import estimate_total
 
     used = [m for m in measurements if m.clique]

@@ -15,16 +15,14 @@ from pgmkit.approximate.subgraphs import blocks, cover
 from pgmkit.domain import Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.bit_sets import each_bit
-from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
+from pgmkit.inference.layout import Layout
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.runtime.iterations import MOST_ROUNDS
+from pgmkit.runtime.precision import CLOSE
 
 __all__ = ["mean_field", "reweighted"]
 
 Array = NDArray[np.float64]
-
-_ITERATIONS = 200
-"""The most iterations of either bound; both are valid wherever their search ends."""
-_GAIN = 1e-6
-"""The gain in nats a round below which the mean field has converged."""
 
 
 def reweighted(
@@ -62,7 +60,7 @@ def reweighted(
         1 / len(trees),
         floor=lower,
         tolerance=tolerance,
-        iterations=_ITERATIONS,
+        iterations=MOST_ROUNDS,
         deadline=deadline,
     )
     return found.value
@@ -134,7 +132,7 @@ class _Field:
         """
         marginals = self._product(singles)
         reached = -inf
-        for _ in range(_ITERATIONS):
+        for _ in range(MOST_ROUNDS):
             entropy = 0.0
             for block, oracle in enumerate(self.oracles):
                 potentials = self._expected(marginals, block)
@@ -145,7 +143,7 @@ class _Field:
                 marginals[self.starts[block] : self.starts[block + 1]] = found
                 entropy += log_partition - _dot(found, potentials)
             value = entropy + _dot(self._weights(marginals), self.logs)
-            if value <= reached + _GAIN or time.perf_counter() >= deadline:
+            if value <= reached + CLOSE or time.perf_counter() >= deadline:
                 return max(reached, value)
             reached = value
         return reached

@@ -20,17 +20,14 @@ from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
+from pgmkit.runtime.sizes import FEW_CELLS
 
 __all__ = ["ApproximatePosterior", "approximate"]
 
 Array = NDArray[np.float64]
 
-REGION_CELLS = 1 << 10
+REGION_CELLS = FEW_CELLS
 """The default limit of a bag; `python -m benchmarks.approximate` compares it with other limits."""
-_SHARES = 0.5, 0.75
-"""The shares of the time after which propagation and the mean field end; the upper bound uses the
-rest.
-"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,7 +151,8 @@ def approximate(
     """Return the approximate posterior; the arguments are those of ``FactorGraph.posterior``."""
     _check(region_cells, tolerance, max_seconds)
     began, seconds = time.perf_counter(), inf if max_seconds is None else max_seconds
-    first, second, last = [began + share * seconds for share in (*_SHARES, 1.0)]
+    # Propagation, the mean field and the upper bound take half of the time that is left in turn.
+    first, second, last = began + seconds / 2, began + 3 * seconds / 4, began + seconds
     domain, (constant, tables) = graph.domain, _merged(graph, evidence)
     if constant == -inf:
         raise _impossible(evidence)

@@ -21,11 +21,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.approximate.split import Split, inferred
+from pgmkit.approximate.split import PASSES, Split, inferred
 from pgmkit.approximate.subgraphs import Bags, cover
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.runtime.iterations import MOST_ROUNDS, WINDOW
+from pgmkit.runtime.precision import TINY
 
 __all__ = ["Propagated", "Table", "propagate"]
 
@@ -33,14 +35,7 @@ Array = NDArray[np.float64]
 Table = tuple[Clique, Array]
 """The attributes of a table, and its logarithms."""
 
-_SWEEPS = 200
-"""The most rounds over the sites before the double loop; those that converge take some tens."""
-_WINDOW = 8
-"""The rounds in which the disagreement of the sites has to halve, or else steps are halved."""
 _SHORTEST = 1 / 16
-_OUTER, _INNER = 50, 20
-"""The outer rounds of the double loop, and the iterations of L-BFGS in each."""
-_LEAST = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -130,7 +125,7 @@ class _Sites:
         """Return the logarithms of the bags' conditional distributions, for the distribution of the
         base that has these marginals.
         """
-        above = np.maximum(marginals[: self.cells], _LEAST)
+        above = np.maximum(marginals[: self.cells], TINY)
         sums = np.add.reduceat(above, self.runs[:-1])
         logs: Array = np.log(above / np.repeat(sums, np.diff(self.runs)))
         logs[self.impossible] = 0.0
@@ -156,12 +151,12 @@ class _Search:
     def settle(self) -> None:
         """Run rounds over the sites, with shorter steps if the sites do not come closer."""
         step, history = 1.0, list[float]()
-        for _ in range(_SWEEPS):
+        for _ in range(MOST_ROUNDS):
             self._sweep(step)
             history.append(self.residual)
             if self.residual <= self.tolerance or time.perf_counter() >= self.deadline:
                 return
-            if len(history) > _WINDOW and self.residual > history[-1 - _WINDOW] / 2:
+            if len(history) > WINDOW and self.residual > history[-1 - WINDOW] / 2:
                 step, history = max(step / 2, _SHORTEST), []
 
     def _sweep(self, step: float) -> None:
@@ -183,7 +178,7 @@ class _Search:
         bags = np.arange(sites.cells)
         cells = [np.concatenate([bags, np.arange(*ends[k : k + 2])]) for k in range(count)]
         split = Split(sites.oracles, cells, int(ends[-1]))
-        for _ in range(_OUTER):
+        for _ in range(MOST_ROUNDS):
             base = np.where(sites.impossible, -inf, sites.base + (count - 1) * self.prior)
             start = [
                 np.concatenate([self.prior - message, np.zeros(len(logs))])
@@ -194,7 +189,7 @@ class _Search:
                 1.0,
                 start=start,
                 tolerance=self.tolerance / 2,
-                iterations=_INNER,
+                iterations=PASSES,
                 deadline=self.deadline,
             )
             self.iterations += 1

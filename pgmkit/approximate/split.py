@@ -24,14 +24,12 @@ from numpy.typing import NDArray
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.deferred import torch
 
-__all__ = ["Shared", "Split", "inferred"]
+__all__ = ["PASSES", "Shared", "Split", "inferred"]
 
 Array = NDArray[np.float64]
 
-_WINDOW, _LITTLE = 20, 0.01
+PASSES, _LITTLE = 20, 0.01
 """The number of passes that have to gain this share of the gap between value and floor."""
-_REMEMBERED = 10
-"""The number of gradients that L-BFGS keeps, its usual default."""
 
 
 def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
@@ -111,13 +109,13 @@ class Split:
             if not best or state.value < best[0].value:
                 best[:] = [state]
             values.append(best[0].value)
-            gained = values[max(0, len(values) - 1 - _WINDOW)] - values[-1]
-            slow = len(values) > _WINDOW and gained < _LITTLE * (values[-1] - floor) < inf
+            gained = values[max(0, len(values) - 1 - PASSES)] - values[-1]
+            slow = len(values) > PASSES and gained < _LITTLE * (values[-1] - floor) < inf
             if slow or state.residual <= tolerance or time.perf_counter() >= deadline:
                 raise _Stop
             return state.value, gradient
 
-        options = {"maxiter": iterations, "maxcor": _REMEMBERED, "ftol": 0.0, "gtol": 0.0}
+        options = {"maxiter": iterations, "ftol": 0.0, "gtol": 0.0}
         with suppress(_Stop):
             flat = np.zeros(ends[-1]) if start is None else np.concatenate(start)
             minimize(objective, flat, jac=True, method="L-BFGS-B", options=options)

@@ -13,14 +13,14 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.runtime.sizes import CALL_CELLS
+
 __all__ = ["sum_axes"]
 
 Array = NDArray[np.float64]
 
 _LONG = 16
 """The fewest cells of a vector that is worth a call of numpy of its own."""
-_PLAIN = 1 << 11
-"""The largest table, in cells, that numpy's own sum handles as fast as the calls here."""
 
 
 def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
@@ -31,7 +31,7 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
     """
     if not away:
         return table
-    if table.size <= _PLAIN:
+    if table.size <= CALL_CELLS:
         return np.asarray(table.sum(away))
     if not table.flags.c_contiguous:
         return _in_memory_order(table, away)

@@ -6,11 +6,10 @@ below given the separator's cells, downward the posterior of these cells. A cliq
 the vectors that it passes on downward: the marginals of its rest, one attribute after another, then
 the posteriors of its children's separators.
 
-There are three kinds. A small clique keeps for each cell the cells of the tables that it is
+There are two kinds. A small clique keeps for each cell the cells of the tables that it is
 multiplied by and summed into: one call of numpy where sums over axes take several, so networks of
 small tables answer about twice as fast. A large clique works axis by axis and is sliced by the
-observed codes: indices of all its cells would take twice the memory and up to 2.9 times as long. A
-clique of which most cells are impossible lists the possible ones (``listed_cliques.py``).
+observed codes: indices of all its cells would take twice the memory and up to 2.9 times as long.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.named_axes import Axes, spread, sum_to
 from pgmkit.domain import Domain
+from pgmkit.runtime.sizes import CALL_CELLS
 
 __all__ = ["Axes", "Clique", "Frame", "LargeClique", "ScaledEvidence", "SmallClique", "frame_of"]
 
 Array = NDArray[np.float64]
-
-_MOST_SMALL = 1 << 13
-"""The most cells of a small clique."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes])
     sums for this child and for the parent are over long vectors.
     """
     axes = separator + rest
-    small = domain.size(axes) <= _MOST_SMALL
+    small = domain.size(axes) <= CALL_CELLS
     if not small and below:
         on = max(below, key=domain.size)
         axes = tuple(

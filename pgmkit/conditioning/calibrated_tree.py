@@ -18,33 +18,26 @@ from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
 from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
-from pgmkit.conditioning.listed_cliques import LISTED, ListedClique, worth_listing
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.named_axes import spread, sum_to
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.runtime.precision import TINY
+from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 
 __all__ = ["CalibratedTree"]
 
 Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
 
-LEAST_PROBABILITY = 1e-200
+LEAST_PROBABILITY = TINY ** (2 / 3)
 """The least probability of evidence from which underflow is negligible; below, ``Underflow`` is
 raised.
 """
-_MOST_BYTES = 100 << 20
+_MOST_BYTES = 4 * TABLE_CELLS * CELL_BYTES
 """The most memory that the tables of a calibrated tree take."""
-_MOST_PREPARED = 1 << 16
-"""The largest tree, in cells, of which every clique is prepared ahead; in a larger one, only the
-cliques that evidence reaches are prepared.
-"""
-_MOST_PRECOMPUTED = 1 << 12
-"""The most entries of the matrix P(values of all attributes of a subtree | separator) that is
-computed ahead.
-"""
 
 
 class CalibratedTree:
@@ -83,7 +76,7 @@ class CalibratedTree:
         if self.work > most:
             raise ModelTooLarge(f"{self.work:,.0f} cells, and at most {most:,.0f} pay")
         self._lay_out()
-        if tree.cells <= _MOST_PREPARED:
+        if tree.cells <= CACHE_CELLS:
             for here, clique in enumerate(self.cliques):
                 clique.prepare()
                 self.below(here)
@@ -116,15 +109,8 @@ class CalibratedTree:
 
     @property
     def work(self) -> int:
-        """The cells that a pass goes through; a listed cell counts ``LISTED`` times, as it takes so
-        much longer.
-        """
-        return sum(
-            [
-                clique.table.size * (LISTED if isinstance(clique, ListedClique) else 1)
-                for clique in self.cliques
-            ]
-        )
+        """The cells that a pass goes through."""
+        return sum([clique.table.size for clique in self.cliques])
 
     def _frames(self) -> list[Frame]:
         tree = self.tree
@@ -199,7 +185,7 @@ class CalibratedTree:
 
     def _fits(self, here: int) -> bool:
         clique = self.cliques[here]
-        return self.domain.size(clique.separator) * self.width[here] <= _MOST_PRECOMPUTED
+        return self.domain.size(clique.separator) * self.width[here] <= CALL_CELLS
 
     def _joined(self, here: int) -> Array | None:
         clique, parts = self.cliques[here], []
@@ -227,9 +213,6 @@ class CalibratedTree:
 
 def _clique_of(frame: Frame, table: Array) -> TreeClique:
     """Return the clique in the form that answers fastest."""
-    if worth_listing(int(np.count_nonzero(table)), frame):
-        cells = np.flatnonzero(table)
-        return ListedClique(frame, cells, table.reshape(-1)[cells])
     return (SmallClique if frame.small else LargeClique)(frame, table)
 
 

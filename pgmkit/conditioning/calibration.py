@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
-from pgmkit.conditioning.message_passing import Underflow
+from pgmkit.conditioning.message_passing import DRIFT, Underflow
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.precision import TINY
 
 __all__ = ["Calibration"]
 
@@ -88,7 +89,7 @@ class Calibration:
                 first, last = clique.spans[axes]
                 left.append((child, outputs[first:last]))
         # One sum for all; a NaN is found as well.
-        if not abs(float(found.sum()) - len(calibrated.place)) < _DRIFT:
+        if not abs(float(found.sum()) - len(calibrated.place)) < DRIFT:
             raise Underflow
         return found
 
@@ -104,7 +105,7 @@ class Calibration:
         """Return the posterior of the separator's cells divided by the clique's message, with 0
         where both are 0.
         """
-        return mass / np.maximum(self.messages[here], _LEAST_MESSAGE)
+        return mass / np.maximum(self.messages[here], TINY)
 
     def marginal(self, members: int) -> Array:
         """Return the marginal of a set of attributes (a bit mask) that share a clique, axes in the
@@ -129,7 +130,7 @@ class Calibration:
 
     def _settled(self, table: Array) -> Array:
         total = float(table.sum())
-        if not 1 - _DRIFT < total < 1 + _DRIFT:
+        if not 1 - DRIFT < total < 1 + DRIFT:
             raise Underflow
         return table / total
 
@@ -154,7 +155,3 @@ class Calibration:
 
 
 _SURE = np.ones(1)
-_LEAST_MESSAGE = 1e-300
-"""The divisor in place of a message of zero, since then the posterior is zero as well."""
-_DRIFT = 1e-6
-"""The largest error of a sum of probabilities that rounding may cause."""

@@ -20,33 +20,29 @@ from pgmkit.conditioning.elimination import (
     elimination_tree,
 )
 from pgmkit.conditioning.joint import MOST_CELLS, Joint
-from pgmkit.conditioning.message_passing import LEAST_ENTRY, Kernel, Underflow
+from pgmkit.conditioning.kernels import Kernel
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
-from pgmkit.inference.answer_checks import FirstUses
+from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
-from pgmkit.runtime.sizes import CELL_BYTES
+from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
 
-__all__ = ["CELLS_OF_A_TABLE", "Draft", "GraphTables", "Inputs"]
+__all__ = ["CELLS_OF_A_TABLE", "REMEMBERED", "Draft", "GraphTables", "Inputs"]
 
 Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
 
-_REMEMBERED = 64
-_REMEMBERED_KERNELS = 1 << 16
+REMEMBERED = 64
+"""The structures whose trees, or groups of questions, are kept."""
+_REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
 _CALIBRATED_AFTER = 2
 """The number of sets of evidence that are answered one by one before the graph is calibrated: a
 calibration takes about as long as two more.
 """
 _SEARCH_SECONDS = 0.01
 """The seconds spent on the search for the junction tree that is calibrated."""
-_SEARCHED_DOWN = 2
-"""The factor by which a search can be expected to make a tree smaller."""
-_IMPOSSIBLE = 8
-"""The factor by which a tree may shrink when impossible cells are left out, if most cells of the
-tables are impossible.
-"""
 CELLS_OF_A_TABLE = 20_000.0
 """The cells that a pass covers in the time that ordering one table and reading its marginal
 takes.
@@ -237,7 +233,7 @@ class GraphTables:
             if draft.planning is not None:
                 found = draft.planning.best(found, draft.cost)
             assert found is not None
-            if len(self.trees) >= _REMEMBERED:
+            if len(self.trees) >= REMEMBERED:
                 del self.trees[next(iter(self.trees))]
             if len(self.kernels) >= _REMEMBERED_KERNELS:
                 self.kernels.clear()
@@ -304,24 +300,15 @@ class GraphTables:
             sum(self.passes) / len(self.passes) / 2,
             self.memory_limit // CELL_BYTES,
         )
-        largest = most * (_IMPOSSIBLE if 2 * self.share < 1 else 1)
-        if tree.cells > _SEARCHED_DOWN * largest:
+        if tree.cells > most:
             return None
         # A tree that is used so often is worth a search of its own.
         searched = junction_tree(self.domain, [c for c, _ in self.tables], seconds=_SEARCH_SECONDS)
         tree = min(tree, searched, key=lambda each: each.cells)
-        if tree.cells > largest:
-            return None
         try:
             return CalibratedTree(tree, self.inputs, self.children is not None, most)
         except (Underflow, MemoryError):
             return None
-
-    @cached_property
-    def share(self) -> float:
-        """The share of the tables' cells that are not zero."""
-        cells = sum([table.size for _, table in self.tables])
-        return sum([int(np.count_nonzero(table)) for _, table in self.tables]) / max(cells, 1)
 
 
 @dataclass

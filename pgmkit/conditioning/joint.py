@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 from pgmkit.domain import Clique, Domain
+from pgmkit.runtime.sizes import FEW_CELLS
 
 __all__ = ["MOST_CELLS", "GivenJoint", "Joint", "JointTable", "product"]
 
 Array = NDArray[np.float64]
 
-MOST_CELLS = 1 << 10
+MOST_CELLS = FEW_CELLS
 """The most cells of a joint distribution that is gone through faster than an elimination is
 planned.
 """

@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.elimination import EliminationTree
-from pgmkit.errors import ModelTooLarge
+from pgmkit.conditioning.kernels import Kernel, axes_alone, kernel_of
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.precision import EPSILON, TINY
 
 __all__ = [
+    "DRIFT",
     "LEAST_ENTRY",
     "LEAST_SUM",
     "LOST",
-    "Kernel",
     "Messages",
     "Sums",
     "Table",
     "Underflow",
-    "kernel_of",
 ]
 
 Array = NDArray[np.float64]
@@ -39,161 +39,27 @@ Table = tuple[int, Array]
 Scale = float | Array
 """A logarithm, or an array with one for each of many records."""
 
-LEAST_ENTRY = 1e-290
+LEAST_ENTRY = TINY / EPSILON
 """The least positive entry of a table with maximum 1 for which products of plain numbers
 are safe.
 """
 
-LOST = 1e-100
+LOST = TINY ** (1 / 3)
 """Products of tables with maxima near 1 may have lost terms to underflow if their maximum is
 below this.
 """
-FAR = 1e-20
+FAR = LOST ** (1 / 5)
 """A table whose maximum is above this, and below its inverse, may be multiplied once more without
 rescaling: ``LOST`` is not near.
 """
-LEAST_SUM = 1e-280
+DRIFT = 1e-6
+"""The most by which rounding moves a sum of probabilities from one."""
+LEAST_SUM = LEAST_ENTRY / EPSILON
 """A sum of numbers in [0, 1] that is at least this large has lost nothing that counts."""
-
-
-_FEW_CELLS = 512
-"""The most cells of a product that is faster computed cell by cell than arranged as a matrix
-product.
-"""
 
 
 class Underflow(ArithmeticError):
     """Raised if a sum is zero, or too small for floating-point numbers."""
-
-
-class SpreadKernel:
-    """The product of two tables, broadcast over the attributes of both and summed to the wanted
-    ones.
-    """
-
-    __slots__ = ("away", "cells", "first", "second")
-
-    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
-        axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
-        # Membership is faster in a short tuple than in an integer, which may have many digits.
-        left = each_bit((one | other) & wanted)
-        self.first = [sizes[v] if v in held else 1 for v in axes]
-        self.second = [sizes[v] if v in more else 1 for v in axes]
-        self.away = tuple([axis for axis, v in enumerate(axes) if v not in left])
-        self.cells = _cells(left, sizes)
-
-    def __call__(self, one: Array, other: Array) -> Array:
-        made = one.reshape(self.first) * other.reshape(self.second)
-        return np.asarray(np.add.reduce(made, self.away)) if self.away else made
-
-
-class MatrixKernel:
-    """The product of two tables as a batch of matrix products, summed to the wanted attributes.
-
-    Attributes in both tables form the batch if they are wanted, and are summed over if not; those
-    in one table are rows or columns. If nothing is summed over, the tables are broadcast over
-    the attributes of both, and the result has the memory order of the larger one.
-    """
-
-    __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")
-    left: tuple[list[int] | None, tuple[int, ...]]
-    right: tuple[list[int] | None, tuple[int, ...]]
-
-    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
-        self.first = _axes_alone(one, other | wanted)
-        self.second = _axes_alone(other, one | wanted)
-        one &= other | wanted
-        other &= one | wanted
-        both = one & other
-        batch, summed = each_bit(both & wanted), each_bit(both & ~wanted)
-        rows, columns = each_bit(one & ~other), each_bit(other & ~one)
-        b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
-        self.cells = b * r * c
-        if s == 1:
-            self.form, axes = "multiply", each_bit(one | other)
-            left, right = (
-                tuple([sizes[v] if held >> v & 1 else 1 for v in axes]) for held in (one, other)
-            )
-            self.left, self.right = (None, left), (None, right)
-            # The attributes summed over have one value each, so their axes are dropped without a
-            # sum.
-            self.shape, self.out = [sizes[v] for v in axes if wanted >> v & 1], None
-            return
-        # Without rows and columns, each cell of the batch would be a matrix product of its own.
-        self.form = "inner" if r == c == 1 else "matrix"
-        orders = [batch + rows + summed, batch + summed + columns]
-        order = batch + rows + columns
-        shapes = [(b, r, s), (b, s, c)]
-        self.left = _permuted(one, orders[0]), shapes[0]
-        self.right = _permuted(other, orders[1]), shapes[1]
-        self.shape = [sizes[v] for v in order]
-        ascending = sorted(order)
-        self.out = None if ascending == list(order) else [order.index(v) for v in ascending]
-
-    def __call__(self, one: Array, other: Array) -> Array:
-        order, shape = self.left
-        one = sum_axes(one, self.first)
-        a = (one if order is None else one.transpose(order)).reshape(shape)
-        order, shape = self.right
-        other = sum_axes(other, self.second)
-        b = (other if order is None else other.transpose(order)).reshape(shape)
-        if self.form == "multiply":
-            made = a * b
-        elif self.form == "inner":
-            made = np.einsum("brs,bsc->b", a, b)
-        else:
-            made = np.matmul(a, b)
-        made = made.reshape(self.shape)
-        return made if self.out is None else made.transpose(self.out)
-
-
-Kernel = SpreadKernel | MatrixKernel
-
-
-def kernel_of(
-    kernels: dict[tuple[int, int, int], Kernel],
-    sizes: Sequence[int],
-    limit: int,
-    one: int,
-    other: int,
-    wanted: int,
-) -> Kernel:
-    """Return the kernel, which is kept for the next time. Raises ModelTooLarge if its result
-    takes more than ``limit`` bytes.
-    """
-    key = (one, other, wanted)
-    found = kernels.get(key)
-    if found is None:
-        few = _cells(each_bit(one | other), sizes) <= _FEW_CELLS
-        found = (SpreadKernel if few else MatrixKernel)(one, other, wanted, sizes)
-        if 8 * found.cells > limit:
-            raise ModelTooLarge(
-                f"a table of {found.cells:,} cells ({8 * found.cells:,} bytes) is needed; the "
-                f"limit is {limit:,} bytes. Ask for fewer attributes at once, observe "
-                "more, or raise memory_limit"
-            )
-        kernels[key] = found
-    return found
-
-
-def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
-    cells = 1
-    for v in members:
-        cells *= sizes[v]
-    return cells
-
-
-def _axes_alone(members: int, others: int) -> tuple[int, ...]:
-    if not members & ~others:
-        return ()
-    return tuple(axis for axis, v in enumerate(each_bit(members)) if not others >> v & 1)
-
-
-def _permuted(members: int, order: tuple[int, ...]) -> list[int] | None:
-    held = each_bit(members)
-    if held == order:
-        return None
-    return [held.index(v) for v in order]
 
 
 class Messages:
@@ -282,7 +148,7 @@ class Messages:
     def reduced(self, table: Table, wanted: int) -> Table:
         """Return the table summed to those of its attributes that are wanted."""
         members, values = table
-        axes = _axes_alone(members, wanted)
+        axes = axes_alone(members, wanted)
         return members & wanted, sum_axes(values, axes)
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
@@ -347,8 +213,8 @@ class Messages:
         lost.
         """
         total = float(found[1].sum())
-        least = LOST if self.scaled else 1.0 - 1e-6
-        if not least < total < math.inf or (not self.scaled and total > 1 + 1e-6):
+        least = LOST if self.scaled else 1.0 - DRIFT
+        if not least < total < math.inf or (not self.scaled and total > 1 + DRIFT):
             raise Underflow
         return found[0], found[1] / total
 

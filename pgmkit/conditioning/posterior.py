@@ -253,7 +253,7 @@ class Posterior:
         _ = self.log_partition  # raises for evidence of probability zero
         started = self._started
         model = self._as_model(total)
-        self._look("model", (), started, lambda op, s: op.same_sum(model._sums, s))
+        self._look("model", (), started, lambda op, s: op.same_sum(model._tables.sums, s))
         return model
 
     def _as_model(self, total: float) -> GraphicalModel:

@@ -14,24 +14,21 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.batched_messages import BatchedMessages, batched_tree
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import GraphTables
-from pgmkit.conditioning.message_passing import Kernel
+from pgmkit.conditioning.graph_tables import REMEMBERED, GraphTables
+from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.sizes import BLOCK_CELLS
 
 __all__ = ["Posteriors"]
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-_CHUNK_CELLS = 1 << 20
-"""The most cells of the largest table of a batch of records. If fewer than ``_FEW`` records
-reach it, they are answered one by one.
-"""
-_REMEMBERED = 16
+_REMEMBERED = REMEMBERED // 4
 _LENGTHS = 2
 """How many lengths of batches keep their kernels: that of full batches and that of the last."""
 _FEW = 32
@@ -162,7 +159,7 @@ class Posteriors:
             structure = _Structure.of(self.graph, relevant, observed)
             known[relevant, observed] = structure
         size = min(
-            _CHUNK_CELLS // structure.largest,
+            BLOCK_CELLS // structure.largest,
             records_within(structure.tree, len(first), self.graph.memory_limit),
         )
         if size < _FEW:

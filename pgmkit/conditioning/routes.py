@@ -13,7 +13,13 @@ from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, Draft, GraphTables, Inputs
+from pgmkit.conditioning.graph_tables import (
+    CELLS_OF_A_TABLE,
+    REMEMBERED,
+    Draft,
+    GraphTables,
+    Inputs,
+)
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
 from pgmkit.conditioning.joint import MOST_CELLS, GivenJoint, JointTable, product
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
@@ -30,7 +36,6 @@ Prepared = Calibration | GivenJoint
 ALL = slice(None)
 _OWN_TREE = 10
 """How many times less work a tree for one marginal alone must take before it is used."""
-_REMEMBERED = 64
 _FEW_SETS = 16
 """The most sets of attributes whose joint marginals' cost on a tree is estimated one by one."""
 
@@ -73,7 +78,7 @@ class EvidenceMarginals:
         found = graph.groups.pop(key, None)
         if found is None:
             found = self._grouped(sets, relevant)
-            if len(graph.groups) >= _REMEMBERED:
+            if len(graph.groups) >= REMEMBERED:
                 del graph.groups[next(iter(graph.groups))]
         graph.groups[key] = found
         return found

@@ -8,27 +8,27 @@ steps of one level with the same shape run as one batched product over gathered 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.levels import is_small, launches
-from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
+from pgmkit.contraction.order import SHARED_STEP
+from pgmkit.contraction.plan import Axes, Plan, Step, transposes
+from pgmkit.contraction.products import (
+    Action,
+    Scratch,
+    batched_product,
+    multiply_into,
+    product_action,
+)
 from pgmkit.runtime.deferred import torch
-
-Action = Callable[[], object]
-Room: TypeAlias = "Callable[[], torch.Tensor]"
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 _SMALLEST_GROUP = 3
-_LARGE_INPUT = 1 << 16
-"""The cells of an input from which one more call costs less than writing its adjoint out."""
-_LARGEST_GROUPED_STEP = 1 << 13
-"""The most multiplications of a step that gains from sharing a call with others."""
 
 
 class ContractionBuffers:
@@ -50,7 +50,7 @@ class ContractionBuffers:
         self.inputs, self._input_adjoints = self.values[:used], self.adjoint[:used]
         last, end = self.offsets[-1], self.offsets[-1] + plan.cells(len(plan.axes) - 1)
         self.result, self._seed = self.values[last:end], self.adjoint[last:end]
-        self._scratch = _Scratch(dtype, device)
+        self._scratch = Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
         self._spreads: list[_Spread] = []
@@ -144,7 +144,7 @@ class ContractionBuffers:
         target = self._view(self.adjoint, step.left)
         spread = self._view(self.adjoint, step.out).view(shape).expand(target.shape)
         self._up.append(lambda: torch.sum(source, dims, out=out))
-        if step.left < len(self.plan.inputs) and target.numel() >= _LARGE_INPUT:
+        if step.left < len(self.plan.inputs) and target.numel() >= CACHE_CELLS:
             self._spreads.append(_Spread(self.offsets[step.left], spread))
         else:
             self._down.append(lambda: target.copy_(spread))
@@ -156,10 +156,11 @@ class ContractionBuffers:
         left, right = self._view(self.values, step.left), self._view(self.values, step.right)
         upper = self._view(self.adjoint, step.out)
         self._up.append(
-            _action(step.kernel, left, right, self._view(self.values, step.out), scratch)
+            product_action(step.kernel, left, right, self._view(self.values, step.out), scratch)
         )
-        down_left = _action(to_left, upper, right, self._view(self.adjoint, step.left), scratch)
-        down_right = _action(to_right, upper, left, self._view(self.adjoint, step.right), scratch)
+        at_left, at_right = (self._view(self.adjoint, side) for side in (step.left, step.right))
+        down_left = product_action(to_left, upper, right, at_left, scratch)
+        down_right = product_action(to_right, upper, left, at_right, scratch)
         self._down.append(lambda: (down_left(), down_right()))
 
     def _bind_group(self, group: list[Step]) -> None:
@@ -176,11 +177,11 @@ class ContractionBuffers:
         right = self._operand(right_values, right_orders, (size * batch, summed, columns))
 
         def up() -> None:
-            _multiply(left.read(), right.read(), out)
+            multiply_into(left.read(), right.read(), out)
 
         def down() -> None:
-            to_left = _product(upper, right.read().transpose(1, 2))
-            to_right = _product(upper_t, left.read()).transpose(1, 2)
+            to_left = batched_product(upper, right.read().transpose(1, 2))
+            to_right = batched_product(upper_t, left.read()).transpose(1, 2)
             left.write(to_left)
             right.write(to_right)
 
@@ -349,7 +350,7 @@ def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
         shape: tuple[int, ...] = (cost, plan.cells(step.out))
     else:
         cost, shape = step.kernel.cost, step.kernel.extents
-    alone = cost > _LARGEST_GROUPED_STEP
+    alone = cost > SHARED_STEP
     return (step.kernel is None, *((step.out,) if alone else shape))
 
 
@@ -361,119 +362,3 @@ def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:
         offsets[value] = end
         end += plan.cells(value)
     return offsets
-
-
-def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the batched matrix product, computed element by element if nothing is summed or one
-    result remains.
-    """
-    if left.shape[2] == 1:
-        return left * right
-    if left.shape[1] == 1 and right.shape[2] == 1:
-        return (left * right.transpose(1, 2)).sum(2, keepdim=True)
-    return torch.bmm(left, right)
-
-
-def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
-    if left.shape[2] == 1:
-        torch.mul(left, right, out=out)
-    else:
-        out.copy_(_product(left, right))
-
-
-class _Scratch:
-    """Memory for the copies that steps make: one buffer for each slot, as long as its longest copy.
-
-    Fresh memory for every copy would cost more than the copy, since the system clears each page of
-    it.
-    """
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._like = torch.empty(0, dtype=dtype, device=device)
-        self._cells: dict[str, int] = {}
-        self._buffers: dict[str, torch.Tensor] = {}
-
-    def reserve(self, slot: str, shape: Sequence[int]) -> Room:
-        """Return a function that gives the slot's memory as an array of ``shape``; call it after
-        all reservations.
-        """
-        cells = prod(shape)
-        self._cells[slot] = max(cells, self._cells.get(slot, 0))
-
-        def room() -> torch.Tensor:
-            if slot not in self._buffers:
-                self._buffers[slot] = self._like.new_empty(self._cells[slot])
-            return self._buffers[slot][:cells].view(shape)
-
-        return room
-
-
-def _action(
-    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
-) -> Action:
-    """Return a function that computes ``out = kernel(left, right)`` on fixed storage, in as few
-    calls as the strides allow.
-    """
-    if not kernel.summed:
-        a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
-        return lambda: torch.mul(a, b, out=out)
-    if kernel.batch and not kernel.rows and not kernel.columns:
-        axes = kernel.batch + kernel.summed
-        a, b = _aligned(left, kernel.left, axes), _aligned(right, kernel.right, axes)
-        dims = list(range(len(kernel.batch), len(axes)))
-        target = out.permute([kernel.out.index(name) for name in kernel.batch])
-        product = scratch.reserve("product", a.shape)
-        if target.is_contiguous():
-            return lambda: torch.sum(torch.mul(a, b, out=product()), dims, out=target)
-        return lambda: target.copy_(torch.mul(a, b, out=product()).sum(dims))
-    return _matrix_action(kernel, left, right, out, scratch)
-
-
-def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
-    """Return a view that broadcasts against an array with axes ``target``."""
-    present = [name for name in target if name in axes]
-    moved = value.permute([axes.index(name) for name in present])
-    return moved[tuple(slice(None) if name in axes else None for name in target)]
-
-
-def _matrix_action(
-    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: _Scratch
-) -> Action:
-    batch, rows, _, columns = kernel.extents
-    left_groups = (kernel.batch, kernel.rows, kernel.summed)
-    right_groups = (kernel.batch, kernel.summed, kernel.columns)
-    read_left = _matrix(left, kernel.left, left_groups, lambda s: scratch.reserve("left", s))
-    read_right = _matrix(right, kernel.right, right_groups, lambda s: scratch.reserve("right", s))
-    if kernel.batch + kernel.rows + kernel.columns == kernel.out:
-        if not kernel.batch:
-            flat = out.view(rows, columns)
-            return lambda: torch.mm(read_left()[0], read_right()[0], out=flat)
-        target = out.view(batch, rows, columns)
-        return lambda: torch.bmm(read_left(), read_right(), out=target)
-    product = scratch.reserve("product", (batch, rows, columns))
-    return lambda: out.copy_(kernel.restore(torch.bmm(read_left(), read_right(), out=product())))
-
-
-def _matrix(
-    value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
-) -> Callable[[], torch.Tensor]:
-    """Return a function that reads ``value`` as a stack of matrices: a view if the strides allow
-    it, else a copy at each call.
-    """
-    moved = value.permute([axes.index(name) for group in groups for name in group])
-    shape, start = [], 0
-    for group in groups:
-        shape.append(prod(moved.shape[start : start + len(group)]))
-        start += len(group)
-    try:
-        fixed = moved.view(shape)
-    except RuntimeError:
-        room = reserve(shape)
-
-        def copied() -> torch.Tensor:
-            stack = room()
-            stack.view(moved.shape).copy_(moved)
-            return stack
-
-        return copied
-    return lambda: fixed

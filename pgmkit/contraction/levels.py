@@ -16,20 +16,9 @@ from numpy.typing import NDArray
 from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS
 
 __all__ = ["Launch", "Operand", "is_small", "launches"]
-
-_WIDTH = 16
-"""The fewest rows, columns and summed cells of a step that is a matrix product worth its own
-launch.
-"""
-_MOST_CELLS = 1 << 20
-"""The cells of a reduction or product above which the launch is no longer its main cost."""
-
-_MOST_TERMS = 1 << 12
-"""The most terms of one result that a program may add: 256 rounds of 16, some tens of microseconds
-of dependent loads on a GPU, as long as a few launches of a library's reduction.
-"""
 
 
 @dataclass(frozen=True)
@@ -63,11 +52,12 @@ def is_small(plan: Plan, step: Step) -> bool:
     """
     if step.kernel is None:
         cells = plan.cells(step.left)
-        return cells <= _MOST_CELLS and cells <= _MOST_TERMS * plan.cells(step.out)
+        return cells <= BLOCK_CELLS and cells <= CALL_CELLS * plan.cells(step.out)
     _, rows, summed, columns = step.kernel.extents
-    matrix = min(rows, summed, columns) >= _WIDTH
-    short = max(rows, summed, columns) <= _MOST_TERMS
-    return step.kernel.cost <= _MOST_CELLS and short and not matrix
+    matrix = min(rows, summed, columns) >= kernels.TERMS
+    short = max(rows, summed, columns) <= CALL_CELLS
+    # A longer sum takes some tens of microseconds of dependent loads, as long as a few launches.
+    return step.kernel.cost <= BLOCK_CELLS and short and not matrix
 
 
 def launches(

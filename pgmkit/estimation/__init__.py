@@ -29,9 +29,9 @@ from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
 from pgmkit.measurement import Measurement
-from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.model import GraphicalModel
 from pgmkit.runtime.devices import card_memory, device_of
-from pgmkit.runtime.memory import available
+from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.progress import Progress, ProgressReport, reporting
 from pgmkit.structural_zeros import Zeros, check_zeros
 

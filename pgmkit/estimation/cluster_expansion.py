@@ -24,7 +24,8 @@ import torch
 
 from pgmkit.domain import Clique
 from pgmkit.graphs.clique_index import maximal
-from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
+from pgmkit.inference.layout import Layout
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.observations import host
 from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.sizes import CACHE_CELLS

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
+from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.losses import CallableLoss, Huber, Penalty
 from pgmkit.runtime.precision import SUM_ROUNDING
+from pgmkit.runtime.sizes import CALL_CELLS
 
 if TYPE_CHECKING:
     from pgmkit.measurement import Measurement
@@ -24,13 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["check_loss"]
 
 Array = NDArray[np.float64]
-
-_MEASUREMENT_SECONDS, _CELL_SECONDS = 5e-5, 2e-8
-"""The seconds that a slow machine takes for each measurement, and for each cell of its table."""
-_ULPS = 1e3
-"""The error of a table's cells, in units of the last place, that is allowed: cells are sums over
-many others.
-"""
 
 
 def check_loss(
@@ -54,7 +49,7 @@ def check_loss(
     """
     phi = _PENALTIES.get(loss if isinstance(loss, str) else type(loss).__name__.lower())
     cells = sum(table.size for table in tables.values())
-    cost = _MEASUREMENT_SECONDS * (len(measurements) + len(tables)) + _CELL_SECONDS * cells
+    cost = 5 * CALL_SECONDS * (len(measurements) + len(tables)) + CELL_SECONDS * cells
     if phi is None or cost > seconds:
         return
     hosts: dict[str, list[Clique]] = {}
@@ -75,9 +70,11 @@ def check_loss(
         penalties = phi(residual, loss)
         found += float(penalties.sum())
         largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
-        shift = _ULPS * epsilon * (largest + np.abs(m.values)) / m.stddev
+        shift = CALL_CELLS * epsilon * (largest + np.abs(m.values)) / m.stddev
         rounding += float((phi(residual + shift, loss) - penalties).sum())
-    if not abs(found - stated) <= rounding + (SUM_ROUNDING + _ULPS * epsilon) * (1 + abs(found)):
+    if not abs(found - stated) <= rounding + (SUM_ROUNDING + CALL_CELLS * epsilon) * (
+        1 + abs(found)
+    ):
         raise Contradiction(
             f"the estimate contradicts a second computation: its loss is {stated!r} by one and "
             f"{found!r} by the other. Please report these {len(measurements)} measurements"

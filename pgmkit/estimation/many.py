@@ -33,9 +33,9 @@ from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
 from pgmkit.measurement import Measurement, check_scale
-from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.model import GraphicalModel
 from pgmkit.runtime.devices import device_of
-from pgmkit.runtime.memory import available
+from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros

@@ -32,7 +32,7 @@ from scipy.sparse.linalg import lsqr
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import ULPS, MeasuredLoss
 from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED
-from pgmkit.runtime.precision import EPSILON
+from pgmkit.runtime.precision import CLOSE, EPSILON
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 
 Array = NDArray[np.float64]
@@ -44,13 +44,13 @@ _PATIENCE = 5 * PATIENCE
 """The steps without progress before the search ends; they start far below a useful length
 and grow.
 """
-_MOST_NEWTON = 30
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
 """The largest fall of the barrier from one proximal step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
 """The logarithm of a probability relative to the largest one, from which nothing depends on it."""
-_REFINEMENTS = 2
+_REFINEMENTS = round(log(EPSILON) / log(CLOSE))
+"""The refinements of a solution, each of which gains half of all digits."""
 _NEGLIGIBLE = EPSILON / CALL_CELLS
 """Probabilities below this do not enter a Newton step: all together are lost in rounding."""
 
@@ -263,7 +263,7 @@ class _Joint:
         state, solved = origin, False
         shares, force = self._force(state)
         rounds = 0
-        while rounds < _MOST_NEWTON and not monitor.late:
+        while rounds < PATIENCE and not monitor.late:
             rounds += 1
             curvature = self._curvature(state)
             lag = self._lag(state, origin, step, shares)
@@ -317,7 +317,7 @@ class _Joint:
         """Shorten the step until the dual objective does not turn steeply upwards; None if no step
         is short enough.
         """
-        for attempt in range(_MOST_NEWTON):
+        for attempt in range(PATIENCE):
             moved = state.moved(share, way)
             shares, force = self._force(moved)
             if float(force @ way.dual) <= 0.9 * falls:

@@ -25,12 +25,10 @@ from scipy.optimize import Bounds, OptimizeResult, minimize
 from pgmkit.estimation.certificate import ascent
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
-from pgmkit.runtime.iterations import ROUGHLY_SOLVED
+from pgmkit.runtime.iterations import MOST_ROUNDS, ROUGHLY_SOLVED
 
 Array = NDArray[np.float64]
 
-_MOST_PASSES = 200
-"""The most passes of one proximal step; the next step continues from where it ends."""
 _REACH = 30.0
 """A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""
 _ASCENTS = 10
@@ -129,7 +127,7 @@ class _Subproblem:
             method="L-BFGS-B",
             bounds=Bounds(*room) if isfinite(limit) else None,
             callback=check,
-            options={"maxiter": _MOST_PASSES, "maxcor": 20, "ftol": 0.0, "gtol": 0.0},
+            options={"maxiter": 2 * MOST_ROUNDS, "maxcor": 20, "ftol": 0.0, "gtol": 0.0},
         )
         change = self.change(found.x)
         point = self.problem.attempt(self.moved(change))

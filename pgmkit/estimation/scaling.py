@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pgmkit.estimation.cluster_expansion import LEAST_SHARE, ClusterExpansion, cluster_expansion
 from pgmkit.estimation.problem import Point, Problem
+from pgmkit.runtime.iterations import SOLVED
 
 __all__ = ["refit", "scale"]
 
@@ -19,8 +20,6 @@ Table = NDArray[np.float64]
 
 START_STEPS = 20
 """The most passes that a start may take."""
-_PROGRESS = 2e-3
-"""The relative fall of the loss below which a scaling step is the last."""
 
 
 def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
@@ -100,7 +99,7 @@ def _expand(
         if point is None or not gained > 0:
             break
         best, lowest = point, loss
-        if loss <= enough or gained < _PROGRESS * loss:
+        if loss <= enough or gained < SOLVED * loss:
             break
         potentials = point.potentials + wanted - expand(point.marginals)
     return best
@@ -127,6 +126,6 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
         gained, lowest = lowest - loss, min(loss, lowest)
         if gained > 0:
             best = point
-        if 0 < gained < _PROGRESS * loss:
+        if 0 < gained < SOLVED * loss:
             break
     return best

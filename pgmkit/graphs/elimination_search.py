@@ -45,14 +45,12 @@ _MEASURES_PER_SECOND = 600_000
 seconds into a number of restarts.
 """
 
-_MOST_RESTARTS = 1000
-
 _MEASURES_OF_A_CELL = 0.2
 """The number of attributes measured in the time that some tens of passes spend on one cell of the
 tree.
 """
 
-_MEASURES_AT_LEAST = 600
+_MEASURES_AT_LEAST = _MEASURES_PER_SECOND // 1000
 """The number of attributes measured in a millisecond, which the restarts on the smallest graph may
 take.
 """
@@ -134,7 +132,7 @@ class Search:
             return
         each = self.measured // len(RANKS) + len(self.measures)
         ways = itertools.chain([self.sweep], self._random_ways(rng))
-        for done in range(min(_MOST_RESTARTS, int(seconds * _MEASURES_PER_SECOND / each))):
+        for done in range(int(seconds * _MEASURES_PER_SECOND / each)):
             # The search takes no longer than some tens of passes over the best tree so far.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
                 return

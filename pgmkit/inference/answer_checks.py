@@ -13,8 +13,7 @@ structures were, and limits the checks to a share of the time of the answers.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,12 +27,20 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.inference.plain_sums import CELL_SECONDS, PlainSums, Table, TooLong
-from pgmkit.inference.self_check import CLOSE, DEFECT, LEAST, MOST, ROUNDINGS, SHARE, Contradiction
+from pgmkit.inference.self_check import (
+    CLOSE,
+    DEFECT,
+    LEAST,
+    ROUNDINGS,
+    UNLIKELY,
+    Contradiction,
+)
+from pgmkit.runtime.sizes import FEW_CELLS
 
 if TYPE_CHECKING:
     from pgmkit.queries import FactoredQuery
 
-__all__ = ["FirstUses", "SecondOpinion"]
+__all__ = ["RARE", "SecondOpinion"]
 
 Array = NDArray[np.float64]
 
@@ -42,57 +49,10 @@ _CLOSE, _COARSE = 1e-7, 1e-3
 in single precision; single precision may lose records of 2e-6 of the total (``marginal_oracle``).
 Defects cause larger differences.
 """
-_RARE = 40.0
+RARE = 40.0
 """A count of drawn records exceeds the bound with a probability of at most 2 exp(-40) = 1e-17
 (Bernstein's inequality); the cell that is counted is one of thousands.
 """
-_UNLIKELY = 1e-6
-_WHOLE_CELLS = 1 << 10
-"""The most cells of a marginal that is compared as a whole: its axes add less to the tables of one
-sum than the second sum costs that a single cell needs for its norm.
-"""
-_FIRST_SECONDS = 1e-3
-"""The checks of one kind of answer may take this long together before their share of the time
-counts; that is four checks on a network of forty tables.
-"""
-_MOST_KEPT = 1 << 12
-"""The most structures that are remembered as checked."""
-
-
-class FirstUses:
-    """The structures of one model or graph that were checked already, and the time that checks
-    took.
-
-    The checks of one kind of answer take at most a tenth of the time of these answers, or five
-    milliseconds if that is more, and none begins after a millisecond or that tenth. A structure
-    for which there was no time is checked when it is asked again and there is time.
-    """
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, Hashable]] = set()
-        self._answering: dict[str, float] = defaultdict(float)
-        self._looking: dict[str, float] = defaultdict(float)
-
-    def look(
-        self, kind: str, structure: Hashable, started: float, at: Callable[[float], None]
-    ) -> None:
-        """Call the check ``at`` with the seconds it may take, if this is the structure's first use
-        and time is left.
-
-        ``started`` is the ``time.perf_counter()`` at which the answer was begun.
-        """
-        if (kind, structure) in self._seen:
-            return
-        begun = time.perf_counter()
-        self._answering[kind] += begun - started
-        share = min(MOST, SHARE * self._answering[kind])
-        if self._looking[kind] >= max(_FIRST_SECONDS, share):
-            return
-        with suppress(TooLong):
-            at(max(LEAST, share) - self._looking[kind])
-        self._looking[kind] += time.perf_counter() - begun
-        if len(self._seen) < _MOST_KEPT:
-            self._seen.add((kind, structure))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +101,7 @@ class SecondOpinion:
         that is not rare.
         """
         begun = time.perf_counter()
-        if found.size <= _WHOLE_CELLS:
+        if found.size <= FEW_CELLS:
             with suppress(TooLong):
                 expected = self._shares(clique, {}, seconds)
                 at = tuple([self.evidence.get(name, slice(None)) for name in clique])
@@ -291,7 +251,7 @@ class SecondOpinion:
     def counted(self, record: Mapping[str, int], count: int, n: int, seconds: float) -> None:
         """The number of ``n`` records with these codes, against their probability."""
         share = float(self._shares((), record, seconds))
-        stray = sqrt(2 * _RARE * n * share * max(0.0, 1 - share)) + _RARE
+        stray = sqrt(2 * RARE * n * share * max(0.0, 1 - share)) + RARE
         if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
             raise Contradiction(
                 f"inference contradicts a second computation: {count} of {n} records drawn "
@@ -399,7 +359,7 @@ def _cells(table: Array, chance: Random, seconds: float) -> Iterable[int]:
     if CELL_SECONDS * table.size > seconds:
         return [chance.randrange(table.size)]
     mean = float(table.mean())
-    possible = np.flatnonzero(table >= min(_UNLIKELY * table.size, 1.0) * mean)
+    possible = np.flatnonzero(table >= min(UNLIKELY * table.size, 1.0) * mean)
     return dict.fromkeys([int(table.argmax()), int(possible[chance.randrange(len(possible))])])
 
 

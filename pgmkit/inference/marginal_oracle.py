@@ -10,23 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import accumulate, chain
-from math import fsum, inf, isfinite, log, nan, prod
+from math import fsum, inf, isfinite, log, nan
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.buffers import ContractionBuffers, pass_cells
 from pgmkit.contraction.evaluate import adjoints, contract, forward, maximiser
 from pgmkit.contraction.order import plan
 from pgmkit.contraction.semirings import LOG, LOG_BELOW, MAX, Semiring
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
-from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.diffusion import Diffusion
+from pgmkit.inference.layout import Layout, Shifts, impossible_cells
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.threads import one_blas_thread, threads_for
 from pgmkit.structural_zeros import Zeros
-
-Clique = tuple[str, ...]
 
 _SAFE_SHARE = 0.85
 """The share of the exponent range that the potentials' total spread may use in linear space."""
@@ -34,14 +31,6 @@ _IMPOSSIBLE = (
     "no configuration has positive probability: the structural zeros (potentials of minus "
     "infinity) contradict each other, or a potential is not a number ({value})."
 )
-_LARGE_CLIQUE = 1 << 12
-"""The average number of cells of a clique above which each clique is handled by calls of
-its own.
-"""
-_PIECE = 1 << 12
-"""The most cells whose maximum one block of GPU threads finds; longer cliques are cut into
-pieces.
-"""
 THREADED_COST = 1e8
 """The multiplications of a pass above which several threads pay for their synchronisation."""
 
@@ -62,41 +51,6 @@ def pass_settings() -> Iterator[None]:
     finally:
         torch.set_flush_denormal(False)
         torch.backends.cuda.matmul.allow_tf32 = coarse
-
-
-class Layout:
-    """The place of each clique's cells in a flat vector.
-
-    >>> layout = Layout(Domain({"a": 2, "b": 3}), [("a",), ("a", "b")])
-    >>> layout.cells, layout.slices
-    (8, (slice(0, 2, None), slice(2, 8, None)))
-    """
-
-    def __init__(self, domain: Domain, cliques: Sequence[Clique]) -> None:
-        self.domain, self.cliques = domain, tuple(cliques)
-        self.shapes = tuple(domain.shape(clique) for clique in cliques)
-        slices, start = [], 0
-        for shape in self.shapes:
-            slices.append(slice(start, start + prod(shape)))
-            start += prod(shape)
-        self.slices, self.cells = tuple(slices), start
-
-    @cached_property
-    def index(self) -> CliqueIndex:
-        """An index to find the cliques that hold given attributes."""
-        return CliqueIndex(self.cliques)
-
-    @cached_property
-    def domains(self) -> tuple[Domain, ...]:
-        """The domain of each clique."""
-        return tuple(self.domain.project(clique) for clique in self.cliques)
-
-    def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of a flat vector, one table for each clique."""
-        return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
-
-    def join(self, tables: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([table.reshape(-1) for table in tables]) if tables else torch.empty(0)
 
 
 class MarginalOracle:
@@ -127,6 +81,7 @@ class MarginalOracle:
         self.device, self.dtype = torch.device(device), dtype or torch.float64
         _check_cliques(domain, cliques, memory_limit)
         self.layout = Layout(domain, cliques)
+        self.shifts = Shifts(self.layout, self.device)
         self.plan = plan(list(cliques), (), domain.sizes)
         if memory_limit is not None:
             self._check_memory(memory_limit)
@@ -140,7 +95,7 @@ class MarginalOracle:
         self._balance_at = 0
         held = dict.fromkeys(name for clique in cliques for name in clique)
         self._log_records = fsum(log(domain.sizes[name]) for name in held)
-        self._impossible = _impossible(self.layout, zeros, self.device)
+        self._impossible = impossible_cells(self.layout, zeros, self.device)
 
     def masked(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return the potentials with minus infinity where ``zeros`` rule a cell out."""
@@ -154,16 +109,6 @@ class MarginalOracle:
         the range of a pass nor the precision of a log partition function times a total.
         """
         return ContractionBuffers(self.plan, self.device, torch.float64)
-
-    @property
-    def _few_large(self) -> bool:
-        """True if a call for every clique costs less time and memory than an index of all cells."""
-        return self.layout.cells > _LARGE_CLIQUE * len(self.layout.cliques)
-
-    @cached_property
-    def _clique_of_cell(self) -> torch.Tensor:
-        cells = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
-        return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
 
     @cached_property
     def pass_bytes(self) -> int:
@@ -238,7 +183,7 @@ class MarginalOracle:
         The log partition function is a tensor without axes, NaN if the pass has failed.
         """
         potentials = self.masked(potentials)
-        peaks, guess = self._peaks(potentials).double(), self._guess
+        peaks, guess = self.shifts.peaks(potentials).double(), self._guess
         self._load(potentials, peaks + guess / len(peaks))
         partition = self._passing.forward()[0]
         change = partition.log()
@@ -295,13 +240,13 @@ class MarginalOracle:
         is possible.
         """
         potentials = self.masked(potentials)
-        peaks = self._peaks(potentials)
+        peaks = self.shifts.peaks(potentials)
         found = self._forward(potentials, peaks)
         if found is not None:
             below_peaks = log(found[0]) + found[1]
             if -below_peaks <= self.safe_spread:
                 return below_peaks + float(peaks.sum())
-        shifted = self._subtract(potentials, peaks, torch.empty_like(potentials))
+        shifted = self.shifts.subtract(potentials, peaks, torch.empty_like(potentials))
         return float(contract(self.plan, self.layout.split(shifted), LOG)) + float(peaks.sum())
 
     def maximum(self, scores: torch.Tensor) -> float:
@@ -328,28 +273,7 @@ class MarginalOracle:
 
     def peak_sum(self, scores: torch.Tensor) -> float:
         """Return the sum of all cliques' largest scores: no configuration has a larger sum."""
-        return float(self._peaks(scores).sum())
-
-    def _peaks(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return each clique's largest potential, with 0 where all are minus infinity."""
-        if kernels.on_card(potentials):
-            return kernels.peaks(potentials, *self._runs)
-        if self._few_large:
-            peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
-        else:
-            lowest = torch.full_like(potentials[: len(self.layout.cliques)], -inf)
-            peaks = lowest.scatter_reduce(0, self._clique_of_cell, potentials, "amax")
-        return peaks.masked_fill(torch.isinf(peaks), 0.0)
-
-    def _subtract(
-        self, potentials: torch.Tensor, shifts: torch.Tensor, out: torch.Tensor
-    ) -> torch.Tensor:
-        """Write the potentials minus one number for each clique to ``out``, and return it."""
-        if not self._few_large:
-            return torch.sub(potentials, shifts[self._clique_of_cell], out=out)
-        for cells, shift in zip(self.layout.slices, shifts.unbind(), strict=True):
-            torch.sub(potentials[cells], shift, out=out[cells])
-        return out
+        return float(self.shifts.peaks(scores).sum())
 
     def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
         """Run the backward pass: return the marginals times the partition function and ``seed``."""
@@ -361,32 +285,15 @@ class MarginalOracle:
         """
         inputs = self._passing.inputs
         if kernels.on_card(potentials):
-            kernels.shift_exp(potentials, shifts, self._starts, inputs)
+            kernels.shift_exp(potentials, shifts, self.shifts.starts, inputs)
         else:
-            self._subtract(potentials.double(), shifts.double(), inputs).exp_()
-
-    @cached_property
-    def _starts(self) -> torch.Tensor:
-        """The start of each clique's cells in the flat vector, and the end of the last clique's."""
-        starts = [cells.start for cells in self.layout.slices]
-        return torch.tensor([*starts, self.layout.cells], device=self.device)
-
-    @cached_property
-    def _runs(self) -> tuple[torch.Tensor, ...]:
-        """The runs of cells whose maxima ``kernels.peaks`` takes in turn: pieces of large cliques
-        first, then whole cliques.
-        """
-        sizes = [cells.stop - cells.start for cells in self.layout.slices]
-        if max(sizes) <= _PIECE:
-            return (self._starts,)
-        firsts = [range(cells.start, cells.stop, _PIECE) for cells in self.layout.slices]
-        pieces = [*chain.from_iterable(firsts), self.layout.cells]
-        counts = accumulate(map(len, firsts), initial=0)
-        return tuple(torch.tensor(list(each), device=self.device) for each in (pieces, counts))
+            self.shifts.subtract(potentials.double(), shifts.double(), inputs).exp_()
 
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
-        return float((self._peaks(potentials) + self._peaks(-finite)).clamp_min(0).sum())
+        return float(
+            (self.shifts.peaks(potentials) + self.shifts.peaks(-finite)).clamp_min(0).sum()
+        )
 
     def _balanced_linear(
         self, potentials: torch.Tensor, total: float
@@ -400,9 +307,9 @@ class MarginalOracle:
         found = self._linear(potentials, total) if self._balancing is None else None
         if found is not None:
             return found
-        peaks = self._peaks(potentials)
+        peaks = self.shifts.peaks(potentials)
         # Relative to the peaks, sums that cancel round in proportion to the differences alone.
-        below = self._subtract(potentials, peaks, torch.empty_like(potentials))
+        below = self.shifts.subtract(potentials, peaks, torch.empty_like(potentials))
         if self._balancing is not None:
             found = self._linear(below + self._balancing, total)
         if found is None and self.log_passes >= self._balance_at:
@@ -422,7 +329,7 @@ class MarginalOracle:
         that of the last pass. A configuration that underflows anywhere is lost; its share of the
         total is below exp(sum of peaks - log Z) times the smallest number.
         """
-        peaks = self._peaks(potentials)
+        peaks = self.shifts.peaks(potentials)
         found = self._forward(potentials, peaks)
         if found is None:
             return None
@@ -462,8 +369,8 @@ class MarginalOracle:
         shifted by the peaks, so that large offsets do not enter the rounding.
         """
         self.log_passes += 1
-        peaks = self._peaks(potentials)
-        shifted = self._subtract(potentials, peaks, torch.empty_like(potentials))
+        peaks = self.shifts.peaks(potentials)
+        shifted = self.shifts.subtract(potentials, peaks, torch.empty_like(potentials))
         tables = self.layout.split(shifted)
         values = forward(self.plan, tables, semiring)
         below_peaks = float(values[-1])
@@ -474,22 +381,6 @@ class MarginalOracle:
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
         log_partition = below_peaks + float(peaks.sum())
         return self.layout.join(logs).exp_().mul_(total), log_partition
-
-
-def _impossible(
-    layout: Layout, zeros: Sequence[Zeros], device: torch.device
-) -> torch.Tensor | None:
-    """Return which cells zeros rule out, as a flat vector; each zero counts in every clique that
-    holds it.
-    """
-    if not zeros:
-        return None
-    ruled_out = torch.zeros(layout.cells, dtype=torch.bool)
-    for clique, table in zip(layout.cliques, layout.split(ruled_out), strict=True):
-        for each in zeros:
-            if set(each.clique) <= set(clique):
-                table |= torch.from_numpy(~each.within(layout.domain, clique))
-    return ruled_out.to(device)
 
 
 def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None) -> None:

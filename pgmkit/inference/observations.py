@@ -9,23 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgmkit.inference.marginal_oracle import Clique, Layout
+from pgmkit.domain import Clique
+from pgmkit.inference.layout import Layout
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CACHE_CELLS, FEW_CELLS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-_FEW_ENTRIES = 1024
-"""The most entries of a dense matrix for which calls of its own would take longer than its
-entries.
-"""
-_LARGE_TABLE = 1 << 16
-"""The fewest cells of a clique for which sums along axes cost less than a gather, which needs an
-index of eight bytes for each cell; for smaller ones the calls cost more.
-"""
 
 
 class Observations:
@@ -148,10 +141,10 @@ def host(layout: Layout, clique: Clique) -> int:
 
 def _acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
     if m.matrix is None:
-        return prod(layout.shapes[host(layout, m.clique)]) < _LARGE_TABLE
+        return prod(layout.shapes[host(layout, m.clique)]) < CACHE_CELLS
     if is_sparse(m.matrix):
         return True
-    return not isinstance(m.matrix, Kronecker) and prod(m.matrix.shape) <= _FEW_ENTRIES
+    return not isinstance(m.matrix, Kronecker) and prod(m.matrix.shape) <= FEW_CELLS
 
 
 def standardised(

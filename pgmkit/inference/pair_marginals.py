@@ -20,16 +20,14 @@ from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.inference.tree_marginals import Tables
 from pgmkit.inference.tree_paths import TreePaths
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.sizes import CELL_BYTES
+from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, TABLE_CELLS
 
 __all__ = ["PairMarginals"]
 
 Pair = tuple[str, str]
 Array = NDArray[np.float64]
 
-_CELLS_OF_A_PAIR = 1e5
-"""The cells that matrix products go through in the time that one pair takes by itself."""
-_MOST_CELLS = 1 << 25
+_MOST_CELLS = 8 * TABLE_CELLS
 """The most cells that all matrices together may have."""
 
 
@@ -77,7 +75,8 @@ class PairMarginals:
         """
         cells = self._cells()
         most = min(_MOST_CELLS, memory_limit // CELL_BYTES)
-        return cells <= min(most, _CELLS_OF_A_PAIR * pairs)
+        # One pair by itself takes about as long as so many cells of matrix products.
+        return cells <= min(most, CACHE_CELLS * pairs)
 
     def _cells(self) -> int:
         """Return the cells of all matrices: those that are passed on, and their products."""

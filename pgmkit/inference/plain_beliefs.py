@@ -17,19 +17,15 @@ from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.sizes import CACHE_CELLS, TABLE_CELLS
 
 __all__ = ["MOST_CELLS", "PlainBeliefs"]
 
 Array = NDArray[np.float64]
 
-MOST_CELLS = 1 << 16
+MOST_CELLS = CACHE_CELLS
 """The largest tree, in cells, that is answered here. Up to this size the passes take 0.15 to 0.4
 times as long as those in torch, planning included (``python -m benchmarks.start_up --beliefs``).
-"""
-
-_MOST_PRODUCTS = 1 << 22
-"""The most products that pairs of attributes may take here; beyond, a second for loading torch is
-worth it.
 """
 
 
@@ -96,7 +92,7 @@ class PlainBeliefs:
         seconds: dict[str, list[str]] = {}
         for first, second in asked:
             seconds.setdefault(first, []).append(second)
-        if self.tree.cells * sum(self.tree.domain.sizes[name] for name in seconds) > _MOST_PRODUCTS:
+        if self.tree.cells * sum(self.tree.domain.sizes[name] for name in seconds) > TABLE_CELLS:
             return None
         found: dict[Clique, Array] = {}
         for first, others in seconds.items():

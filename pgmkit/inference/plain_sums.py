@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
+from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 
-__all__ = ["CELL_SECONDS", "PlainSums", "Table", "TooLong", "size_of", "sliced"]
+__all__ = ["CALL_SECONDS", "CELL_SECONDS", "PlainSums", "Table", "TooLong", "size_of", "sliced"]
 
 Array = NDArray[np.float64]
 Table = tuple[Clique, NDArray[np.float64] | NDArray[np.complex128]]
@@ -29,12 +30,8 @@ CELL_SECONDS = 5e-8
 """The seconds that a slow machine takes for each cell of the tables built when attributes are
 summed out.
 """
-_CALL_SECONDS = 1e-5
+CALL_SECONDS = 1e-5
 """The seconds that a slow machine takes for each table and attribute, apart from their cells."""
-_FEW_CELLS = 400
-"""The most cells for which one slow call is faster than several fast ones."""
-_BLOCK_CELLS = 1 << 18
-"""The most cells of a table that is built only to be summed; so it costs little memory and time."""
 
 
 def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
@@ -239,7 +236,7 @@ class PlainSums:
         Axes are held in the reverse of the elimination order, so that the next to go is always the
         last; those kept come first.
         """
-        if _CALL_SECONDS * (len(self.tables) + len(self.sizes)) > seconds:
+        if CALL_SECONDS * (len(self.tables) + len(self.sizes)) > seconds:
             raise TooLong
         rank = {name: -place for name, place in self._rank.items()}
         for place, name in enumerate(kept):
@@ -301,7 +298,7 @@ def _in_blocks(
     block of the sum is held at once.
     """
     first, inner = shape[0], prod(shape[1:])
-    rows = max(1, _BLOCK_CELLS // inner) if len(shape) > 1 else first
+    rows = max(1, BLOCK_CELLS // inner) if len(shape) > 1 else first
     if rows >= first:
         return over(sum(spread[1:], spread[0]))
     # A table with fewer axes than the sum, or length 1 along the first, is the same in each block.
@@ -323,7 +320,7 @@ def _maximum(values: Array) -> Array:
 
 def _log_sum(values: Array) -> Array:
     """Return the logarithm of the sum of exponentials over the last axis."""
-    if values.size < _FEW_CELLS and not np.iscomplexobj(values):
+    if values.size < FEW_CELLS and not np.iscomplexobj(values):
         found: Array = np.logaddexp.reduce(values, axis=-1)
         return found
     highest = values.real.max(axis=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
+from numbers import Real
 from sys import float_info
 
 import numpy as np
@@ -13,16 +14,23 @@ from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
 from pgmkit.inference.self_check import DEFECT, ROUNDINGS
 from pgmkit.runtime.deferred import torch
+from pgmkit.structural_zeros import Zeros
 
-__all__ = ["checked_potentials"]
+__all__ = ["checked_potentials", "checked_total", "impossible_cells"]
 
 
 def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
     """Return the potentials of a model over this domain, checked, all of one dtype and device.
 
-    Raises InvalidInput for a value that is not a factor, a factor that does not fit the domain, and
-    for NaN, plus infinity, or numbers so large that rounding loses the others.
+    Raises InvalidInput for a domain that is none, a value that is not a factor, a factor that does
+    not fit the domain, and for NaN, plus infinity, or numbers so large that rounding loses the
+    others.
     """
+    if not isinstance(domain, Domain):
+        raise InvalidInput(
+            f"domain must be a pgmkit Domain, got {type(domain).__name__}; build one with "
+            'Domain({"age": 10, "sex": 2})'
+        )
     if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
         raise InvalidInput(
             f"potentials must be a sequence of factors, got {type(potentials).__name__}; write "
@@ -48,6 +56,25 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
             "minus infinity where a cell is impossible"
         )
     return checked
+
+
+def checked_total(total: float) -> float:
+    """Return the total of a model. Raises InvalidInput unless it is a finite number above 0."""
+    if isinstance(total, bool) or not isinstance(total, Real) or not 0 < float(total) < inf:
+        raise InvalidInput(
+            f"total must be a finite number above 0, got {total!r}; give the number of records"
+        )
+    return float(total)
+
+
+def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
+    """Return the cells at which potentials are minus infinity."""
+    found = []
+    for factor in potentials:
+        impossible = np.isneginf(factor.numpy())
+        if impossible.any():
+            found.append(Zeros(factor.domain.attributes, ~impossible))
+    return found
 
 
 def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:

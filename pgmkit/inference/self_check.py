@@ -22,7 +22,8 @@ from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.runtime.deferred import torch
 
 if TYPE_CHECKING:
-    from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
+    from pgmkit.inference.layout import Layout
+    from pgmkit.inference.marginal_oracle import MarginalOracle
 
 __all__ = [
     "CLOSE",
@@ -31,6 +32,7 @@ __all__ = [
     "MOST",
     "ROUNDINGS",
     "SHARE",
+    "UNLIKELY",
     "Contradiction",
     "check",
     "checked_marginals",
@@ -43,7 +45,8 @@ SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
 
 _MOST_CELLS = 6
 """The most cells that are checked beside the first, as time allows."""
-_UNLIKELY = 1e-6
+UNLIKELY = 1e-6
+"""The share of the total below which a cell is not checked: rounding may have lost it."""
 CLOSE = 2e7
 """The rounding allowed in a logarithm near zero, in units of the format's epsilon."""
 ROUNDINGS = 16
@@ -147,7 +150,7 @@ def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], floa
 
     def cell_of(place: int, likely: bool) -> tuple[dict[str, int], float]:
         table = found[layout.slices[place]]
-        possible = () if likely else np.flatnonzero(table >= min(_UNLIKELY, table.mean()))
+        possible = () if likely else np.flatnonzero(table >= min(UNLIKELY, table.mean()))
         cell = int(table.argmax()) if likely else int(rng.choice(possible))
         values = (int(v) for v in np.unravel_index(cell, layout.shapes[place]))
         return dict(zip(layout.cliques[place], values, strict=True)), float(table[cell])

@@ -28,24 +28,14 @@ from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.tree_paths import TreePaths, tree_paths
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
+from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 
 __all__ = ["Tables", "each_marginal", "marginals"]
 
-_DIRECT_CELLS = 1 << 12
-"""The largest table, in cells, that is summed in one step; larger ones are summed by way of shared
-smaller tables.
-"""
-
-_KEPT_BYTES = 1 << 28
+_KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
 """The bytes of remembered tables above which they are dropped between marginals."""
-
-_PRODUCT_CELLS = 1 << 20
-"""The most cells of a product of one stem and several tips, and of the tips side by side."""
-
 Stem = tuple[int, int, int]
-"""The meeting clique, the neighbour across whose separator the tips lie, and the stem's
-attributes.
-"""
+"""The meeting clique, the neighbour across whose separator the tips lie, the stem's attributes."""
 
 
 def marginals(
@@ -66,14 +56,12 @@ def marginals(
 
     Returns:
         {attributes as requested: table with its axes in that order}, counts of the same total, in
-            the dtype and on the device of the beliefs. Tables may share memory: do not write to
-            them. Between two cliques the attributes are independent given the separators between
-            them (in different components: independent); if a separator's cell has count 0, so has
-            every cell with its values.
+            the dtype and on the device of the beliefs. Do not write to them: they may share memory.
+            Attributes of two cliques are independent given the separators between them; where a
+            separator's cell has count 0, so have all cells with it.
 
     Raises:
-        InvalidInput: a request is not made of distinct attributes of the domain, or the beliefs do
-            not fit the tree.
+        InvalidInput: a request has an attribute twice or an unknown one, or beliefs do not fit.
         ModelTooLarge: a table exceeds the memory limit; raised before it is allocated.
 
     >>> from pgmkit.domain import Domain
@@ -230,7 +218,7 @@ class Tables:
             # The largest attribute of a large table is summed out first, so that the next sum is
             # small.
             source = clique
-            if self.paths.cells(clique) > _DIRECT_CELLS:
+            if self.paths.cells(clique) > CALL_CELLS:
                 source = members | min(
                     (1 << index for index in each_bit(clique & ~members)), key=self.paths.cells
                 )
@@ -367,7 +355,7 @@ class _Fans:
         # would copy it otherwise.
         found = self._tables.marginal(here, stem | separator)
         shared = paths.arranged(found, tuple(axes)).contiguous()
-        most = _PRODUCT_CELLS // max(paths.cells(stem), paths.cells(separator))
+        most = BLOCK_CELLS // max(paths.cells(stem), paths.cells(separator))
         for row in _rows(paths, tips, most):
             for tip in row:
                 self._tables.reserve(stem | tip)

@@ -32,13 +32,11 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import NoisyTable, Observed, average_tables
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.iterations import MOST_ITERATIONS
+from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
 from pgmkit.structural_zeros import Zeros
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
-
-_WINDOW = 5
 
 
 Table = NDArray[np.float64]
@@ -149,7 +147,7 @@ def consistent_tables(
 
     def stalled(intermediate_result: OptimizeResult) -> None:
         values.append(float(intermediate_result.fun))
-        slow = len(values) > _WINDOW and values[-1 - _WINDOW] - values[-1] < precision
+        slow = len(values) > WINDOW and values[-1 - WINDOW] - values[-1] < precision
         if slow or time.perf_counter() >= deadline:
             raise StopIteration
 

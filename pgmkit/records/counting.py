@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
+from pgmkit.runtime import memory
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads
 
 __all__ = ["MEMORY_LIMIT", "CountingPlan", "check_memory", "count_marginals"]
 
-MEMORY_LIMIT = 2 << 30
+MEMORY_LIMIT = memory.MEMORY_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
 # Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.

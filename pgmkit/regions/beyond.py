@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.linear.matrix import as_dense
-from pgmkit.model import MEMORY_LIMIT
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.chain import cells_of
 from pgmkit.regions.joint import Joint
+from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 Array = NDArray[np.float64]

@@ -8,13 +8,14 @@ holds the attributes, if there is one, or record by record.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
+from pgmkit.inference.answer_checks import RARE
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
@@ -28,10 +29,9 @@ Weights = Mapping[str, Array]
 weight 1.
 """
 
-_DEVIATIONS = 8.0
-"""Two samples' shares of a cell that differ by more standard deviations than this cannot come from
-one distribution: for independent draws the probability is 1e-15.
-"""
+_DEVIATIONS = sqrt(2 * RARE)
+"""The standard deviations between two samples' shares of a cell beyond which they cannot be of one
+distribution."""
 
 
 def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights, float]:

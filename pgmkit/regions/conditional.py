@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _SCALINGS = 3
-_FALL = 1e-4
-"""The fall of the objective, in nats a record, below which a step is the last."""
 _NOISE = 100.0
 """The slack for a unit of a measured cell's variance: tables that are noisy in many cells
 contradict each other by more than their own noise. Between 10 and 100 the distance of records from
@@ -42,6 +40,9 @@ FOLLOWED = 0.01
 the others imply, it is followed to within this share of a mean cell. So a table that its
 measurements leave partly open is followed too, if better known tables permit it.
 """
+_FALL = FOLLOWED**2
+"""The fall of the objective, in nats a record, below which a step is the last: a change of
+probabilities enters it by its square."""
 
 
 @dataclass(frozen=True, eq=False)

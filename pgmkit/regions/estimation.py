@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, MeasuredLoss, Penalty, Squared, make_loss
 from pgmkit.measurement import Measurement

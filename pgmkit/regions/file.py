@@ -6,7 +6,6 @@ is needed.
 
 from __future__ import annotations
 
-import json
 import os
 from math import inf
 from typing import Any
@@ -15,8 +14,8 @@ import numpy as np
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.atomic_write import atomic_writer
-from pgmkit.runtime.untrusted import plain_values, refusing, whole_file, zipped_arrays
+from pgmkit.runtime.model_files import read_container, write_container
+from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros, check_zeros
 
 FORMAT = "pgmkit region model"
@@ -28,8 +27,6 @@ def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a model's ``fields`` to a file, completely or not at all."""
     tables, zeros = fields["tables"], fields["zeros"]
     header = {
-        "format": FORMAT,
-        "version": _VERSION,
         "domain": list(fields["domain"].sizes.items()),
         "regions": list(tables),
         "zeros": [each.clique for each in zeros],
@@ -41,8 +38,7 @@ def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
     arrays |= {f"allowed{i}": each.allowed for i, each in enumerate(zeros)}
     arrays["variances"] = np.array([fields["variances"][clique] for clique in tables])
     arrays["numbers"] = np.array([fields[name] for name in _NUMBERS])
-    with atomic_writer(path) as file:
-        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+    write_container(path, FORMAT, _VERSION, header, arrays)
 
 
 def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
@@ -50,13 +46,7 @@ def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]
     file.
     """
     with refusing(path, "a file of a region model"):
-        arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
-        header = plain_values(str(arrays["header"]))
-        if (header.get("format"), header.get("version")) != (FORMAT, _VERSION):
-            raise InvalidInput(
-                f"it holds {header.get('format')!r}, version {header.get('version')!r}; this reads "
-                f"{FORMAT!r}, version {_VERSION}"
-            )
+        header, arrays = read_container(path, FORMAT, _VERSION, max_bytes)
         domain = Domain({name: size for name, size in header["domain"]})
         cliques = [domain.clique(clique) for clique in header["regions"]]
         numbers = dict(zip(_NUMBERS, arrays["numbers"].tolist(), strict=True))

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import coordinates, host
 from pgmkit.linear.matrix import Matrix
 from pgmkit.measurement import Measurement

@@ -22,7 +22,7 @@ from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
-from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import host
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, is_sparse

@@ -12,6 +12,8 @@ PATIENCE = 30
 """The steps over which a search must gain a part of its goal; with momentum some single steps gain
 nothing.
 """
+WINDOW = 8
+"""The iterations over which the progress of a quasi-Newton method, or of rounds, is judged."""
 ROUGHLY_SOLVED = 0.1
 """The share of an outer problem's goal to which its inner problems are solved; the next outer step
 would lose a higher precision (Dembo, Eisenstat and Steihaug, 1982).
@@ -19,6 +21,5 @@ would lose a higher precision (Dembo, Eisenstat and Steihaug, 1982).
 SOLVED = 1e-3
 """The same share if the solution of the inner problem is used as it is."""
 SUFFICIENT = 1e-4
-"""The share of the decrease predicted by the slope that a step must achieve (Armijo; Nocedal and
-Wright, 3.1).
-"""
+"""The share of the fall that the slope predicts which a step has to reach (Armijo's condition:
+Nocedal and Wright, section 3.1)."""

@@ -42,7 +42,7 @@ LARGEST = 2**30
 MOST_TEXT = 2**24
 """The most bytes of a text that other packages parse, which take a hundred times as much memory."""
 _MOST_MEMBERS = 100_000
-MOST_VALUES = 2**22
+MOST_VALUES = MOST_TEXT // 4
 """Values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written."""
 _KINDS = "biufU"
 

@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement, check_scale
-from pgmkit.model import MEMORY_LIMIT, GraphicalModel
+from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.progress import OUT_OF_TIME
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form

@@ -10,7 +10,7 @@ from pgmkit.estimation import estimate
 from pgmkit.estimation.batches.problem import stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.many import ManyEstimates, Options
-from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel

@@ -19,7 +19,6 @@ from test_factor_graph import (
 
 from pgmkit import Domain, FactorGraph, InvalidInput
 from pgmkit.conditioning.axis_sums import sum_axes
-from pgmkit.conditioning.listed_cliques import ListedClique
 
 Array = NDArray[np.float64]
 
@@ -86,14 +85,11 @@ def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 1 << 10 if joint else 0)
     # Every kind of clique, though the tables are small.
     monkeypatch.setattr(
-        "pgmkit.conditioning.calibrated_cliques._MOST_SMALL", [1 << 13, 0, 20, 8][block % 4]
+        "pgmkit.conditioning.calibrated_cliques.CALL_CELLS", [1 << 13, 0, 20, 8][block % 4]
     )
     monkeypatch.setattr(
-        "pgmkit.conditioning.calibrated_tree._MOST_PRECOMPUTED", [1 << 14, 0, 30][block % 3]
+        "pgmkit.conditioning.calibrated_tree.CALL_CELLS", [1 << 14, 0, 30][block % 3]
     )
-    listed = "pgmkit.conditioning.listed_cliques"
-    monkeypatch.setattr(f"{listed}.LISTED", [3, 0, 1.2, 2][block % 4])
-    monkeypatch.setattr(f"{listed}._LEAST_LISTED", [1 << 9, 0, 4, 1][block % 4])
     calibrated = 0
     for seed in range(10 * block, 10 * block + 10):
         if seed % 2:
@@ -130,15 +126,13 @@ def deterministic_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str
     return found
 
 
-def test_deterministic_networks_list_what_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "routes.MOST_CELLS": 0,
         "graph_tables.MOST_CELLS": 0,
-        "listed_cliques.LISTED": 0.5,
-        "listed_cliques._LEAST_LISTED": 2,
     }.items():
         monkeypatch.setattr(f"pgmkit.conditioning.{name}", value)
-    listed = 0
+    calibrated = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
         tables = deterministic_network(rng)
@@ -147,9 +141,8 @@ def test_deterministic_networks_list_what_is_possible(monkeypatch: pytest.Monkey
         for _ in range(6):
             codes, soft = random_evidence(rng, graph.domain)
             check(graph, joint, rng, codes, soft)
-        if (tree := graph._shared.calibrated) is not None:
-            listed += sum(isinstance(each, ListedClique) for each in tree.cliques) > 1
-    assert listed >= 10  # trees with several cliques of which the possible cells are listed
+        calibrated += graph._shared.calibrated is not None
+    assert calibrated >= 10
 
 
 @pytest.mark.parametrize("small", [0, 8])

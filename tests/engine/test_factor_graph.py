@@ -95,7 +95,7 @@ def test_every_answer_is_that_of_the_joint_written_out(
         part_all_questions(monkeypatch)
         monkeypatch.setattr("pgmkit.conditioning.routes._OWN_TREE", 0)
     if route == "trees by matrices":
-        monkeypatch.setattr("pgmkit.conditioning.message_passing._FEW_CELLS", 0)
+        monkeypatch.setattr("pgmkit.conditioning.kernels.FEW_CELLS", 0)
     monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", some)
     monkeypatch.setattr("pgmkit.conditioning.modes.CACHE_CELLS", 2 * block)
     every = 1 << 10 if route == "the graph" else 0

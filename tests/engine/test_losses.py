@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgmkit import Domain, FactoredQuery, Measurement
 from pgmkit.errors import InvalidInput
-from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import Observations
 from pgmkit.losses import Absolute, Huber, Loss, Squared, make_loss
 from pgmkit.queries import prefix

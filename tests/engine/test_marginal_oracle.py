@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.inference.diffusion import Diffusion
-from pgmkit.inference.marginal_oracle import Layout, MarginalOracle
+from pgmkit.inference.layout import Layout
+from pgmkit.inference.marginal_oracle import MarginalOracle
 
 RELATIVE = 1e-10
 # Cells below this are not numbers that float64 holds to full precision.
@@ -249,7 +250,7 @@ def test_bad_cliques_and_sizes() -> None:
 @given(problems())
 def test_calls_for_each_clique_agree_with_the_index_of_cells(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgmkit.inference.marginal_oracle._LARGE_CLIQUE", 0)
+        patch.setattr("pgmkit.inference.layout.CALL_CELLS", 0)
         bp = MarginalOracle(problem.domain, problem.cliques)
         if problem.possible():
             check_full_accuracy(problem, bp, 10.0)

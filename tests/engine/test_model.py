@@ -101,8 +101,8 @@ def test_a_mode_is_no_sum_of_many() -> None:
         )
         model = GraphicalModel(domain, factors, total=1.0)
         assert model.map() == {"a": 1, "b": 0, "c": 1}
-        oracle = model._inference
-        assert oracle.maximum(model._flat) == pytest.approx(np.log(0.7 * 0.6))
+        oracle = model._tables.oracle
+        assert oracle.maximum(model._tables.potentials) == pytest.approx(np.log(0.7 * 0.6))
 
 
 @given(problems(most=5), st.integers(0, 10**6))

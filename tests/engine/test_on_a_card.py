@@ -225,10 +225,10 @@ def test_peaks_of_cliques_in_pieces_are_those_of_the_processor(
     potentials = torch.randn(here.layout.cells, dtype=torch.float64)
     potentials[torch.rand(len(potentials)) < 0.2] = -torch.inf
     potentials[here.layout.slices[1]] = -torch.inf
-    monkeypatch.setattr("pgmkit.inference.marginal_oracle._PIECE", piece)
-    found = there._peaks(potentials.to("cuda")).cpu()
-    assert len(there._runs) == 1 + (max(map(domain.size, cliques)) > piece)
-    assert found.tolist() == here._peaks(potentials).tolist()
+    monkeypatch.setattr("pgmkit.inference.layout.CALL_CELLS", piece)
+    found = there.shifts.peaks(potentials.to("cuda")).cpu()
+    assert len(there.shifts._runs) == 1 + (max(map(domain.size, cliques)) > piece)
+    assert found.tolist() == here.shifts.peaks(potentials).tolist()
 
 
 def test_the_card_counts_what_is_moved(card: PretendCard) -> None:

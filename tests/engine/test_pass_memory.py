@@ -14,7 +14,7 @@ from pgmkit import Domain, FactorGraph, ModelTooLarge
 from pgmkit.conditioning import pass_memory
 from pgmkit.conditioning.elimination import EliminationTree, elimination_tree
 from pgmkit.conditioning.posterior import Posterior
-from pgmkit.inference.answer_checks import FirstUses
+from pgmkit.inference.first_uses import FirstUses
 
 Ask = Callable[[Posterior], object]
 

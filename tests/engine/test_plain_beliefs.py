@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import pgmkit.model
+import pgmkit.inference.model_tables
 from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel, NumericalFailure
 
 CASES = 40
@@ -35,7 +35,7 @@ def joint(model: GraphicalModel) -> tuple[NDArray[np.float64], float]:
 
 
 def possible() -> list[GraphicalModel]:
-    models = [model for model in map(drawn, range(2 * CASES)) if model._plain is not None]
+    models = [model for model in map(drawn, range(2 * CASES)) if model._tables.plain is not None]
     assert len(models) >= CASES
     return models[:CASES]
 
@@ -62,9 +62,9 @@ def test_torch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         pairs = list(itertools.combinations(model.domain.attributes, 2))
         plain = model.marginals(pairs)
         with monkeypatch.context() as patch:
-            patch.setattr(pgmkit.model, "MOST_CELLS", 0)
+            patch.setattr(pgmkit.inference.model_tables, "MOST_CELLS", 0)
             again = GraphicalModel(model.domain, model.potentials, model.total)
-            assert again._plain is None
+            assert again._tables.plain is None
             for pair, table in again.marginals(pairs).items():
                 np.testing.assert_allclose(plain[pair], table, rtol=1e-7, atol=1e-7)
 
@@ -79,6 +79,6 @@ def test_records_are_drawn_from_the_same_beliefs() -> None:
 def test_a_model_without_records_is_refused() -> None:
     domain = Domain({"a": 2})
     model = GraphicalModel(domain, (Factor(domain, [-np.inf, -np.inf]),), total=1.0)
-    assert model._plain is None
+    assert model._tables.plain is None
     with pytest.raises(NumericalFailure, match="no configuration"):
         model.marginal(("a",))

@@ -68,7 +68,7 @@ def test_records_are_taken_in_chunks_that_fit(monkeypatch: pytest.MonkeyPatch) -
         name: rng.integers(size, size=50) for name, size in list(graph.domain.sizes.items())[:3]
     }
     whole = graph.posteriors(columns).marginals()
-    monkeypatch.setattr(posteriors, "_CHUNK_CELLS", 20)
+    monkeypatch.setattr(posteriors, "BLOCK_CELLS", 20)
     for name, tables in graph.posteriors(columns).marginals().items():
         np.testing.assert_allclose(tables, whole[name], atol=1e-12)
 
@@ -81,7 +81,7 @@ def test_rows_of_any_number_of_records_are_in_their_order(
     """Row by row what one record gives alone, with records that repeat and in no order; in one
     pass and in several.
     """
-    monkeypatch.setattr(posteriors, "_CHUNK_CELLS", chunk)
+    monkeypatch.setattr(posteriors, "BLOCK_CELLS", chunk)
     rng = np.random.default_rng(count)
     domain = Domain({"a": 4, "b": 5, "c": 3, "d": 2, "e": 4})
     cliques = [("a", "e", "b"), ("c", "b"), ("d", "c"), ("e", "d")]

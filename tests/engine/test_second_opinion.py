@@ -19,7 +19,6 @@ from structures import draw_case
 
 import pgmkit.inference.answer_checks
 import pgmkit.inference.plain_sums
-import pgmkit.model
 import pgmkit.records.sampling
 import pgmkit.records.sampling_parts
 from pgmkit import (
@@ -36,8 +35,9 @@ from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.posteriors import Posteriors
 from pgmkit.estimation.batches.answers import BatchedAnswers
 from pgmkit.estimation.loss_checks import check_loss
-from pgmkit.inference import plain_beliefs
-from pgmkit.inference.answer_checks import FirstUses, SecondOpinion
+from pgmkit.inference import model_tables, plain_beliefs
+from pgmkit.inference.answer_checks import SecondOpinion
+from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.observations import Observations
 from pgmkit.inference.plain_beliefs import PlainBeliefs
@@ -58,7 +58,7 @@ def opinion(seed: int) -> tuple[SecondOpinion, GraphicalModel, Array]:
         seed += 1
         case = draw_case(seed)
     model = case.problem.model()
-    return SecondOpinion(model._sums, {}), model, np.asarray(case.joint, dtype=np.float64)
+    return SecondOpinion(model._tables.sums, {}), model, np.asarray(case.joint, dtype=np.float64)
 
 
 @given(seed=SEEDS)
@@ -204,7 +204,7 @@ def test_a_structure_is_looked_at_once_and_within_a_share_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(pgmkit.inference.answer_checks.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(pgmkit.inference.first_uses.time, "perf_counter", lambda: clock[0])
     uses, given_to = FirstUses(), list[float]()
 
     def look(seconds: float) -> None:
@@ -351,9 +351,13 @@ def given_loses_a_code(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pgmkit.model, "MOST_CELLS", 0)
-    usual = pgmkit.model.answers
-    patch.setattr(pgmkit.model, "answers", lambda *args: [np.roll(a, 1) for a in usual(*args)])
+    patch.setattr(model_tables, "MOST_CELLS", 0)
+    usual = model_tables.answers
+    patch.setattr(
+        model_tables,
+        "answers",
+        lambda *args: [np.roll(a, 1) for a in usual(*args)],
+    )
 
 
 def plain_answers_of_the_next_row(patch: pytest.MonkeyPatch) -> None:
@@ -367,7 +371,7 @@ def plain_messages_to_the_next_value(patch: pytest.MonkeyPatch) -> None:
 
 
 def distant_pairs_turned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pgmkit.model, "MOST_CELLS", 0)
+    patch.setattr(model_tables, "MOST_CELLS", 0)
     patch.setattr(TreePaths, "arranged", lambda self, table, clique: table)
 
 
@@ -441,7 +445,7 @@ def test_defects_behind_inference_are_noticed(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     """Right tables, and a defect in what is made of them: the first answer raises."""
-    monkeypatch.setattr(pgmkit.inference.answer_checks, "LEAST", LONG)
+    monkeypatch.setattr(pgmkit.inference.first_uses, "LEAST", LONG)
     DEFECTS[plant]()
     plant(monkeypatch)
     with pytest.raises(Contradiction, match="contradicts"):
@@ -467,7 +471,7 @@ def test_sums_in_blocks_keep_any_cells(seed: int) -> None:
     record = {name: int(rng.integers(model.domain.sizes[name])) for name in fixed}
     sums = replace(second.sums, order=tuple(rng.permutation(names)[:2].tolist()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pgmkit.inference.plain_sums, "_BLOCK_CELLS", 4)
+        patch.setattr(pgmkit.inference.plain_sums, "BLOCK_CELLS", 4)
         found = np.exp(sums.table(kept, record) - second.sums.log_total)
     cut = joint[tuple([record.get(name, slice(None)) for name in names])]
     left = [name for name in names if name not in record]

@@ -22,6 +22,7 @@ import pgmkit.inference.self_check
 import pgmkit.model
 from pgmkit import Domain, Factor, GraphicalModel, Measurement, estimate
 from pgmkit.errors import NumericalFailure
+from pgmkit.inference import model_tables
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.self_check import check
 
@@ -45,7 +46,7 @@ def wrong_and_unnoticed(beliefs: bool) -> tuple[int, list[int]]:
         joint = case.problem.joint()
         model = case.problem.model()
         try:
-            found = model._beliefs if beliefs else model._clique_marginals[0]
+            found = model._tables.beliefs if beliefs else model._tables.clique_marginals[0]
         except NumericalFailure:
             wrong += 1
             continue
@@ -88,7 +89,7 @@ def test_planted_defects_are_noticed(
 
 def test_estimates_on_a_planted_defect_raise(monkeypatch: Patch) -> None:
     """Noiseless tables have a model that fits them: one that does not fit must not be returned."""
-    monkeypatch.setattr(pgmkit.model, "MOST_CELLS", 0)  # small models do not come here
+    monkeypatch.setattr(model_tables, "MOST_CELLS", 0)  # small models do not come here
     groups_gathered_backwards(monkeypatch)
     wrong = [case for case in map(draw_case, range(200)) if case.possible and contradicts(case)]
     raised = 0
@@ -121,7 +122,7 @@ def test_loaded_models_are_checked(monkeypatch: Patch, tmp_path: Path) -> None:
     pairs = [(x, y) for i, x in enumerate("abcdef") for y in "abcdef"[:i]]
     factors = tuple(Factor(domain.project(c), rng.normal(size=(2, 2))) for c in pairs)
     GraphicalModel(domain, factors, total=1.0).save(tmp_path / "model")
-    monkeypatch.setattr(pgmkit.model, "MOST_CELLS", 0)
+    monkeypatch.setattr(model_tables, "MOST_CELLS", 0)
     product_in_another_order(monkeypatch)
     pgmkit.contraction.order._plan.cache_clear()
     with pytest.raises(NumericalFailure, match="contradicts"):

@@ -235,7 +235,7 @@ def test_a_deadline_leaves_the_best_fit() -> None:
 
 
 def _squared(model: RegionModel, measured: list[Measurement]) -> object:
-    from pgmkit.inference.marginal_oracle import Layout
+    from pgmkit.inference.layout import Layout
     from pgmkit.losses import make_loss
 
     layout = Layout(model.domain, tuple(model.tables))

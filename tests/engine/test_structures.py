@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +30,10 @@ from pgmkit.contraction.order import plan
 from pgmkit.contraction.plan import Kernel, Plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
-from pgmkit.inference.answer_checks import FirstUses
+from pgmkit.inference import model_tables
+from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.tree_paths import TreePaths
-from pgmkit.model import GraphicalModel
 
 ORDINARY = 2000
 MANY = 100_000
@@ -189,13 +190,14 @@ def other_evidence(patch: Patch) -> None:
 
 
 def files_turned(patch: Patch) -> None:
-    usual = GraphicalModel._restore.__func__  # type: ignore[attr-defined]
+    usual = pgmkit.model.read_container
 
-    def planted(cls: type, header: dict, tables: list) -> GraphicalModel:
-        turned = [t.T.copy() if t.shape == t.T.shape else t for t in tables]
-        return usual(cls, header, turned)
+    def planted(*args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        header, arrays = usual(*args)
+        same = {name for name, t in arrays.items() if t.shape == t.T.shape}
+        return header, {name: t.T.copy() if name in same else t for name, t in arrays.items()}
 
-    patch.setattr(GraphicalModel, "_restore", classmethod(planted))
+    patch.setattr(pgmkit.model, "read_container", planted)
 
 
 def zeros_forgotten(patch: Patch) -> None:
@@ -204,8 +206,8 @@ def zeros_forgotten(patch: Patch) -> None:
 
 def a_part_in_a_million(patch: Patch) -> None:
     """Nothing of another order of axes: a small error is an error too."""
-    usual = pgmkit.model._array
-    patch.setattr(pgmkit.model, "_array", lambda table: usual(table) * (1 + 1e-6))
+    usual = model_tables.as_array
+    patch.setattr(model_tables, "as_array", lambda table: usual(table) * (1 + 1e-6))
 
 
 PLANTED: list[tuple[Callable[[Patch], None], str]] = [

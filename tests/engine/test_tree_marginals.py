@@ -239,5 +239,5 @@ def test_all_triples_are_slices_of_few_products(
     every = [c for k in range(4) for c in itertools.combinations(domain, k)]
     turned = [tuple(reversed(clique)) for clique in every[::3]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pgmkit.inference.tree_marginals._PRODUCT_CELLS", cells)
+        patch.setattr("pgmkit.inference.tree_marginals.BLOCK_CELLS", cells)
         compare(domain, cliques, [*every, *turned], seed=seed, zeros=0.3)

@@ -12,10 +12,11 @@ import importlib.util
 from functools import cache
 
 from pgmkit.contraction.kernels import cpu, reference
-from pgmkit.contraction.kernels.reference import TILE_CELLS, Table, peaks
+from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, peaks
 from pgmkit.runtime.deferred import torch
 
 __all__ = [
+    "TERMS",
     "TILE_CELLS",
     "Table",
     "contract",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pgmkit.contraction.kernels import reference
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.sizes import CACHE_CELLS
+from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES
 
 __all__ = ["log_contract", "max_contract"]
 
@@ -28,8 +28,9 @@ _COMPILE_AFTER = 1_000_000_000
 """The number of terms of maxima, done in torch, after which compiling the loop pays; torch takes
 half a second to a second for them.
 """
-_SHORTEST_RUN = 8
-"""The columns below which the compiled loop cannot use vector instructions."""
+_SHORTEST_RUN = 64 // CELL_BYTES
+"""The columns of a cache line, 64 bytes, below which the compiled loop has nothing to do side by
+side."""
 
 Loop = Callable[[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]], None]
 

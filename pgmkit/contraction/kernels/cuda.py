@@ -18,17 +18,15 @@ import torch
 import triton
 import triton.language as tl
 
-from pgmkit.contraction.kernels.reference import TILE_CELLS, Table, finite
+from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, finite
 
 __all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_exp"]
 
-TILE = 32
+TILE = TILE_CELLS // 2
 """Rows and columns of the tile of results that one program keeps in registers."""
-RUN = 1024
+RUN = TILE**2
 """The cells that one program of an element-wise kernel computes."""
-TERMS = 16
-"""The terms of a sum that a program of ``contract_steps`` adds at once."""
-WARPS = 4
+WARPS = TERMS // 4
 
 
 @triton.jit

@@ -13,6 +13,7 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 __all__ = [
+    "TERMS",
     "TILE_CELLS",
     "Table",
     "contract",
@@ -28,6 +29,9 @@ Table: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 """The steps, places and tiles of ``contract_steps``, all of whole numbers."""
 TILE_CELLS = 64
 """The results that one program of ``contract_steps`` computes."""
+TERMS = TILE_CELLS // 4
+"""The terms of a sum that such a program adds at once; a sum over more rows, columns and terms is a
+matrix product worth a launch of its own."""
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

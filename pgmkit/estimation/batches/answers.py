@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.estimation.batches.oracle import BatchedOracle
-from pgmkit.inference.answer_checks import FirstUses
+from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.variable_elimination import answers_of_many
 from pgmkit.model import GraphicalModel
@@ -67,7 +67,9 @@ class BatchedAnswers:
             "answers",
             (query.attributes, query.shape),
             started,
-            lambda seconds: model._opinion.answer(query, found[row], model.total, seconds),
+            lambda seconds: model._tables.second_opinion.answer(
+                query, found[row], model.total, seconds
+            ),
         )
 
     @cached_property

@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.runtime.iterations import MOST_ITERATIONS, SUFFICIENT
+from pgmkit.runtime.iterations import MOST_ITERATIONS, SUFFICIENT, WINDOW
 from pgmkit.runtime.precision import EPSILON
 
 __all__ = ["Run", "minimise_many"]
@@ -24,7 +24,6 @@ Function = Callable[[Array], tuple[Array, Array]]
 """A function from points, a column each, to their values and gradients."""
 
 _MEMORY = 12
-_WINDOW = 8
 
 
 def minimise_many(
@@ -104,9 +103,9 @@ class Run:
 
     def fallen(self) -> Array:
         """Return the fall of each value over the last iterations; infinite at first."""
-        if len(self.history) <= _WINDOW:
+        if len(self.history) <= WINDOW:
             return np.full_like(self.values, inf)
-        return self.history[-1 - _WINDOW] - self.history[-1]
+        return self.history[-1 - WINDOW] - self.history[-1]
 
     def keep(self, columns: NDArray[np.bool_], function: Function) -> None:
         """Continue with these columns only."""
@@ -114,7 +113,7 @@ class Run:
         self.points, self.gradients = self.points[:, columns], self.gradients[:, columns]
         self.values, self.scale = self.values[columns], self.scale[columns]
         self.share = self.share[columns]
-        self.history = [values[columns] for values in self.history[-_WINDOW:]]
+        self.history = [values[columns] for values in self.history[-WINDOW:]]
         pairs = [(s[:, columns], y[:, columns], r[columns]) for s, y, r in self.pairs]
         self.pairs = deque(pairs, maxlen=_MEMORY)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import standardised
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.linear.kronecker import Kronecker

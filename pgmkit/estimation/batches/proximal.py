@@ -36,8 +36,9 @@ from scipy.linalg import cholesky, solve_triangular
 
 from pgmkit.estimation.batches.lbfgs import Function, Run
 from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
+from pgmkit.estimation.start import PRECISION
 from pgmkit.estimation.tensor_steps import Points
-from pgmkit.inference.marginal_oracle import Layout
+from pgmkit.inference.layout import Layout
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
@@ -57,10 +58,6 @@ more passes if counts are near zero, and sometimes fails.
 _MOST_STEPS = 4
 _MOST_PASSES = 15
 """The most passes of a step, which need not be solved completely: the next step continues."""
-_SOLVED = 0.003
-"""The part of a step's dual objective, in noise units, that may be left unsolved."""
-_FALL = 0.01
-"""A set whose loss falls by less than this in a step, in noise units, takes no further step."""
 _MOST_ROWS = 2 * DENSE_ROWS
 """The most measured values, and cells of cliques: the matrices then take some hundred megabytes."""
 
@@ -85,7 +82,7 @@ class ProximalSteps:
         If counts are so large beside the noise that the metric cannot be factorised for rounding,
         the points are returned unchanged.
         """
-        goal = _FALL * self.search.loss.unit
+        goal = PRECISION * self.search.loss.unit
         left = torch.nonzero(points.loss - self.search.bound > goal).flatten()
         if not len(left):
             return points
@@ -166,7 +163,7 @@ class _Dual:
 
     def multipliers(self) -> Array:
         """Return approximate solutions, a column each."""
-        factor, goal = self.steps.factor, _SOLVED * self.steps.search.loss.unit
+        factor, goal = self.steps.factor, PRECISION * self.steps.search.loss.unit
         left = np.arange(len(self.sets))
         found = np.zeros((len(factor), len(left)))
         # At multipliers of zero the point is the origin, whose residual is known.

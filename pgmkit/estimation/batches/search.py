@@ -26,7 +26,7 @@ from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 __all__ = ["BatchedSearch"]
 
-_MOST_ROUNDS = 300
+_MOST_ROUNDS = 10 * PATIENCE
 """The rounds after which a set that needs more is estimated by itself, which is then faster."""
 
 

@@ -1,0 +1,148 @@
+"""Products of two tables of an elimination tree, each planned once for its sets of attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.conditioning.axis_sums import sum_axes
+from pgmkit.errors import ModelTooLarge
+from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
+
+__all__ = ["Kernel", "axes_alone", "kernel_of"]
+
+Array = NDArray[np.float64]
+
+
+class SpreadKernel:
+    """The product of two tables, broadcast over the attributes of both and summed to the wanted
+    ones.
+    """
+
+    __slots__ = ("away", "cells", "first", "second")
+
+    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
+        axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
+        # Membership is faster in a short tuple than in an integer, which may have many digits.
+        left = each_bit((one | other) & wanted)
+        self.first = [sizes[v] if v in held else 1 for v in axes]
+        self.second = [sizes[v] if v in more else 1 for v in axes]
+        self.away = tuple([axis for axis, v in enumerate(axes) if v not in left])
+        self.cells = _cells(left, sizes)
+
+    def __call__(self, one: Array, other: Array) -> Array:
+        made = one.reshape(self.first) * other.reshape(self.second)
+        return np.asarray(np.add.reduce(made, self.away)) if self.away else made
+
+
+class MatrixKernel:
+    """The product of two tables as a batch of matrix products, summed to the wanted attributes.
+
+    Attributes in both tables form the batch if they are wanted, and are summed over if not; those
+    in one table are rows or columns. Where nothing is summed over, the tables are broadcast over
+    the attributes of both, and the result has the memory order of the larger one.
+    """
+
+    __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")
+    left: tuple[list[int] | None, tuple[int, ...]]
+    right: tuple[list[int] | None, tuple[int, ...]]
+
+    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
+        self.first = axes_alone(one, other | wanted)
+        self.second = axes_alone(other, one | wanted)
+        one &= other | wanted
+        other &= one | wanted
+        both = one & other
+        batch, summed = each_bit(both & wanted), each_bit(both & ~wanted)
+        rows, columns = each_bit(one & ~other), each_bit(other & ~one)
+        b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
+        self.cells = b * r * c
+        if s == 1:
+            self.form, axes = "multiply", each_bit(one | other)
+            left, right = (
+                tuple([sizes[v] if held >> v & 1 else 1 for v in axes]) for held in (one, other)
+            )
+            self.left, self.right = (None, left), (None, right)
+            # The attributes summed over have one value each, so their axes are dropped without a
+            # sum.
+            self.shape, self.out = [sizes[v] for v in axes if wanted >> v & 1], None
+            return
+        # Without rows and columns, each cell of the batch would be a matrix product of its own.
+        self.form = "inner" if r == c == 1 else "matrix"
+        orders = [batch + rows + summed, batch + summed + columns]
+        order = batch + rows + columns
+        shapes = [(b, r, s), (b, s, c)]
+        self.left = _permuted(one, orders[0]), shapes[0]
+        self.right = _permuted(other, orders[1]), shapes[1]
+        self.shape = [sizes[v] for v in order]
+        ascending = sorted(order)
+        self.out = None if ascending == list(order) else [order.index(v) for v in ascending]
+
+    def __call__(self, one: Array, other: Array) -> Array:
+        order, shape = self.left
+        one = sum_axes(one, self.first)
+        a = (one if order is None else one.transpose(order)).reshape(shape)
+        order, shape = self.right
+        other = sum_axes(other, self.second)
+        b = (other if order is None else other.transpose(order)).reshape(shape)
+        if self.form == "multiply":
+            made = a * b
+        elif self.form == "inner":
+            made = np.einsum("brs,bsc->b", a, b)
+        else:
+            made = np.matmul(a, b)
+        made = made.reshape(self.shape)
+        return made if self.out is None else made.transpose(self.out)
+
+
+Kernel = SpreadKernel | MatrixKernel
+
+
+def kernel_of(
+    kernels: dict[tuple[int, int, int], Kernel],
+    sizes: Sequence[int],
+    limit: int,
+    one: int,
+    other: int,
+    wanted: int,
+) -> Kernel:
+    """Return the kernel, which is kept for the next time. Raises ModelTooLarge where its result
+    takes more than ``limit`` bytes.
+    """
+    key = (one, other, wanted)
+    found = kernels.get(key)
+    if found is None:
+        few = _cells(each_bit(one | other), sizes) <= FEW_CELLS
+        found = (SpreadKernel if few else MatrixKernel)(one, other, wanted, sizes)
+        if CELL_BYTES * found.cells > limit:
+            raise ModelTooLarge(
+                f"a table of {found.cells:,} cells ({CELL_BYTES * found.cells:,} bytes) is needed; "
+                f"the limit is {limit:,} bytes. Ask for fewer attributes at once, observe "
+                "more, or raise memory_limit"
+            )
+        kernels[key] = found
+    return found
+
+
+def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
+    cells = 1
+    for v in members:
+        cells *= sizes[v]
+    return cells
+
+
+def axes_alone(members: int, others: int) -> tuple[int, ...]:
+    """Return the axes of the attributes that are not among the others."""
+    if not members & ~others:
+        return ()
+    return tuple(axis for axis, v in enumerate(each_bit(members)) if not others >> v & 1)
+
+
+def _permuted(members: int, order: tuple[int, ...]) -> list[int] | None:
+    held = each_bit(members)
+    if held == order:
+        return None
+    return [held.index(v) for v in order]

@@ -1,0 +1,132 @@
+"""Products of two values of a plan on fixed storage, in as few calls as their strides allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TypeAlias
+
+from pgmkit.contraction.plan import Axes, Kernel
+from pgmkit.runtime.deferred import torch
+
+__all__ = ["Action", "Scratch", "batched_product", "multiply_into", "product_action"]
+
+Action = Callable[[], object]
+Room: TypeAlias = "Callable[[], torch.Tensor]"
+
+
+def batched_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the batched matrix product, computed element by element if nothing is summed or one
+    result remains.
+    """
+    if left.shape[2] == 1:
+        return left * right
+    if left.shape[1] == 1 and right.shape[2] == 1:
+        return (left * right.transpose(1, 2)).sum(2, keepdim=True)
+    return torch.bmm(left, right)
+
+
+def multiply_into(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the batched matrix product into ``out``."""
+    if left.shape[2] == 1:
+        torch.mul(left, right, out=out)
+    else:
+        out.copy_(batched_product(left, right))
+
+
+class Scratch:
+    """Memory for the copies that steps make: one buffer for each slot, as long as its longest copy.
+
+    Fresh memory for every copy would cost more than the copy, since the system clears each page of
+    it.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._like = torch.empty(0, dtype=dtype, device=device)
+        self._cells: dict[str, int] = {}
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def reserve(self, slot: str, shape: Sequence[int]) -> Room:
+        """Return a function that gives the slot's memory as an array of ``shape``; call it after
+        all reservations.
+        """
+        cells = prod(shape)
+        self._cells[slot] = max(cells, self._cells.get(slot, 0))
+
+        def room() -> torch.Tensor:
+            if slot not in self._buffers:
+                self._buffers[slot] = self._like.new_empty(self._cells[slot])
+            return self._buffers[slot][:cells].view(shape)
+
+        return room
+
+
+def product_action(
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: Scratch
+) -> Action:
+    """Return a function that computes ``out = kernel(left, right)`` on fixed storage, in as few
+    calls as the strides allow.
+    """
+    if not kernel.summed:
+        a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
+        return lambda: torch.mul(a, b, out=out)
+    if kernel.batch and not kernel.rows and not kernel.columns:
+        axes = kernel.batch + kernel.summed
+        a, b = _aligned(left, kernel.left, axes), _aligned(right, kernel.right, axes)
+        dims = list(range(len(kernel.batch), len(axes)))
+        target = out.permute([kernel.out.index(name) for name in kernel.batch])
+        product = scratch.reserve("product", a.shape)
+        if target.is_contiguous():
+            return lambda: torch.sum(torch.mul(a, b, out=product()), dims, out=target)
+        return lambda: target.copy_(torch.mul(a, b, out=product()).sum(dims))
+    return _matrix_action(kernel, left, right, out, scratch)
+
+
+def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
+    """Return a view that broadcasts against an array with axes ``target``."""
+    present = [name for name in target if name in axes]
+    moved = value.permute([axes.index(name) for name in present])
+    return moved[tuple(slice(None) if name in axes else None for name in target)]
+
+
+def _matrix_action(
+    kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: Scratch
+) -> Action:
+    batch, rows, _, columns = kernel.extents
+    left_groups = (kernel.batch, kernel.rows, kernel.summed)
+    right_groups = (kernel.batch, kernel.summed, kernel.columns)
+    read_left = _matrix(left, kernel.left, left_groups, lambda s: scratch.reserve("left", s))
+    read_right = _matrix(right, kernel.right, right_groups, lambda s: scratch.reserve("right", s))
+    if kernel.batch + kernel.rows + kernel.columns == kernel.out:
+        if not kernel.batch:
+            flat = out.view(rows, columns)
+            return lambda: torch.mm(read_left()[0], read_right()[0], out=flat)
+        target = out.view(batch, rows, columns)
+        return lambda: torch.bmm(read_left(), read_right(), out=target)
+    product = scratch.reserve("product", (batch, rows, columns))
+    return lambda: out.copy_(kernel.restore(torch.bmm(read_left(), read_right(), out=product())))
+
+
+def _matrix(
+    value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
+) -> Callable[[], torch.Tensor]:
+    """Return a function that reads ``value`` as a stack of matrices: a view if the strides allow
+    it, else a copy at each call.
+    """
+    moved = value.permute([axes.index(name) for group in groups for name in group])
+    shape, start = [], 0
+    for group in groups:
+        shape.append(prod(moved.shape[start : start + len(group)]))
+        start += len(group)
+    try:
+        fixed = moved.view(shape)
+    except RuntimeError:
+        room = reserve(shape)
+
+        def copied() -> torch.Tensor:
+            stack = room()
+            stack.view(moved.shape).copy_(moved)
+            return stack
+
+        return copied
+    return lambda: fixed

@@ -1,0 +1,127 @@
+"""The cells of all cliques side by side in one vector, and the peaks of the cliques in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain
+from math import inf, prod
+
+from pgmkit.contraction import kernels
+from pgmkit.domain import Clique, Domain
+from pgmkit.graphs.clique_index import CliqueIndex
+from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import CALL_CELLS
+from pgmkit.structural_zeros import Zeros
+
+__all__ = ["Layout", "Shifts", "impossible_cells"]
+
+
+class Layout:
+    """The place of each clique's cells in a flat vector.
+
+    >>> layout = Layout(Domain({"a": 2, "b": 3}), [("a",), ("a", "b")])
+    >>> layout.cells, layout.slices
+    (8, (slice(0, 2, None), slice(2, 8, None)))
+    """
+
+    def __init__(self, domain: Domain, cliques: Sequence[Clique]) -> None:
+        self.domain, self.cliques = domain, tuple(cliques)
+        self.shapes = tuple(domain.shape(clique) for clique in cliques)
+        slices, start = [], 0
+        for shape in self.shapes:
+            slices.append(slice(start, start + prod(shape)))
+            start += prod(shape)
+        self.slices, self.cells = tuple(slices), start
+
+    @cached_property
+    def index(self) -> CliqueIndex:
+        """An index to find the cliques that hold given attributes."""
+        return CliqueIndex(self.cliques)
+
+    @cached_property
+    def domains(self) -> tuple[Domain, ...]:
+        """The domain of each clique."""
+        return tuple(self.domain.project(clique) for clique in self.cliques)
+
+    def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return views of a flat vector, one table for each clique."""
+        return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
+
+    def join(self, tables: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([table.reshape(-1) for table in tables]) if tables else torch.empty(0)
+
+
+def impossible_cells(
+    layout: Layout, zeros: Sequence[Zeros], device: torch.device
+) -> torch.Tensor | None:
+    """Return which cells zeros rule out, as a flat vector; each zero counts in every clique that
+    holds it.
+    """
+    if not zeros:
+        return None
+    ruled_out = torch.zeros(layout.cells, dtype=torch.bool)
+    for clique, table in zip(layout.cliques, layout.split(ruled_out), strict=True):
+        for each in zeros:
+            if set(each.clique) <= set(clique):
+                table |= torch.from_numpy(~each.within(layout.domain, clique))
+    return ruled_out.to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class Shifts:
+    """The largest potential of each clique, and potentials less one number for each clique."""
+
+    layout: Layout
+    device: torch.device
+
+    @property
+    def _few_large(self) -> bool:
+        """True if a call for every clique costs less time and memory than an index of all cells."""
+        return self.layout.cells > CALL_CELLS * len(self.layout.cliques)
+
+    @cached_property
+    def _clique_of_cell(self) -> torch.Tensor:
+        cells = torch.tensor([prod(shape) for shape in self.layout.shapes], device=self.device)
+        return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
+
+    def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
+        """Return each clique's largest potential, with 0 where all are minus infinity."""
+        if kernels.on_card(potentials):
+            return kernels.peaks(potentials, *self._runs)
+        if self._few_large:
+            peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
+        else:
+            lowest = torch.full_like(potentials[: len(self.layout.cliques)], -inf)
+            peaks = lowest.scatter_reduce(0, self._clique_of_cell, potentials, "amax")
+        return peaks.masked_fill(torch.isinf(peaks), 0.0)
+
+    def subtract(
+        self, potentials: torch.Tensor, shifts: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """Write the potentials minus one number for each clique to ``out``, and return it."""
+        if not self._few_large:
+            return torch.sub(potentials, shifts[self._clique_of_cell], out=out)
+        for cells, shift in zip(self.layout.slices, shifts.unbind(), strict=True):
+            torch.sub(potentials[cells], shift, out=out[cells])
+        return out
+
+    @cached_property
+    def starts(self) -> torch.Tensor:
+        """The start of each clique's cells in the flat vector, and the end of the last clique's."""
+        starts = [cells.start for cells in self.layout.slices]
+        return torch.tensor([*starts, self.layout.cells], device=self.device)
+
+    @cached_property
+    def _runs(self) -> tuple[torch.Tensor, ...]:
+        """The runs of cells whose maxima ``kernels.peaks`` takes in turn: pieces of large cliques
+        first, then whole cliques.
+        """
+        sizes = [cells.stop - cells.start for cells in self.layout.slices]
+        if max(sizes) <= CALL_CELLS:
+            return (self.starts,)
+        firsts = [range(cells.start, cells.stop, CALL_CELLS) for cells in self.layout.slices]
+        pieces = [*chain.from_iterable(firsts), self.layout.cells]
+        counts = accumulate(map(len, firsts), initial=0)
+        return tuple(torch.tensor(list(each), device=self.device) for each in (pieces, counts))

@@ -1,0 +1,331 @@
+"""The tables that a graphical model answers from, each computed when it is first needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.factor import Factor
+from pgmkit.graphs.clique_index import CliqueIndex
+from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
+from pgmkit.inference.answer_checks import SecondOpinion
+from pgmkit.inference.first_uses import FirstUses
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.inference.pair_marginals import PairMarginals
+from pgmkit.inference.plain_beliefs import MOST_CELLS, PlainBeliefs
+from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.inference.self_check import checked_marginals
+from pgmkit.inference.tree_marginals import each_marginal
+from pgmkit.inference.tree_marginals import marginals as eliminate
+from pgmkit.inference.tree_paths import tree_paths
+from pgmkit.inference.variable_elimination import answers
+from pgmkit.queries import FactoredQuery
+from pgmkit.records.card_sampling import sample_on_card, worth_a_card
+from pgmkit.records.sampling import Method, sample
+from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, CELL_BYTES
+
+__all__ = ["ModelTables", "as_array"]
+
+Array = NDArray[np.float64]
+
+_MANY_PAIRS = 16
+"""The fewest pairs for which computing all pairs at once pays."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelTables:
+    """The tables of p(x) proportional to exp(sum of the ``given`` potentials), in counts of
+    ``total``.
+
+    Raises ModelTooLarge where tables exceed ``memory_limit`` bytes.
+    """
+
+    domain: Domain
+    given: tuple[Factor, ...]
+    total: float
+    memory_limit: int
+
+    @cached_property
+    def cliques(self) -> tuple[Clique, ...]:
+        """The cliques of the potentials."""
+        return tuple(factor.domain.attributes for factor in self.given)
+
+    @cached_property
+    def tree(self) -> JunctionTree:
+        """A junction tree of the potentials over all attributes of the domain."""
+        return junction_tree(self.domain, self.cliques)
+
+    @cached_property
+    def uses(self) -> FirstUses:
+        """The structures whose answers a second computation has checked."""
+        return FirstUses()
+
+    @property
+    def calibrated(self) -> bool:
+        """True if the marginals of the tree's cliques are known."""
+        return "beliefs" in self.__dict__
+
+    @property
+    def log_partition(self) -> float:
+        """The logarithm of the sum over the domain of exp(sum of potentials)."""
+        return self.plain.log_partition if self.plain else self.clique_marginals[1]
+
+    def marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        """Return the counts over these cliques."""
+        found = self.plain_marginals(asked)
+        return self.contracted(asked) if found is None else found
+
+    def in_turn(self, asked: Sequence[Clique]) -> Iterator[dict[Clique, Array]]:
+        """Yield the counts over these cliques, some megabytes at a time and in no stated order."""
+        if found := self.pairs([clique for clique in asked if len(clique) == 2]):
+            yield found
+        hosts = {clique: self.host(clique) for clique in asked if clique not in found}
+        for clique, place in hosts.items():
+            if place is not None:
+                yield {clique: self.summed(place, clique)}
+        outside = [clique for clique, place in hosts.items() if place is None]
+        if not outside:
+            return
+        tables = each_marginal(self.tree, self.beliefs, outside, memory_limit=self.memory_limit)
+        while True:
+            with self.oracle.session():
+                ready = _next_block(tables)
+            if not ready:
+                return
+            yield ready
+
+    def answers(self, queries: Sequence[FactoredQuery]) -> list[Array]:
+        """Return the counts of these queries."""
+        found = self.plain_answers(queries)
+        if found is None:
+            with self.oracle.session():
+                found = answers(self.domain, self.conditionals, queries, self.memory_limit)
+        return found
+
+    def records(
+        self, n: int, rng: np.random.Generator, method: Method
+    ) -> dict[str, NDArray[np.unsignedinteger]]:
+        """Draw ``n`` records, on the GPU if the model lies there and they are many."""
+        check_fits(self.tree, self.memory_limit)
+        device = None if self.plain is not None else self.factors[0].values.device
+        if device is not None and worth_a_card(self.domain, n, device):
+            return sample_on_card(self.tree, self.belief, n, rng, method, device)
+        return sample(self.tree, self.belief, n, rng, method)
+
+    def narrowed(self, evidence: Mapping[str, int | Sequence[int]]) -> tuple[Factor, ...]:
+        """Return the potentials with minus infinity where an attribute has none of its codes."""
+        potentials = list(self.given)
+        like = self.factors[0].values
+        for name, codes in evidence.items():
+            allowed = torch.from_numpy(self.domain.allowed(name, codes)).to(like.device)
+            values = torch.zeros_like(allowed, dtype=like.dtype).masked_fill(~allowed, -inf)
+            factor = Factor(self.domain.project([name]), values)
+            held = [i for i, other in enumerate(potentials) if name in other.domain]
+            if held:
+                potentials[held[0]] = potentials[held[0]] + factor
+            else:
+                potentials.append(factor)
+        return tuple(potentials)
+
+    def contracted(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        """Return marginals by contractions, with shared messages."""
+        found = self.pairs([clique for clique in asked if len(clique) == 2])
+        left = [clique for clique in asked if clique not in found]
+        hosts = {clique: self.host(clique) for clique in left}
+        inside = {clique: place for clique, place in hosts.items() if place is not None}
+        if len(inside) == len(hosts) and not self.calibrated:
+            found.update((clique, self.summed(place, clique)) for clique, place in inside.items())
+        else:
+            # One calibration serves the marginals inside the potentials' cliques, too.
+            with self.oracle.session():
+                tables = eliminate(self.tree, self.beliefs, left, memory_limit=self.memory_limit)
+            found.update((clique, as_array(table)) for clique, table in tables.items())
+        return {clique: found[clique] for clique in asked}
+
+    def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
+        """Return the tables of many pairs, or an empty dict if they are faster one by one."""
+        if len(asked) < _MANY_PAIRS:
+            return {}
+        names = dict.fromkeys(name for clique in asked for name in clique)
+        pairs = PairMarginals(tree_paths(self.tree), self.beliefs, names)
+        if not pairs.pays(len(asked), self.memory_limit):
+            return {}
+        wanted = set(asked)
+        found: dict[Clique, Array] = {}
+        with self.oracle.session():
+            for pair, table in pairs.tables():
+                if pair in wanted:
+                    found[pair] = table.astype(np.float64)
+                if pair[::-1] in wanted:
+                    found[pair[::-1]] = table.T.astype(np.float64)
+        return found
+
+    @cached_property
+    def factors(self) -> tuple[Factor, ...]:
+        """The tables that inference runs on: the potentials, or a table of a single cell for the
+        uniform model.
+        """
+        return self.given or (Factor(self.domain.project(()), np.zeros(())),)
+
+    @cached_property
+    def oracle(self) -> MarginalOracle:
+        like = self.factors[0].values
+        cliques = [factor.domain.attributes for factor in self.factors]
+        found = MarginalOracle(self.domain, cliques, device=like.device, dtype=like.dtype)
+        if found.device.type == "cpu" and found.plan.largest > CACHE_CELLS:
+            check_room(found.pass_bytes, "inference over the model's cliques")
+        return found
+
+    @cached_property
+    def sums(self) -> PlainSums:
+        """The tables for the second computation, which shares nothing else with inference."""
+        tables = [(factor.domain.attributes, factor.numpy()) for factor in self.factors]
+        return PlainSums(tables, dict(self.domain.sizes))
+
+    @cached_property
+    def second_opinion(self) -> SecondOpinion:
+        first = self.factors[0]
+        coarse = first.array is None and first.values.dtype != torch.float64
+        return SecondOpinion(self.sums, {}, coarse=coarse)
+
+    @cached_property
+    def potentials(self) -> torch.Tensor:
+        return self.oracle.layout.join([factor.values for factor in self.factors])
+
+    @cached_property
+    def clique_marginals(self) -> tuple[list[torch.Tensor], float]:
+        """The counts over the potentials' cliques, and the whole domain's log partition
+        function.
+        """
+        started = time.perf_counter()
+        flat, log_partition = checked_marginals(
+            self.oracle, self.potentials, self.total, started, self.sums
+        )
+        free = [name for name in self.domain if not any(name in c for c in self.cliques)]
+        return self.oracle.layout.split(flat), log_partition + float(
+            sum(np.log(self.domain.sizes[name]) for name in free)
+        )
+
+    def host(self, clique: Clique) -> int | None:
+        """Return the place of the smallest potential whose clique contains ``clique``; None if
+        there is none.
+        """
+        places = self._index.containing(clique)
+        return min(places, key=lambda p: self.domain.size(self.cliques[p]), default=None)
+
+    @cached_property
+    def _index(self) -> CliqueIndex:
+        return CliqueIndex(self.cliques)
+
+    def summed(self, place: int, clique: Clique) -> Array:
+        table = self.clique_marginals[0][place]
+        held = self.cliques[place]
+        summed = [i for i, name in enumerate(held) if name not in clique]
+        kept = [name for name in held if name in clique]
+        smaller = table.sum(summed) if summed else table
+        return as_array(smaller.permute([kept.index(name) for name in clique]))
+
+    @cached_property
+    def plain(self) -> PlainBeliefs | None:
+        """The beliefs of a small model, which need no torch; None for other models."""
+        tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
+        known = [(clique, table) for clique, table in tables if table is not None]
+        if len(known) < len(tables) or sum(table.size for _, table in known) > MOST_CELLS:
+            return None
+        if self.tree.cells > MOST_CELLS or self.tree.bytes() > self.memory_limit:
+            return None
+        return PlainBeliefs.of(self.tree, known)
+
+    def plain_marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
+        """Return the counts over cliques and pairs of a small model, or None."""
+        if self.plain is None:
+            return None
+        found = {clique: self.plain.marginal(clique) for clique in asked}
+        apart = [clique for clique, table in found.items() if table is None]
+        if any(len(clique) != 2 for clique in apart):
+            return None
+        pairs = self.plain.pairs(apart)
+        if pairs is None:
+            return None
+        shares = {c: pairs[c] if t is None else t for c, t in found.items()}
+        return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
+
+    def plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
+        """Return the counts of queries within cliques of the tree of a small model, or None."""
+        if self.plain is None:
+            return None
+        known = list[Array]()
+        for query in queries:
+            found = self.plain.answer(query, min(MOST_CELLS, self.memory_limit / CELL_BYTES))
+            if found is None:
+                return None
+            known.append(np.multiply(self.total, found, out=found))
+        return known
+
+    def belief(self, place: int) -> Array:
+        """Return the counts over a clique of the tree."""
+        if self.plain is not None:
+            return self.total * self.plain.tables[place]
+        return as_array(self.beliefs[place])
+
+    @cached_property
+    def beliefs(self) -> list[torch.Tensor]:
+        """The marginals of the junction tree's cliques, in counts."""
+        check_fits(self.tree, self.memory_limit)
+        started = time.perf_counter()
+        like = self.factors[0].values
+        inference = MarginalOracle(
+            self.domain, self.tree.cliques, device=like.device, dtype=like.dtype
+        )
+        flat = torch.zeros(inference.layout.cells, dtype=like.dtype, device=like.device)
+        tables = inference.layout.split(flat)
+        for factor in self.given:
+            place = self.tree.holds(factor.domain.attributes)
+            assert place is not None
+            tables[place].add_(factor.expand(self.domain.project(self.tree.cliques[place])).values)
+        found, _ = checked_marginals(inference, flat, self.total, started, self.sums)
+        return inference.layout.split(found)
+
+    @cached_property
+    def conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
+        """The root marginals and the conditional tables given separators; the sum of their product
+        is the total.
+        """
+        factors = []
+        for clique, separator, belief in zip(
+            self.tree.cliques, self.tree.separators, self.beliefs, strict=True
+        ):
+            summed = [i for i, name in enumerate(clique) if name not in separator]
+            above = belief.sum(summed, keepdim=True) if separator else belief.new_tensor(self.total)
+            factors.append(
+                (clique, torch.where(above > 0, belief / above, torch.zeros_like(belief)))
+            )
+        clique, table = factors[0]
+        factors[0] = (clique, table * self.total)
+        return factors
+
+
+def as_array(table: torch.Tensor) -> Array:
+    """Return the table as an array of float64 on the processor."""
+    return table.cpu().numpy().astype(np.float64)
+
+
+def _next_block(tables: Iterator[tuple[Clique, torch.Tensor]]) -> dict[Clique, Array]:
+    """Return the next tables, of some megabytes together."""
+    ready: dict[Clique, Array] = {}
+    cells = 0
+    for clique, table in tables:
+        ready[clique] = as_array(table)
+        cells += table.numel()
+        if cells >= BLOCK_CELLS:
+            break
+    return ready

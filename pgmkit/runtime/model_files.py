@@ -1,0 +1,56 @@
+"""The container of models on disk: a header in JSON and named arrays, in numpy's zip, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.untrusted import plain_values, whole_file, zipped_arrays
+
+__all__ = ["read_container", "write_container"]
+
+_READERS = {
+    "pgmkit model": "GraphicalModel.load",
+    "pgmkit region model": "RegionModel.load",
+}
+
+
+def write_container(
+    path: str | os.PathLike[str],
+    kind: str,
+    version: int,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+) -> None:
+    """Write a file of this kind and version, completely or not at all."""
+    whole = {"format": kind, "version": version, **header}
+    held: Any = dict(arrays)
+    with atomic_writer(path) as file:
+        np.savez_compressed(file, header=np.array(json.dumps(whole)), **held)
+
+
+def read_container(
+    path: str | os.PathLike[str], kind: str, version: int, max_bytes: int
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a file of this kind and version.
+
+    Raises InvalidInput for another kind or version, and the errors of a broken file: use it inside
+    ``refusing``.
+    """
+    arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
+    header: dict[str, Any] = plain_values(str(arrays.pop("header")))
+    found, other = header.get("format"), header.get("version")
+    if (found, other) != (kind, version):
+        reader = _READERS.get(str(found), "the class and release that wrote it")
+        raise InvalidInput(
+            f"it holds {found!r}, format version {other!r}; this reads {kind!r}, version "
+            f"{version}: load it with {reader}"
+        )
+    return header, arrays

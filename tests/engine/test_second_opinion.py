@@ -276,14 +276,14 @@ def test_matrices_of_three_attributes_in_any_order() -> None:
     layout = MarginalOracle(domain, [("a", "b", "c")]).layout
     flat = rng.random(24)
     for order in itertools.permutations("abc"):
-        matrix = rng.normal(size=(3, 24))
-        y = [Measurement(order, np.zeros(3), 2.0, matrix=matrix)]
+        matrix = rng.normal(size=(60, 24))  # too many entries for coordinates
+        y = [Measurement(order, np.zeros(60), 2.0, matrix=matrix)]
         seen = Observations(layout, y, torch.float64, torch.device("cpu"))
         places = np.arange(24).reshape(2, 3, 4).transpose(["abc".index(n) for n in order]).ravel()
-        whole = np.zeros((3, 24))
+        whole = np.zeros((60, 24))
         whole[:, places] = matrix / 2.0
         np.testing.assert_allclose(seen.applied(torch.as_tensor(flat)), whole @ flat)
-        dual = rng.normal(size=3)
+        dual = rng.normal(size=60)
         np.testing.assert_allclose(seen.adjoint(torch.as_tensor(dual)), whole.T @ dual)
 
 

@@ -61,7 +61,8 @@ class CliqueTree(Settings):
 def clique_tree(
     curator: Curator, workload: WorkloadLike, settings: CliqueTree | None = None
 ) -> Release:
-    """Spend all that remains of the Curator's budget on one tree for the workload.
+    """Spend all that remains of the Curator's budget: on one-way marginals, on noisy errors of the
+    workload's pairs, which choose a tree, and on the pairs and larger subsets in it.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.

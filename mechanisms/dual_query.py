@@ -149,8 +149,8 @@ def dual_query(
 def _responder(
     domain: Domain, drawn: Sequence[tuple[tuple[Cell, int], ...]]
 ) -> Callable[[Records, Sequence[Any]], Records]:
-    """Return the update step, which adds the best response to the last drawn queries to the
-    records.
+    """Return the update step, which adds one record: the one that maximises the sum of the signs of
+    the last drawn cells that it lies in. The measurements given to the step are not used.
     """
     oracle = Oracle(domain)
 

@@ -141,7 +141,8 @@ class GraphicalModel:
 
     @property
     def certificate(self) -> str:
-        """A sentence on how close the search came to the best fit; empty for other models.
+        """A sentence on how close the search came to the best fit, in noise units, and, if it is
+        not certified, why it stopped. Empty if nothing is known: ``gap`` is infinite.
 
         >>> d = Domain({"a": 2})
         >>> GraphicalModel(d, (), total=1.0, gap=3.0, unit=2.0, stopped="time").certificate

@@ -296,8 +296,8 @@ def _pairs(
     total: float,
     device: torch.device | str,
 ) -> _Pairs:
-    """Return the misfit of these tables; several tables of one pair on the same cells count as
-    their mean.
+    """Return the misfit of these tables, as shares of the total. Several tables of one pair on the
+    same groups of codes count as one: their mean, weighted by inverse variance.
     """
     places: dict[tuple[str, tuple[int, ...]], _Place] = {}
     tables: _Tables = {}

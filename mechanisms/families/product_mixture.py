@@ -281,7 +281,8 @@ class ProductMixtureModel(QueryAnswers):
         return {clique: np.asarray(tables[clique].numpy() * self.total) for clique in checked}
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """Return the sum over the rows of each row's answer.
+        """Return the sum of each row's answer, weighted by the rows' shares, times the total, in
+        the query's ``answer_shape``.
 
         >>> from pgmkit.queries import prefix
         >>> model = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.5, 0.5]], total=10)

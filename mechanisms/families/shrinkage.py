@@ -86,8 +86,10 @@ def _drawn_in(
     total: float,
     strength: float,
 ) -> Measurement:
-    """Return the mean of a noisy table and the product of its attributes' shares, weighted by their
-    precisions.
+    """Return the mean of a noisy table and `total` times the product of its attributes' shares,
+    weighted by precision. The product's precision, in units of the noisy table's, is strength * (1
+    - d) / d; d is the part of the squared interaction of their difference that noise does not
+    explain, bounded from below. A table that cannot hold an interaction is returned as it is.
     """
     product: Array = np.full((), total)
     for name, groups in zip(measurement.clique, merged(domain, measurement), strict=True):

@@ -48,7 +48,9 @@ def promise(ledger: Ledger | None) -> str:
 
 
 def warnings(release: Any) -> list[str]:
-    """Return the warnings that a reader must see before anything else."""
+    """Return the warnings that a reader must see before anything else, as HTML paragraphs: the
+    release's caution, a model that fits poorly, and noisy tables that contradict each other.
+    """
     found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
     if getattr(release.model, "poor_fit", False):
         found.append(

@@ -30,8 +30,10 @@ def methods(release: TableRelease) -> Iterator[str]:
 
 
 def paragraph(release: TableRelease) -> str:
-    """Return the mechanism, promise, accounting, measurements, what is not protected, and the
-    reference.
+    """Return the paragraph of a methods section: mechanism, promise and its accounting (or, if the
+    release is not secure, that none is promised), number of noisy tables, what is not protected,
+    and the reference. Without a ledger it says only how many noisy tables, published by others, the
+    model was estimated from.
     """
     columns = f"{len(release.schema.columns)} columns"
     if release.ledger is None:

@@ -69,8 +69,9 @@ class Calibration:
 
     @cached_property
     def singles(self) -> Array:
-        """The marginals of all attributes in one vector; ``CalibratedTree.place`` has the slice of
-        each.
+        """The marginals of all attributes given the evidence, each of sum 1, in one vector;
+        ``CalibratedTree.place[(name,)]`` is the slice of an attribute. Raises Underflow if the sums
+        are off.
         """
         calibrated = self.calibrated
         cliques, children, starts = calibrated.cliques, calibrated.children, calibrated.start

@@ -283,7 +283,10 @@ class _Joint:
         return state, solved, rounds
 
     def _lag(self, state: _State, origin: _State, step: float, shares: Array) -> Array:
-        """Return the difference between the logarithms and those that the multipliers imply."""
+        """Return, for each cell, the state's logarithm minus the one that its multipliers imply,
+        which is origin.logs - step * dual @ matrix. The mean of this difference under ``shares`` is
+        subtracted.
+        """
         lag = state.logs - origin.logs + step * (state.dual @ self.matrix)
         return np.asarray(lag - shares @ lag)
 

@@ -43,8 +43,8 @@ def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights,
 
 
 def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
-    """Return the weights of the combination of rows whose answer is largest in magnitude, and that
-    answer.
+    """Return the one answer of largest magnitude, with its sign, and the rows that it belongs to:
+    one row of each attribute's factor, as weights of that attribute's codes.
     """
     place = int(np.abs(found).argmax())
     rows = np.unravel_index(place, query.shape) if query.shape else ()

@@ -46,13 +46,14 @@ def estimate_regions(
     shrink: bool = True,
     report: Callable[[Progress], None] | None = None,
 ) -> RegionModel:
-    """Return the best fit to the ``known`` measurements over tables that agree locally; the other
-    arguments are those of ``estimate``, checked.
+    """Fit tables of the measured cliques that agree locally to the ``known`` measurements; the
+    other arguments are those of ``estimate``, checked.
 
-    Regions are the measured cliques. If no measured clique holds a structural zero's attributes, a
-    table over them is fitted too, but not kept: no measurement distinguishes one such table from
-    another. Raises ``InvalidInput`` if no attribute is measured and for a callable loss,
-    ``ModelTooLarge`` if the tables do not fit into memory.
+    If ``shrink``, shrunk tables (``pgmkit.regions.shrinkage``) replace a certified least-squares
+    fit of whole tables if their estimated risk is clearly less. If no measured clique holds a
+    structural zero's attributes, a table over them is fitted too, but not kept: no measurement
+    distinguishes one such table from another. Raises ``InvalidInput`` if no attribute is measured
+    and for a callable loss, ``ModelTooLarge`` if the tables do not fit into memory.
     """
     measurements, constant = known.measurements, float(known.constant)
     regions = _regions(domain, measurements, zeros)

@@ -229,7 +229,9 @@ class Column(ABC):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain values of a schema file, which `column_from_dict` reads."""
+        """Return the type and the values that differ from their defaults, as the plain values of a
+        schema file, which `column_from_dict` reads. An empty `missing` becomes True.
+        """
         stored: dict[str, Any] = {"type": self.type}
         shared = ("missing", "outside", "decode_as")
         own = [each for each in fields(self) if each.name not in shared]

@@ -318,7 +318,9 @@ def _with_bars(
 def _judged(
     columns: dict[str, Any], weak: NDArray[np.bool_], method: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the columns with a note at each unreliable line, and the notes below the table."""
+    """Add a column "note" that marks the unreliable lines, if there are any, and return the columns
+    and the notes below the table. For "bootstrap" one of these says what the intervals leave out.
+    """
     notes = []
     if weak.any():
         columns["note"] = ["unreliable" if each else "" for each in weak]

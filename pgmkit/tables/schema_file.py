@@ -153,7 +153,9 @@ def _check_expanded(stored: Any) -> None:
 
 
 def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
-    """Write plain values as a schema file, completely or not at all."""
+    """Write plain values as YAML or JSON, by the path's suffix, completely or not at all. Raises
+    InvalidInput for another suffix.
+    """
     if _kind(path) == "yaml":
         text = dump_yaml(stored)
     else:

@@ -143,8 +143,10 @@ class BatchedEstimate:
         return torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
 
     def _verify(self, search: BatchedSearch, started: float) -> None:
-        """Check every set against a pass in log space and, as time allows, some against a second
-        computation.
+        """Raise NumericalFailure if the log partition of any set differs from that of a pass in log
+        space, or its marginals do not sum to its total. Then check sets in turn, the first always,
+        against a second computation of marginals and loss, for a share of the time since
+        ``started``.
         """
         best, one = search.best, self.inference
         again = BatchedOracle(one, len(self.totals)).log_partition(best.potentials)

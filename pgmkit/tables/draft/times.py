@@ -153,10 +153,11 @@ def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:
 def _beside(
     iso: Sequence[str], others: Sequence[datetime.datetime], form: str
 ) -> list[datetime.datetime] | None:
-    """Return the times of the ISO texts if they can be joined with others in `form`; otherwise
-    None.
+    """Return the times of the ISO texts if they can stand beside ``others``, written in ``form``;
+    otherwise None.
 
-    The format must write the ISO texts without loss, and must not read any of them differently.
+    The format must hold a day and read none of the ISO texts, and either both kinds of text have
+    times of day or neither.
     """
     moments = [datetime.datetime.fromisoformat(text) for text in iso]
     timed = any(moment.time() != datetime.time() for moment in moments)

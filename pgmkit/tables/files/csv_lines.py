@@ -67,8 +67,9 @@ class LineGrammar(NamedTuple):
     multiline: bool = True
 
     def divided(self, block: bytes, *, final: bool) -> Division:
-        """Return the records of a block of whole lines; unless it is `final`, other blocks may
-        follow.
+        """Divide a block of whole lines into records and odd lines; empty lines and comments are
+        dropped. Unless it is `final`, last lines that the next block decides on are left as
+        ``rest``.
         """
         lines = block.split(b"\n")[:-1]
         records: list[bytes] = []

@@ -56,7 +56,7 @@ class Curator(Selecting):
     Raises InvalidInput for an unknown relation, BudgetExceeded if the ledger across runs has less
     left than this budget.
 
-    >>> from pgmkit.records.dataset import Dataset
+    >>> from pgmkit import Dataset, Domain
     >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
     >>> curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
     >>> curator.measure(("sex",), curator.remaining / 2)

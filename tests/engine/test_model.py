@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.inference import model_tables
 from pgmkit.queries import identity, moments, prefix, range_, subset
 
 
@@ -394,3 +395,14 @@ def test_attributes_of_one_value_beside_those_without_a_potential() -> None:
     potentials = [Factor(domain.project((name,)), np.zeros(1)) for name in ("e", "b")]
     model = GraphicalModel(domain=domain, potentials=tuple(potentials), total=6.0)
     np.testing.assert_allclose(model.marginal(domain.attributes), np.ones((3, 1, 1, 2, 1)))
+
+
+def test_attributes_of_no_potential_count_in_the_log_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the route of large models: log Z = log(1 + 2 + 3 + 4) + log 3 + log 5."""
+    monkeypatch.setattr(model_tables, "MOST_CELLS", 0)
+    domain = Domain({"a": 2, "b": 2, "c": 3, "d": 5})
+    pair = Factor(domain.project(["a", "b"]), np.log([[1.0, 2.0], [3.0, 4.0]]))
+    model = GraphicalModel(domain, (pair,), total=1.0)
+    assert model.log_partition == pytest.approx(np.log(10 * 3 * 5), rel=1e-12)

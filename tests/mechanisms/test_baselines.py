@@ -126,7 +126,7 @@ def test_tables_of_measurements_through_matrices() -> None:
     assert np.allclose(table.values, truth)
     assert table.stddev == pytest.approx(0.02 * math.sqrt(np.diag(inverse @ inverse.T).mean()))
     for model_mb in (0.0, 1.0):
-        model = projected(domain, [m], 15, Projection(model_mb=model_mb))
+        model = projected(domain, [m], [table], 15, Projection(model_mb=model_mb))
         assert np.allclose(model.marginal(("b", "a")), truth.reshape(3, 2).T, atol=0.05)
 
 

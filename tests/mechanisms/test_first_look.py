@@ -315,7 +315,7 @@ def test_columns_that_were_measured_count_in_a_tree() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-@pytest.mark.parametrize("mechanism", ["mixture", "aim", "mst"])
+@pytest.mark.parametrize("mechanism", ["mixture", "aim"])
 @pytest.mark.parametrize("budget", [BUDGETS[0], BUDGETS[2]])
 def test_a_look_is_paid_and_judged_by_public_figures(
     budget: Budget, mechanism: str, most: int
@@ -325,7 +325,6 @@ def test_a_look_is_paid_and_judged_by_public_figures(
     of_noise, deviations, of_a_share, low, high = {
         "mixture": (0.04, 1.0, 12.0, 0.1, 0.25),
         "aim": (0.04, 2.0, 25.0, 1 / 16, 0.5),
-        "mst": (0.1, 2.0, 25.0, 1 / 16, 0.5),
     }[mechanism]
     unit = 2 / budget.total if budget.pure else (2 * budget.total) ** -0.5
     middle = of_a_share / ((low + high) / 2)  # of rows a column, in units of the noise
@@ -347,7 +346,7 @@ def test_a_look_is_paid_and_judged_by_public_figures(
         def mean_cells(sizes: Any) -> float:
             return np.mean([a * b for a, b in itertools.combinations(sizes.values(), 2)])
 
-        deciding = of_noise * mean_cells(sizes) * error(left / (4 if mechanism == "mst" else 10))
+        deciding = of_noise * mean_cells(sizes) * error(left / 10)
         dearest = 0.02 * budget.total
         stddev = 2**0.5 * 10 * most / dearest if budget.pure else most * (5 / dearest) ** 0.5
         ratio = stddev / 10**0.5 / (0.37 * deciding)

@@ -146,7 +146,7 @@ def test_a_column_without_a_name_is_no_index(tmp_path: Path) -> None:
 
 def test_labels_that_differ_by_case_are_pointed_out() -> None:
     note = draft_column(np.array(["yes", "no", "Yes", "NO"] * 9)).note
-    assert "NO, Yes, no, yes differ by case" in note
+    assert "NO, no, Yes, yes differ by case" in note
 
 
 @pytest.mark.parametrize("word", ["WAHR", "wahr", "true", "TRUE", "yes", "1", True])

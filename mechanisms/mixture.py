@@ -28,7 +28,8 @@ import torch
 
 from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_level, splits
-from mechanisms.families.mixture_fit import Misfit, MixtureFit
+from mechanisms.families.misfit import Misfit
+from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.shrinkage import near_independence
 from mechanisms.families.training_memory import fitting_tables_bytes

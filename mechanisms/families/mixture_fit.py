@@ -17,20 +17,14 @@ import numpy as np
 import torch
 
 from mechanisms.families.adam import adam
-from mechanisms.families.product_mixture import Columns, ProductAnswers
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import as_dense
+from mechanisms.families.misfit import Misfit
+from mechanisms.families.product_mixture import Columns
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.domain import Domain
-
-    _Place = tuple[int, int]
-    _Tables = dict[tuple[_Place, _Place], tuple[float, NDArray[np.float64]]]
-
-__all__ = ["Misfit", "MixtureFit", "merged", "nearest_counts"]
+__all__ = ["MixtureFit", "nearest_counts"]
 
 _DIVERSITY = 0.5
 """The standard deviation of the first rows' logits around the independent ones, so that rows can
@@ -60,6 +54,7 @@ class MixtureFit:
     that is useful. The first rows are drawn near the independent ones by `random`, a generator of
     the processor whatever the `device`.
 
+    >>> from mechanisms.families.product_mixture import ProductAnswers
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
     >>> noisy = [Measurement(("a",), [50, 50], 1.0), Measurement(("b",), [50, 50], 1.0),
@@ -160,228 +155,6 @@ class _Attributes:
         return (logs.exp() @ self._members).log_() @ self._owners
 
 
-class Misfit:
-    """The sum over measured cells of ((answer - noisy value) / stddev)^2, up to a constant.
-
-    If most pairs were measured, one matrix product of the rows with themselves answers all of them;
-    if few were, a batch of small ones. A pair may have been measured on merged codes (`merged`),
-    which the rows answer by sums. Larger cliques are answered one by one.
-
-    >>> from pgmkit.domain import Domain
-    >>> columns = Columns(Domain({"a": 2, "b": 2}))
-    >>> misfit = Misfit(columns, [Measurement(("a", "b"), [[5, 0], [0, 5]], 2.0)], 10.0)
-    >>> misfit(torch.full((1, 4), 0.5)).item()
-    6.25
-    """
-
-    def __init__(
-        self,
-        columns: Columns,
-        measurements: Sequence[Measurement],
-        total: float,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        singles, pairs = ([m for m in measurements if len(m.clique) == k] for k in (1, 2))
-        others = [m for m in measurements if len(m.clique) not in (1, 2)]
-        weights, means = _singles(columns, singles, total)
-        self._singles = weights.to(device), means.to(device)
-        self._pairs = _pairs(columns, pairs, total, device) if pairs else None
-        self._cliques = [m.clique for m in others]
-        self._answers = ProductAnswers(columns, dict.fromkeys(self._cliques))
-        squares = [np.full(len(m.values), (total / m.stddev) ** 2) for m in others]
-        self._squares = _joined(squares).to(device)
-        self._values = _joined([m.values / total for m in others]).to(device)
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the misfit of rows of probabilities, K x columns.width."""
-        weights, values = self._singles
-        found = (weights * (rows.mean(0) - values).square()).sum()
-        if self._pairs is not None:
-            found = found + self._pairs(rows)
-        return found + self._of_cliques(rows) if self._cliques else found
-
-    def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the gradient, in the shape of the rows. Automatic gradients would take three times
-        as long.
-        """
-        weights, values = self._singles
-        found = (2 / len(rows) * weights * (rows.mean(0) - values)).expand_as(rows)
-        if self._pairs is not None:
-            found = found + self._pairs.slope(rows)
-        if self._cliques:
-            given = rows.detach().requires_grad_()
-            found = found + torch.autograd.grad(self._of_cliques(given), given)[0]
-        return found
-
-    def _of_cliques(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the misfit of the cliques that are answered one by one; it is differentiable."""
-        tables = self._answers(rows)
-        errors = torch.cat([tables[clique].reshape(-1) for clique in self._cliques])
-        return (self._squares * (errors - self._values).square()).sum()
-
-
-class _Pairs:
-    """The misfit of pairs, by one matrix product of the rows with themselves.
-
-    `sums`: a matrix columns.width x W that adds codes up to the groups of some pair; None if all
-    pairs have single codes. `weights` and `means`: W x W, with each pair twice.
-    """
-
-    def __init__(
-        self, sums: torch.Tensor | None, weights: torch.Tensor, means: torch.Tensor
-    ) -> None:
-        self._sums, self._weights, self._means = sums, weights, means
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._missed(self._wide(rows))
-
-    def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the gradient, in the shape of the rows."""
-        found = self._slope(self._wide(rows))
-        return found if self._sums is None else found @ self._sums.t()
-
-    def _wide(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows if self._sums is None else rows @ self._sums
-
-    def _missed(self, wide: torch.Tensor) -> torch.Tensor:
-        return (self._weights * (wide.t() @ wide / len(wide) - self._means).square()).sum() / 2
-
-    def _slope(self, wide: torch.Tensor) -> torch.Tensor:
-        return (
-            2 / len(wide) * (wide @ (self._weights * (wide.t() @ wide / len(wide) - self._means)))
-        )
-
-
-class _FewPairs(_Pairs):
-    """The misfit of pairs if most pairs of groups were not measured: a small product for each
-    pair.
-
-    `places`: for both attributes an array pairs x g of the groups' columns, filled with W if a pair
-    has fewer than g groups. `weights` (zero where filled) and `means`: pairs x g x g.
-    """
-
-    def __init__(
-        self,
-        sums: torch.Tensor | None,
-        places: tuple[torch.Tensor, torch.Tensor],
-        weights: torch.Tensor,
-        means: torch.Tensor,
-    ) -> None:
-        super().__init__(sums, weights, means)
-        self._places = places
-
-    def _sides(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        lines = torch.cat([wide.t(), wide.new_zeros(1, len(wide))])
-        return lines[self._places[0]], lines[self._places[1]]
-
-    def _missed(self, wide: torch.Tensor) -> torch.Tensor:
-        left, right = self._sides(wide)
-        answers = left @ right.transpose(1, 2) / len(wide)
-        return (self._weights * (answers - self._means).square()).sum()
-
-    def _slope(self, wide: torch.Tensor) -> torch.Tensor:
-        left, right = self._sides(wide)
-        missed = self._weights * (left @ right.transpose(1, 2) / len(wide) - self._means)
-        found = wide.new_zeros(wide.shape[1] + 1, len(wide))
-        found.index_add_(0, self._places[0].flatten(), (missed @ right).flatten(0, 1))
-        found.index_add_(
-            0, self._places[1].flatten(), (missed.transpose(1, 2) @ left).flatten(0, 1)
-        )
-        return 2 / len(wide) * found[:-1].t()
-
-
-def _pairs(
-    columns: Columns,
-    pairs: Sequence[Measurement],
-    total: float,
-    device: torch.device | str,
-) -> _Pairs:
-    """Return the misfit of these tables, as shares of the total. Several tables of one pair on the
-    same groups of codes count as one: their mean, weighted by inverse variance.
-    """
-    places: dict[tuple[str, tuple[int, ...]], _Place] = {}
-    tables: _Tables = {}
-    width = 0
-    for each in pairs:
-        keys = []
-        for name, groups in zip(each.clique, merged(columns.domain, each), strict=True):
-            keys.append((name, tuple(groups.tolist())))
-            if keys[-1] not in places:
-                places[keys[-1]] = width, (width := width + int(groups.max()) + 1)
-        first, second = (places[key] for key in keys)
-        table = np.reshape(each.values / total, (first[1] - first[0], -1))
-        if second < first:
-            first, second, table = second, first, table.T
-        weight, mean = tables.get((first, second), (0.0, table))
-        more = weight + (total / each.stddev) ** 2
-        tables[first, second] = more, mean + (1 - weight / more) * (table - mean)
-    sums = np.zeros((columns.width, width))
-    for (name, joined), (start, _) in places.items():
-        of = columns.of(name)
-        sums[np.arange(of.start, of.stop), start + np.array(joined)] = 1.0
-    plain = np.array_equal(sums, np.eye(columns.width))
-    adding = None if plain else _tensor(sums).to(device)
-    most = max(max(table.shape) for _, table in tables.values())
-    # For each cell, small products, padded to the largest pair, are about eight times slower than a
-    # large product.
-    if 8 * len(tables) * most**2 < width**2:
-        return _few_pairs(adding, width, most, tables, device)
-    weights, means = np.zeros((2, width, width))
-    for parts, (weight, mean) in tables.items():
-        rows, across = (slice(*part) for part in parts)
-        weights[rows, across] = weights[across, rows] = weight
-        means[rows, across], means[across, rows] = mean, mean.T
-    return _Pairs(adding, _tensor(weights).to(device), _tensor(means).to(device))
-
-
-def _few_pairs(
-    adding: torch.Tensor | None,
-    width: int,
-    most: int,
-    tables: _Tables,
-    device: torch.device | str,
-) -> _FewPairs:
-    places = np.full((2, len(tables), most), width)
-    weights, means = np.zeros((2, len(tables), most, most))
-    for i, (parts, (weight, table)) in enumerate(tables.items()):
-        for side, part in enumerate(parts):
-            places[side, i, : part[1] - part[0]] = np.arange(*part)
-        rows, lines = table.shape
-        weights[i, :rows, :lines], means[i, :rows, :lines] = weight, table
-    left, right = (torch.from_numpy(each).to(device) for each in places)
-    return _FewPairs(adding, (left, right), _tensor(weights).to(device), _tensor(means).to(device))
-
-
-def merged(domain: Domain, measurement: Measurement) -> list[NDArray[np.intp]]:
-    """Return for each attribute of a measured table the group of each code; without a matrix, the
-    codes.
-
-    The matrix of a table with merged codes has a factor of zeros and ones for each attribute, with
-    a single one in each column.
-
-    >>> from pgmkit.domain import Domain
-    >>> halves = Measurement(("a", "b"), np.ones(4), 1.0, [[[1, 1, 0], [0, 0, 1]], np.eye(2)])
-    >>> merged(Domain({"a": 3, "b": 2}), halves)
-    [array([0, 0, 1]), array([0, 1])]
-    """
-    if isinstance(measurement.matrix, Kronecker):
-        return [np.asarray(as_dense(each)).argmax(0) for each in measurement.matrix.factors]
-    return [np.arange(domain.sizes[name]) for name in measurement.clique]
-
-
-def _singles(
-    columns: Columns, measurements: Sequence[Measurement], total: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weights, and the means by inverse variance, of single attributes, as fractions."""
-    weights, sums = np.zeros(columns.width), np.zeros(columns.width)
-    for each in measurements:
-        weight = (total / each.stddev) ** 2
-        weights[columns.of(each.clique[0])] += weight
-        sums[columns.of(each.clique[0])] += weight / total * each.values
-    means = np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0)
-    return _tensor(weights), _tensor(means)
-
-
 def _independent(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> torch.Tensor:
@@ -403,7 +176,7 @@ def _independent(
             shares = nearest_counts(values, total) / total
         shares = np.maximum(shares, 1e-5)  # a probability of 0 would have no finite logit
         parts.append(np.log(shares / shares.sum()))
-    return _joined(parts)
+    return torch.tensor(np.concatenate(parts), dtype=torch.float32)
 
 
 def nearest_counts(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
@@ -416,11 +189,3 @@ def nearest_counts(values: NDArray[np.float64], total: float) -> NDArray[np.floa
     ordered = np.sort(values)[::-1]
     excess = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
     return np.maximum(values - excess[ordered > excess][-1], 0.0)
-
-
-def _joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
-    return _tensor(np.concatenate(parts) if parts else np.zeros(0))
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.families.mixture_fit import merged, nearest_counts
+from mechanisms.families.misfit import merged
+from mechanisms.families.mixture_fit import nearest_counts
 from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:

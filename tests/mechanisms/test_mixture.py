@@ -11,7 +11,8 @@ from pricing import Priced, total_variation
 
 from mechanisms.datasets.census import census
 from mechanisms.families.held_out import best_level, splits
-from mechanisms.families.mixture_fit import Misfit, MixtureFit, nearest_counts
+from mechanisms.families.misfit import Misfit
+from mechanisms.families.mixture_fit import MixtureFit, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget

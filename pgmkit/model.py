@@ -350,12 +350,9 @@ class GraphicalModel:
         started = time.perf_counter()
         check_fits(self.tree, self.memory_limit)
         made = parted_sample(self.tree, self._tables.belief, n, rows, generator(rng))
-        opinion = self._tables.second_opinion
+        counted, kind = self._tables.second_opinion.counted, int(n).bit_length() // 4
         self._tables.uses.look(
-            "sample in parts",
-            int(n).bit_length() // 4,
-            started,
-            lambda seconds: opinion.counted(*made.some_cell(), n, seconds),
+            "sample in parts", kind, started, lambda sec: counted(*made.some_cell(), n, sec)
         )
         return made
 
@@ -363,16 +360,11 @@ class GraphicalModel:
         """Write the model to one file (numpy's zip of arrays, without pickle), completely or not at
         all.
         """
-        header = {
+        figures = ("total", "loss", "unit", "certified", "iterations", "stopped")
+        header = {name: getattr(self, name) for name in figures} | {
             "domain": list(self.domain.sizes.items()),
             "cliques": self.cliques,
-            "total": self.total,
-            "loss": self.loss,
             "gap": None if self.gap == inf else self.gap,
-            "unit": self.unit,
-            "certified": self.certified,
-            "iterations": self.iterations,
-            "stopped": self.stopped,
         }
         tables = {f"potential{i}": f.values.cpu().numpy() for i, f in enumerate(self.potentials)}
         write_container(path, FORMAT, FORMAT_VERSION, header, tables)

@@ -23,7 +23,8 @@ POSITION = "position"
 class Link:
     """A rule that rows of the table `child` belong to the row of `parent` with the same `key`.
 
-    Raises InvalidInput for names that are empty or no texts, and for `most` below 1.
+    Raises InvalidInput for names that are empty or no texts, tables' names that no file can have,
+    and `most` below 1.
 
     Attributes:
         child: The name of the children's table, such as "person".
@@ -56,6 +57,12 @@ class Link:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidInput(f"{name} of a link must be a name, got {value!r}")
+        for name in (self.child, self.parent):
+            if name.startswith(".") or set(name) & set("/\\:\0"):
+                raise InvalidInput(
+                    f"a table is saved in a file of its name, which {name!r} cannot be; leave out "
+                    "slashes, colons and a dot at the start"
+                )
         if not isinstance(self.most, int) or isinstance(self.most, bool) or self.most < 1:
             raise InvalidInput(
                 f"most must be a whole number above 0, the children of one {self.parent} that are "

@@ -17,7 +17,7 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng, generator
-from pgmkit.runtime.untrusted import refusing
+from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
 from pgmkit.tables.engines.frames import FrameForm, framed
 from pgmkit.tables.records import arrow_table
 
@@ -170,7 +170,7 @@ class LinkedRelease:
 
         place = Path(folder)
         with refusing(place / _LINKS, "the links of a release"):
-            stored = json.loads((place / _LINKS).read_text(encoding="utf-8"))
+            stored = plain_values(whole_file(place / _LINKS, MOST_TEXT))
             links = tuple(Link.from_dict(each) for each in stored)
 
         def read(name: str) -> TableRelease:

@@ -352,7 +352,9 @@ def test_refusals_come_before_anything_is_spent(
     assert ledger.spent == 0
 
 
-@pytest.mark.parametrize("wrong", [{"most": 0}, {"most": True}, {"child": ""}, {"key": 3}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"most": 0}, {"most": True}, {"child": ""}, {"child": "../a"}, {"key": 3}], ids=str
+)
 def test_wrong_links(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Link(**{"child": "a", "parent": "b", "key": "id", "most": 2, **wrong})

@@ -1,5 +1,4 @@
-"""Marginals on the lattice of subsets: least squares in closed form, made nonnegative by
-projections.
+"""Marginals on the lattice of subsets: least squares in closed form.
 
 The data vector over the domain is never formed. The subspaces R_s of contrasts over exactly the
 attributes s (zero sum along each) are orthogonal, and the marginal over c consists of those with s
@@ -24,11 +23,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["centred", "least_squares", "nonnegative_tables", "subsets"]
-
-_MOST_ROUNDS = 200
-_TOLERANCE = 0.005
-"""The root mean square of the remaining clipping, in standard deviations of the noise."""
+__all__ = ["centred", "least_squares", "subsets"]
 
 
 def subsets(cliques: Iterable[Clique]) -> list[Clique]:
@@ -92,40 +87,6 @@ def least_squares(
             table += turned.reshape(shape) / (precisions[frozenset(subset)] * cells)
         tables[clique] = table
     return tables
-
-
-def nonnegative_tables(
-    domain: Domain, measurements: Sequence[Measurement], total: float
-) -> dict[Clique, Array]:
-    """Return nonnegative tables that agree on shared attributes, nearest to noisy marginals.
-
-    There is one table for each measured clique, by Dykstra's alternating projections between
-    nonnegative tables (clipping) and consistent ones (`least_squares`), weighted by 1/variance.
-    They end when clipping changes cells by 0.5% of their noise, or after 200 rounds; tables agree
-    to about that, and each is scaled to the total, which must be above 0.
-
-    >>> from pgmkit.domain import Domain
-    >>> a = Measurement(("a",), [7.0, -1.0], 1.0)
-    >>> nonnegative_tables(Domain({"a": 2}), [a], total=5.0)[("a",)].round(2)
-    array([5., 0.])
-    """
-    precisions: dict[Clique, float] = {}
-    for m in measurements:
-        precisions[m.clique] = precisions.get(m.clique, 0.0) + m.stddev**-2
-    tables = least_squares(domain, measurements, precisions, total)
-    residue = {clique: np.zeros(table.shape) for clique, table in tables.items()}
-    cells = sum(table.size for table in tables.values())
-    for _ in range(_MOST_ROUNDS):
-        clipped = {c: np.maximum(table + residue[c], 0.0) for c, table in tables.items()}
-        left = sum(
-            float(((table - clipped[c]) ** 2).sum()) * precisions[c] for c, table in tables.items()
-        )
-        if left <= _TOLERANCE**2 * cells:
-            break
-        residue = {c: table + residue[c] - clipped[c] for c, table in tables.items()}
-        moved = [Measurement(c, table, precisions[c] ** -0.5) for c, table in clipped.items()]
-        tables = least_squares(domain, moved, precisions, total)
-    return {c: table * (total / table.sum()) for c, table in clipped.items()}
 
 
 def _summed(clique: Clique, table: Array) -> Iterable[tuple[Clique, Array]]:

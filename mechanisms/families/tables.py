@@ -171,9 +171,9 @@ def projected(
     array([6., 0.])
     """
     from mechanisms.families.graphical import estimator, tree_megabytes
-    from mechanisms.families.lattice import nonnegative_tables
     from pgmkit.estimation import estimate
     from pgmkit.graphs.junction_tree import junction_tree
+    from pgmkit.least_squares.consistency import consistent_tables
     from pgmkit.runtime.memory import MEMORY_LIMIT
     from pgmkit.total import estimate_total
 
@@ -184,9 +184,11 @@ def projected(
     if tree is not None and tree_megabytes(tree) <= limit:
         return estimator(domain, known_total, device=settings.device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
+    tables = [m for m in noisy if m.clique]
     if settings.inference != "exact":
-        return estimate(domain, [m for m in noisy if m.clique], total=total, inference="region")
-    return TablesModel(domain, nonnegative_tables(domain, noisy, total), total)
+        return estimate(domain, tables, total=total, inference="region")
+    consistent = consistent_tables(domain, tables, total).tables if tables else {}
+    return TablesModel(domain, {c: t * (total / t.sum()) for c, t in consistent.items()}, total)
 
 
 def least_squares_table(measurement: Measurement) -> Measurement:

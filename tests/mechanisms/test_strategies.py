@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pricing import Priced
-from scipy.optimize import check_grad
+from scipy.optimize import check_grad, nnls
 
-from mechanisms.families.lattice import least_squares, nonnegative_tables
+from mechanisms.baselines import Projection
+from mechanisms.families.lattice import least_squares
+from mechanisms.families.tables import projected
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
@@ -203,18 +205,22 @@ def test_least_squares_against_the_data_vector(total: float | None) -> None:
         assert np.allclose(table.reshape(-1), marginal_matrix(clique) @ x, atol=1e-5)
 
 
-def test_nonnegative_tables_against_the_quadratic_program() -> None:
-    from pgmkit.least_squares.consistency import consistent_tables
-
+def test_projected_tables_against_nonnegative_least_squares() -> None:
     rng = np.random.default_rng(2)
-    measurements = [
+    noisy = [
         Measurement(c, rng.normal(2, 4, DOMAIN.size(c)), s)
         for c, s in [(("a", "b"), 1.0), (("b", "c"), 2.0), (("c",), 0.5)]
     ]
-    expected = consistent_tables(DOMAIN, measurements, 30.0, 1e-9).tables
-    found = nonnegative_tables(DOMAIN, measurements, 30.0)
-    for clique, table in expected.items():
-        assert np.allclose(found[clique], table, atol=0.05)
+    # For cliques of a tree, tables that agree are the marginals of a nonnegative data vector.
+    rows = [marginal_matrix(m.clique) / m.stddev for m in noisy]
+    values = [m.values / m.stddev for m in noisy]
+    x, _ = nnls(
+        np.vstack([*rows, np.full((1, DOMAIN.size()), 1e4)]), np.concatenate([*values, [30e4]])
+    )
+    found = projected(DOMAIN, noisy, noisy, 30, Projection(model_mb=0))
+    for m in noisy:
+        table = found.marginal(m.clique).reshape(-1)
+        assert np.allclose(table, marginal_matrix(m.clique) @ x, atol=0.02)
 
 
 def random_factors(rng: np.random.Generator, signed: bool, clique: Clique) -> list[np.ndarray]:

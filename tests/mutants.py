@@ -6,11 +6,11 @@
     python tests/mutants.py discovery noise # those whose names hold one of these words
     python tests/mutants.py --record        # and write benchmarks/results/mutants.json
 
-The test that caught a mutant before, which the record names, is tried first; then the file that
-should notice it, up to its first failure; and the other fast privacy tests only where that file
-passes. A mutant that no test
-notices is a hole in the tests; one whose text is not in its file exactly once is stale and counts
-as a failure too. So does one that stops the tests from running.
+The tests are collected once, and each mutant meets them in a fork of that process
+(`tests/warm_tests.py`): first the test that caught it before, which the record names; then the file
+that should notice it; and the other fast privacy tests only where that file passes. A mutant that
+no test notices is a hole in the tests; one whose text is not in its file exactly once is stale and
+counts as a failure too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from warm_tests import Collected
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks" / "results" / "mutants.json"
@@ -123,13 +125,6 @@ MUTANTS = (
         "np.array(found), self.neighbours.max_rows, cost",
         "np.array(found), self.neighbours.max_rows / 2, cost",
         "scores",
-    ),
-    Mutant(
-        "mixture error without its thousandths",
-        CURATOR,
-        "fine, most, most, cost",
-        "fine, 1, 1, cost",
-        "histogram_mechanisms",
     ),
     Mutant(
         "query matrix measured at unit sensitivity",
@@ -822,6 +817,8 @@ _OUT_OF_TIME = 124
 """The exit status of what did not end in time, as a mistake may make it."""
 _LONGEST = 1800.0
 """Seconds that the fast privacy tests may take, several times what they do."""
+_LONGEST_TEST = 20.0
+"""Seconds of processor time that one of them may take, several times what it does."""
 
 
 @contextmanager
@@ -843,8 +840,7 @@ def failure(folder: Path, names: tuple[str, ...], timeout: float = _LONGEST) -> 
     files = []
     for name in names:
         file, _, test = name.partition("::")
-        path = f"tests/{file}.py" if "/" in file else f"tests/mechanisms/test_{file}.py"
-        files.append(f"{path}::{test}" if test else path)
+        files.append(f"{_path(file)}::{test}" if test else _path(file))
     words = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files)
     found = started(folder, *words, timeout=timeout)
     if found.returncode == 0:
@@ -899,25 +895,26 @@ class Fate:
     seconds: float
 
 
-def fate(mutant: Mutant, folder: Path, before: str = "") -> Fate:
-    """Plant the mistake, test, and take it out again. `before`: the test that caught it earlier."""
-    if (folder / mutant.file).read_text(encoding="utf-8").count(mutant.old) != 1:
+def fate(mutant: Mutant, tests: Collected, before: str = "") -> Fate:
+    """Run the tests on code with the mistake. `before`: the test that caught it earlier."""
+    sound = (tests.folder / mutant.file).read_text(encoding="utf-8")
+    if sound.count(mutant.old) != 1:
         return Fate("STALE", "", 0.0)
-    with planted(mutant, folder) as clock:
-        others = tuple(name for name in TESTS if name != mutant.first)
-        again = _still_there(folder, before)
-        test = (again and failure(folder, (again,))) or failure(folder, (mutant.first,))
-        test = test or failure(folder, others)
-        return Fate("caught" if test else "SURVIVED", test, clock())
+    begun, own = time.monotonic(), f"{_path(mutant.first)}::"
+    order = sorted(tests.items, key=lambda test: (_short(test) != before, not test.startswith(own)))
+    change = mutant.file, sound.replace(mutant.old, mutant.new)
+    failed = tests.outcome(dict.fromkeys(order, _LONGEST_TEST), change).failed
+    seconds = round(time.monotonic() - begun, 1)
+    return Fate("caught" if failed else "SURVIVED", _short(failed), seconds)
 
 
-def _still_there(folder: Path, before: str) -> str:
-    """The function of a recorded test as `failure` takes it; empty where it is no more."""
-    file, _, test = before.partition("[")[0].partition(".py::")
-    path = folder / "tests" / (f"{file}.py" if "/" in file else f"mechanisms/{file}.py")
-    if not test or not path.exists() or f"def {test}(" not in path.read_text(encoding="utf-8"):
-        return ""
-    return f"{file.removeprefix('test_')}::{test}"
+def _path(name: str) -> str:
+    return f"tests/{name}.py" if "/" in name else f"tests/mechanisms/test_{name}.py"
+
+
+def _short(test: str) -> str:
+    """The name of a test as it is recorded."""
+    return test.removeprefix("tests/").removeprefix("mechanisms/")
 
 
 def run(
@@ -929,15 +926,19 @@ def run(
     """
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     earlier = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
-    with copy() as folder:
-        fates = {}
+    fates: dict[str, Fate] = {}
+
+    def work(tests: Collected) -> None:
         for number, mutant in enumerate(chosen, 1):
             before = earlier.get(mutant.name, {}).get("test", "")
-            fates[mutant.name] = found = fate(mutant, folder, before)
+            fates[mutant.name] = found = fate(mutant, tests, before)
             told = f"{number}/{len(chosen)} {found.end} ({found.seconds:.0f} s): {mutant.name}"
             print(f"{told}: {found.test}", flush=True)
             if each is not None:
                 each(fates)
+
+    with copy() as folder:
+        Collected(folder, work).collect([_path(name) for name in TESTS])
     return fates
 
 

@@ -256,17 +256,6 @@ class _Numpy:
         return self._real(*args, **options)
 
 
-def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A built-in function or one of other modules, whose result is marked where an argument is."""
-
-    def work(*args: Any, **options: Any) -> Any:
-        if holds_mark(args) or holds_mark(options):
-            return _keeping(function)(*args, **options)
-        return function(*args, **options)
-
-    return work
-
-
 class _Int(type):
     """`int` and `float`, which keep marks and are still the types."""
 
@@ -397,7 +386,6 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
             patch.setattr(module, name, kept, raising=False)
     for module in CURATOR:
         patch.setattr(module, "len", _length, raising=False)
-    patch.setattr(curator, "best_mixture_error", _kept(curator.best_mixture_error))
     texts_and_counts = curator.distinct
     patch.setattr(
         curator,

@@ -123,13 +123,13 @@ def _ranks(values: Any) -> NDArray[np.intp]:
     """Return the rank of each value: numbers by size, then texts, then missing values.
 
     The comparison of two values depends on these alone, so no row decides how other rows are
-    ordered.
+    ordered. Spellings of one number have one rank: an order among them could only be that of all
+    rows.
     """
     found, places = distinct(values)
-    order = sorted(range(len(found)), key=lambda i: _place_of(found[i]))
-    ranks = np.empty(len(found), dtype=np.intp)
-    ranks[order] = np.arange(len(found))
-    return ranks[places]
+    order = [_place_of(value) for value in found]
+    rank = {place: i for i, place in enumerate(sorted(set(order)))}
+    return np.array([rank[place] for place in order], dtype=np.intp)[places]
 
 
 def _place_of(value: Any) -> tuple[int, float, str]:

@@ -24,7 +24,7 @@ class Link:
     """A rule that rows of the table `child` belong to the row of `parent` with the same `key`.
 
     Raises InvalidInput for names that are empty or no texts, tables' names that no file can have,
-    and `most` below 1.
+    a key that is also the order or the count, and `most` below 1.
 
     Attributes:
         child: The name of the children's table, such as "person".
@@ -57,6 +57,10 @@ class Link:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidInput(f"{name} of a link must be a name, got {value!r}")
+        if self.key in (self.order, self.count):
+            raise InvalidInput(
+                f"key, order and count of a link must be different columns, got {self.key!r} twice"
+            )
         for name in (self.child, self.parent):
             if name.startswith(".") or set(name) & set("/\\:\0"):
                 raise InvalidInput(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.linked.link import POSITION, Link
+from mechanisms.linked.link import POSITION, Link, check_links, with_counts
 from mechanisms.linked.siblings import PREVIOUS, Children, Wanted, broken, draw_children
-from pgmkit.errors import NumericalFailure
+from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng, generator
@@ -172,17 +172,38 @@ class LinkedRelease:
         with refusing(place / _LINKS, "the links of a release"):
             stored = plain_values(whole_file(place / _LINKS, MOST_TEXT))
             links = tuple(Link.from_dict(each) for each in stored)
-
-        def read(name: str) -> TableRelease:
-            return TableRelease.load(place / f"{name}.pgm", allow_modified=allow_modified)
-
-        children = {link.child: read(link.child) for link in links}
-        schemas = {name: _own(release.schema) for name, release in children.items()}
-        return cls(links, read(links[0].parent), children, schemas)
+            tables = [links[0].parent, *dict.fromkeys(link.child for link in links)]
+        releases = {
+            name: TableRelease.load(place / f"{name}.pgm", allow_modified=allow_modified)
+            for name in tables
+        }
+        parents = releases.pop(links[0].parent)
+        schemas = {name: _own(release.schema) for name, release in releases.items()}
+        with refusing(place / _LINKS, "the links of a release"):
+            _check_links(links, parents.schema, schemas, releases)
+        return cls(links, parents, releases, schemas)
 
     def __repr__(self) -> str:
         children = ", ".join(f"{name}: {each!r}" for name, each in self.children.items())
         return f"<LinkedRelease of {self.links[0].parent}: {self.parents!r}, {children}>"
+
+
+def _check_links(
+    links: tuple[Link, ...],
+    parents: Schema,
+    schemas: Mapping[str, Schema],
+    releases: Mapping[str, TableRelease],
+) -> None:
+    """Raise InvalidInput for links that are not those of the releases' columns."""
+    counts = {link.count for link in links}
+    plain = parents.restricted(name for name in parents.columns if name not in counts)
+    check_links({links[0].parent: plain, **schemas}, links)
+    if with_counts(plain, links).columns != parents.columns:
+        raise InvalidInput(f"the release of {links[0].parent!r} counts other children")
+    for link in links:
+        steps = link.steps(parents, schemas[link.child])
+        if steps.columns != releases[link.child].schema.columns:
+            raise InvalidInput(f"the release of {link.child!r} has other columns than its link")
 
 
 def _own(steps: Schema) -> Schema:

@@ -17,7 +17,6 @@ from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
 from mechanisms.privacy.ledger import FileLedger, Ledger
-from mechanisms.privacy.mixture_error import best_mixture_error
 from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.privacy.selecting import Selecting
@@ -25,7 +24,7 @@ from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
-from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.records.dataset import Counts
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -237,34 +236,6 @@ class Curator(Selecting):
         most = self.neighbours.max_rows
         noisy, stddev = self._noisy(step, exact, most * count, most * count**0.5, cost)
         return noisy.astype(np.float64), stddev
-
-    def mixture_error(
-        self,
-        public: Dataset,
-        cliques: Sequence[Clique],
-        cost: float,
-        *,
-        step: str = "best mixture error",
-    ) -> float:
-        """Return the noisy error, in counts, of the best weights of the public records on the
-        cliques.
-
-        It is the minimum over weights of the maximum over cells of |count - rows * share|, a linear
-        program; it changes by at most the relation's `max_rows` between neighbours (Liu et al.
-        2021, Lemma A.8, for one row), as |count - rows * share| does. The noise is on thousandths
-        of a count, and two of these are added to the sensitivity for the solver's inaccuracy.
-
-        Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
-        """
-        names = [self.domain.clique(clique) for clique in cliques]
-        if not names or public.domain != self.domain:
-            raise InvalidInput("give at least one clique, and public data over the same domain")
-        counts = self._marginals(names)  # may refuse: before the charge
-        least = best_mixture_error(public, counts, len(self._data))
-        fine = np.array([round(1000 * least)], dtype=np.int64)
-        most = 1000 * self.neighbours.max_rows + 2
-        noisy, _ = self._noisy(step, fine, most, most, cost)
-        return float(noisy[0]) / 1000
 
     def discover(
         self,

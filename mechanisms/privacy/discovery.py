@@ -4,7 +4,8 @@ rarely pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -18,21 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["distinct", "frequent", "threshold"]
 
 
-def distinct(
-    values: Sequence[str] | Mapping[str, int],
-) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the different texts, in order, and their counts.
 
+    The texts are no numpy array, which would give each of them the memory of the longest one.
+
     >>> distinct(["b", "a", "b"])
-    (array(['a', 'b'], dtype='<U1'), array([1, 2]))
+    (['a', 'b'], array([1, 2]))
     >>> distinct({"b": 2, "a": 1})
-    (array(['a', 'b'], dtype='<U1'), array([1, 2]))
+    (['a', 'b'], array([1, 2]))
     """
-    rows = list(values.values()) if isinstance(values, Mapping) else [1] * len(values)
-    texts, places = np.unique(np.asarray(list(values), dtype=str), return_inverse=True)
-    counts = np.zeros(len(texts), dtype=np.int64)
-    np.add.at(counts, places, np.asarray(rows, dtype=np.int64))
-    return texts, counts
+    counts = Counter(values)
+    texts = sorted(counts)
+    return texts, np.array([counts[text] for text in texts], dtype=np.int64)
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
@@ -48,7 +47,7 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
     return 1 + neighbours.max_rows + scale * deviations
 
 
-def frequent(texts: NDArray[np.str_], noisy: NDArray[np.int64], above: float) -> list[str]:
+def frequent(texts: Sequence[str], noisy: NDArray[np.int64], above: float) -> list[str]:
     """Return the values whose noisy counts are above the threshold, the most frequent first."""
     order = np.argsort(-noisy, kind="stable")
-    return [str(texts[i]) for i in order if noisy[i] > above]
+    return [texts[i] for i in order if noisy[i] > above]

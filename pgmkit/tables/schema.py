@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +28,7 @@ from pgmkit.tables.kinds import column_from_dict
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.values import LONE_SURROGATE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +55,6 @@ __all__ = [
 
 _MOST_CODES = 2 * MOST_BINS
 """The most codes of all columns of a schema file together."""
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_CELLS = 2**27
 """The most combinations of a constraint's values: 128 MiB of truth values."""
 
@@ -195,7 +194,7 @@ class Schema:
         for name, column in self.columns.items():
             labels = column.labels if column.resolved else ()
             for text in (name, *labels, *(column.missing or ())):
-                if _LONE_SURROGATE.search(text):
+                if LONE_SURROGATE.search(text):
                     raise InvalidInput(
                         f"column {name!r} has the text {text!r}, which is no Unicode text: it "
                         "holds half of a character"

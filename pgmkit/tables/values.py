@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXACT",
+    "LONE_SURROGATE",
     "absent_numbers",
     "bare",
     "dictionary",
@@ -44,6 +45,8 @@ _DECORATED = re.compile(
     rf"(?P<rest>\.\d+)?(?:\s?(?:{_CURRENCY}|%))?(?P<close>\))?"
 )
 """Matches numbers as spreadsheets print them."""
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Matches half of a character."""
 EXACT = 2 ** (np.finfo(np.float64).nmant + 1)
 """The number beyond which some whole numbers have no float64."""
 
@@ -94,7 +97,7 @@ def _key(value: Any) -> tuple[type, Any]:
         return type(None), None
     try:
         hash(value)
-    except TypeError:
+    except Exception:  # of any kind, as in text_of
         return str, text_of(value)
     return type(value), value
 
@@ -251,11 +254,14 @@ def is_null(value: object) -> bool:
 def text_of(value: object) -> str:
     """Return the text that identifies a value: 3, 3.0 and " 3" are the same label.
 
+    Halves of characters, which no file can store, are replaced by U+FFFD, as in files that are read
+    in a wrong encoding.
+
     >>> text_of(3.0), text_of(True), text_of(" padded ")
     ('3', 'true', 'padded')
     """
     if isinstance(value, str):
-        return value.strip()
+        return LONE_SURROGATE.sub("\ufffd", value.strip())
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, float | np.floating) and float(value).is_integer():

@@ -12,7 +12,6 @@ from scipy import stats
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
@@ -128,7 +127,6 @@ def test_the_ledger_names_steps_and_mechanisms_in_their_places() -> None:
     owner.measure_errors([A], NOTHING, 0.1, step="s")
     owner.measure_cells([Cell(A, 0)], 0.1, step="s")
     owner.measure_predicates(predicates, 0.1, step="s")
-    owner.mixture_error(DATA, [A], 0.1, step="s")
     owner.choose([A, B], NOTHING, 0.1, step="s")
     owner.choose([A, B], NOTHING, 0.1, step="s", mechanism="permute-and-flip")
     owner.scored([A, B], NOTHING).choose([0, 1], 0.1, step="s")
@@ -141,7 +139,7 @@ def test_the_ledger_names_steps_and_mechanisms_in_their_places() -> None:
     assert [(each.step, each.mechanism) for each in owner.ledger.entries] == [
         ("s a", noise),
         ("s queries of a", noise),
-        *[("s", noise)] * 4,
+        *[("s", noise)] * 3,
         ("s", choice),
         ("s", "permute-and-flip"),
         *[("s", choice)] * 2,
@@ -150,8 +148,8 @@ def test_the_ledger_names_steps_and_mechanisms_in_their_places() -> None:
         ("s", f"3 x {choice}"),
         ("s", f"{noise}, threshold"),
     ]
-    assert [each.cost for each in owner.ledger.entries] == [0.1] * 14
-    assert [each.delta for each in owner.ledger.entries] == [0.0] * 13 + [1e-7]
+    assert [each.cost for each in owner.ledger.entries] == [0.1] * 13
+    assert [each.delta for each in owner.ledger.entries] == [0.0] * 12 + [1e-7]
 
 
 def test_names_in_any_sequence_become_a_clique() -> None:
@@ -177,21 +175,6 @@ def test_signs_say_which_way_an_estimate_is_wrong() -> None:
 def test_a_candidate_without_an_estimate_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"no table for the candidate \('b',\)"):
         curator().choose([A, B], {A: np.zeros(2)}, 1.0)
-
-
-def test_a_mixture_error_of_units_moves_by_each_of_their_rows() -> None:
-    owner = Curator(DATA, Budget(10.0), neighbours=relation("add/remove", "home", 3), seed=0)
-    noise = asked(owner)
-    owner.mixture_error(DATA, [["a"]], 0.5)
-    assert noise.scales == pytest.approx([(3 * 1000 + 2) / 0.5])
-
-
-def test_the_best_mixture_error_is_in_counts() -> None:
-    """All weight on the one public record answers 60 and 40 by 100 and 0."""
-    owner = curator()
-    asked(owner)
-    found = owner.mixture_error(Dataset(DOMAIN, {"a": [0], "b": [0]}), [A], 1.0)
-    assert found == pytest.approx(40.0, abs=1e-3) and type(found) is float
 
 
 def test_numbers_that_leave_are_plain() -> None:
@@ -260,12 +243,7 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     "more predicates than there are": lambda c: c.choose_predicates(
         Predicates(DOMAIN, [Predicate((("a", 0),))] * 3), [0.0] * 3, 1.0, count=3, exclude=[1]
     ),
-    "a mixture over an unknown clique": lambda c: c.mixture_error(DATA, [("z",)], 1.0),
     "no cells": lambda c: c.measure_cells([], 1.0),
-    "no cliques of a mixture": lambda c: c.mixture_error(DATA, [], 1.0),
-    "public data of another domain": lambda c: c.mixture_error(
-        Dataset(Domain({"a": 2}), {"a": [0]}), [A], 1.0
-    ),
     "an estimate of a predicate that is no number": lambda c: c.choose_predicates(
         Predicates(DOMAIN, [Predicate((("a", 0),))]), [np.nan], 1.0, count=1
     ),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from chance import FALSE_ALARM
@@ -62,6 +63,24 @@ def test_a_row_moves_the_counts_of_values_as_the_relation_says(relation: str) ->
         curator.discover(values, 0.01, 1e-7)
         asked.append(noise.exact[0].tolist())
     assert asked == [[1, 3, 1]] * 2
+
+
+def test_a_text_of_a_megabyte_takes_no_more_memory_than_its_own() -> None:
+    """In an array of texts each takes the room of the longest: a terabyte for these."""
+    curator = Curator(DATA, Budget(2.0, 1e-6, 1e-7), neighbours="add/remove")
+    texts = ["often"] * 300 + [f"rare {i}" for i in range(300_000)] + ["x" * 2**20]
+    curator._noise = Priced("add/remove", pure=False)
+    assert curator.discover(texts, curator.remaining, 1e-7) == ["often"]
+
+
+def test_halves_of_characters_are_found_as_signs_that_no_encoding_has() -> None:
+    """Python reads bytes so that are not in an encoding (surrogateescape); no file holds them."""
+    jobs = pd.Series(["caf\udce9"] * 500 + ["cook"] * 300, dtype=object)
+    table = pd.DataFrame({"job": jobs, "ill": True})
+    schema = Schema({"job": OpenCategorical(), "ill": Boolean()})
+    with pytest.warns(UserWarning, match="signs that are not in the encoding"):
+        release = synthesize(table, schema, epsilon=5.0, delta=1e-6, mechanism="mst", seed=0)
+    assert set(release.schema.columns["job"].labels) == {"caf\ufffd", "cook", "(other)"}
 
 
 def test_the_threshold_is_passed_by_a_single_row_as_rarely_as_promised() -> None:

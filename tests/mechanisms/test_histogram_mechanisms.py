@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from pricing import CellPriced, reachable, total_variation
-from scipy.optimize import linprog, minimize
+from scipy.optimize import minimize
 
 from mechanisms import run
 from mechanisms.datasets.census import census
@@ -15,7 +15,6 @@ from mechanisms.pep import Pep, entropy_projection
 from mechanisms.pmw_pub import PmwPub
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.mixture_error import best_mixture_error
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
 from mechanisms.rounds.histogram import MeasuredCell, measured_cells
@@ -196,43 +195,6 @@ def test_shares_that_would_break_the_sensitivity_are_refused_before_spending() -
         with pytest.raises(InvalidInput, match=message):
             curator.choose_public(shares, 0.1)
     assert curator.ledger.spent == 0
-
-
-def test_the_best_mixture_error_is_the_linear_programs() -> None:
-    rng = np.random.default_rng(1)
-    domain = Domain({"a": 3, "b": 2})
-    public = Dataset(domain, {"a": [0, 1, 2, 0], "b": [0, 1, 1, 0]})
-    data = Dataset(domain, {"a": rng.integers(0, 3, 40), "b": rng.integers(0, 2, 40)})
-    counts = data.marginals([("a", "b")])
-    found = best_mixture_error(public, counts, 40)
-    support = [(0, 0), (1, 1), (2, 1)]
-    a_ub, b_ub = [], []
-    for cell in np.ndindex(3, 2):
-        row = [40.0 * (each == cell) for each in support]
-        a_ub += [[*row, -1.0], [*(-v for v in row), -1.0]]
-        b_ub += [counts["a", "b"][cell], -counts["a", "b"][cell]]
-    dense = linprog([0, 0, 0, 1], a_ub, b_ub, [[1, 1, 1, 0]], [1.0])
-    assert found == pytest.approx(dense.fun, abs=1e-6)
-    for change in range(3):
-        other = Dataset(
-            domain,
-            {
-                n: np.append(c[1:] if change else c, 1 % s)
-                for (n, c), s in zip(data.columns.items(), domain.shape(), strict=True)
-            },
-        )
-        moved = best_mixture_error(public, other.marginals([("a", "b")]), len(other))
-        assert abs(moved - found) <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("relation", NEIGHBOURS)
-def test_the_mixture_error_is_charged_and_noisy(relation: str) -> None:
-    curator = Curator(DATA, Budget(1.0, 1e-7), neighbours=relation)
-    noise = CellPriced(relation, pure=False)
-    noise.prices["gaussian"] = lambda scale: 1.002**2 / (2 * (scale / 1000) ** 2)
-    curator._noise = noise
-    curator.mixture_error(PUBLIC, [("sex",), ("income",)], 0.001)
-    assert noise.costs == pytest.approx([0.001])
 
 
 def test_refusals_come_before_spending() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -102,24 +103,25 @@ def test_columns_of_parents_and_siblings_stand_beside_each_child() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_a_unit_changes_no_more_rows_than_it_may(seed: int, most: int) -> None:
-    """Frames with one home more, with odd rows: the other homes' rows are coded as before."""
+    """Frames that begin with one home more, with odd rows: the others are coded as before."""
     rng = np.random.default_rng(seed)
     frames = homes(rng, 12)
     link = Link("person", "home", key="id", most=most, order="no", count="size")
-    odd = rng.choice(np.array(["x", None, 1e300, "2", -1, "nan"], dtype=object), 7)
+    spelt = ["x", None, 1e300, "2", 2.0, " 2", -1, "nan", 2**53, 2**53 + 1, "9007199254740993"]
+    odd = rng.choice(np.array(spelt, dtype=object), 7)
     extra = pd.DataFrame(
         {"id": ["new"] * 7, "no": odd, "sex": ["F", "M", "?", None, "F", "", "M"], "age": odd}
     )
     home = pd.DataFrame({"id": ["new", "new"], "area": ["n", "q"], "rich": ["no", None]})
     shared = {name: frame.astype(object) for name, frame in frames.items()}
+    shared["person"]["no"] = rng.choice(np.array(spelt, dtype=object), len(shared["person"]))
     larger = {
-        "home": pd.concat([shared["home"], home], ignore_index=True),
-        "person": pd.concat([shared["person"], extra], ignore_index=True),
+        "home": pd.concat([home, shared["home"]], ignore_index=True),
+        "person": pd.concat([extra, shared["person"]], ignore_index=True),
     }
+    keys = random_keys(100, np.random.default_rng(seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            coding, "random_keys", lambda n, _: random_keys(n, np.random.default_rng(seed))
-        )
+        patch.setattr(coding, "random_keys", lambda n, _: keys[-n:])
         placed = {name: schema.placed() for name, schema in SCHEMAS.items()}
         one, other = (
             coded(each, placed, [link], steps_of(link), None) for each in (shared, larger)
@@ -305,9 +307,15 @@ def test_a_release_is_saved_and_read(tmp_path: Path) -> None:
     for name, frame in one.items():
         pd.testing.assert_frame_equal(frame, other[name].to_pandas(), check_dtype=False)
     assert read.links == release.links
-    (tmp_path / "out" / "links.json").write_text('[{"child": 3}]')
-    with pytest.raises(InvalidInput, match="links"):
-        LinkedRelease.load(tmp_path / "out")
+    stored = LINK.to_dict()
+    wrong: list[Any] = [{"child": 3}, {}, 3]
+    wrong += [stored | {"count": name} for name in ("rich", "id", "other")]
+    wrong += [stored | {"order": name} for name in ("id", "age")]
+    wrong += [stored | each for each in ({"most": 4}, {"key": "area"}, {"child": "home"})]
+    for links in ([], 3, [stored, stored], *([each] for each in wrong)):
+        (tmp_path / "out" / "links.json").write_text(json.dumps(links))
+        with pytest.raises(InvalidInput, match="links"):
+            LinkedRelease.load(tmp_path / "out")
 
 
 def test_tables_without_rows_and_children_without_parents() -> None:
@@ -353,7 +361,12 @@ def test_refusals_come_before_anything_is_spent(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"most": 0}, {"most": True}, {"child": ""}, {"child": "../a"}, {"key": 3}], ids=str
+    "wrong",
+    [
+        *[{"most": 0}, {"most": True}, {"child": ""}, {"child": "../a"}, {"key": 3}],
+        *[{"order": "id"}, {"count": "id"}],
+    ],
+    ids=str,
 )
 def test_wrong_links(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):

@@ -75,7 +75,6 @@ def all_questions(curator: Curator) -> None:
     ]
     shares = [{c: t / t.sum() for c, t in each.items()} for each in tables]
     curator.choose_public(shares, curator.remaining / 4)
-    curator.mixture_error(PUBLIC, PAIRS.cliques, curator.remaining / 4)
     curator.measure_errors(PAIRS.cliques, tables[0], curator.remaining / 4)
     curator.draw_signed(PAIRS.cliques, tables[0], curator.remaining / 4, count=3)
     curator.scored(PAIRS.cliques, tables[0]).choose([0, 1], curator.remaining / 4, step="select")

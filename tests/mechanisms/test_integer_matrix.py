@@ -68,3 +68,9 @@ def test_at_most_thirty_factors() -> None:
     assert GridMatrix.rounded([np.ones((1, 1))] * 30).answers(np.array([7])).tolist() != [0]
     with pytest.raises(InvalidInput, match="at most 30 matrices"):
         GridMatrix.rounded([np.ones((1, 1))] * 31)
+
+
+def test_two_columns_of_a_product_are_at_most_twice_one_apart() -> None:
+    grid = GridMatrix.rounded([np.eye(2), np.eye(3)])
+    assert grid.l1(True) * grid.unit == 2.0
+    assert grid.l2_squared(True) * grid.unit**2 == 2.0

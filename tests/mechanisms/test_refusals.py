@@ -160,6 +160,18 @@ def test_auto_and_rows_left_out_are_paid_for_only_where_the_mechanism_runs(tmp_p
     )  # fmt: skip
 
 
+def test_a_first_look_is_paid_for_only_where_the_mechanism_runs(tmp_path: Path) -> None:
+    """More labels are found than were assumed: no pair of them fits into so little memory."""
+    rows = np.arange(400 * 12)
+    frame = pd.DataFrame({"a": rows % 400, "b": rows // 7 % 400}).astype(str)
+    schema = Schema({"a": OpenCategorical(), "b": OpenCategorical()})
+    ledger = Ledger.create(tmp_path / "one", Budget(200.0, 1e-5, 1e-6), neighbours="add/remove")
+    with pytest.raises(InvalidInput, match="no workload clique fits"):
+        synthesize(frame, schema, epsilon=200.0, delta=1e-5, memory_mb=359, ledger=ledger)
+    steps = [each.step for each in ledger.entries]
+    assert steps == ["discover a", "discover b", "auto: measure total"]
+
+
 @pytest.mark.parametrize("mechanism", ["mst", "auto", "independent", "aim", "mwem+pgm"])
 def test_where_nothing_is_found_the_run_ends_with_a_release(mechanism: str) -> None:
     """All columns open and no value frequent enough: what was paid for is not lost."""

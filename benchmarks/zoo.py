@@ -10,7 +10,7 @@ product of the exact single columns, the worst column, and F1 of a classifier wh
 target. Tables of up to 7,000 rows are also synthesized with 3 to 10 seeds a mechanism and epsilon,
 so that "never worse than independent columns" is tested with a standard error.
 Seeded noise. A line a table goes to ``results/zoo.jsonl``; tables that have one are left out unless
-`--again`. `--page` writes what was found into ``docs/zoo.md``.
+`--again`. `--page` writes what was found into ``benchmarks/zoo.md``.
 """
 
 from __future__ import annotations
@@ -270,7 +270,9 @@ def main() -> None:
         "--limit", type=float, default=300.0, help="processor seconds for each step"
     )
     parser.add_argument("--again", action="store_true", help="tables that have a line, too")
-    parser.add_argument("--page", action="store_true", help="write docs/zoo.md and do no more")
+    parser.add_argument(
+        "--page", action="store_true", help="write benchmarks/zoo.md and do no more"
+    )
     options = parser.parse_args()
     if options.page:
         write_page()

@@ -15,7 +15,7 @@ from benchmarks.zoo_tables import TABLES
 Rows = dict[str, dict[float, dict[str, Any]]]
 """Lines by table and epsilon."""
 RESULT = RESULTS / "zoo.jsonl"
-PAGE = RESULTS.parents[1] / "docs" / "zoo.md"
+PAGE = RESULTS.parent / "zoo.md"
 _BETWEEN = ("<!-- results -->\n", "\n<!-- end of results -->")
 
 

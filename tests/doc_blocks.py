@@ -26,10 +26,12 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INCLUDE = re.compile(r"^# include (\S+)$", re.MULTILINE)
 _ROOT = Path(__file__).parent.parent
+os.environ.setdefault("MPLBACKEND", "agg")
 _MOST_LINES = 16
 
 
@@ -121,9 +123,24 @@ def _python(page: Path, text: str, session: ModuleType) -> Output:
             value = eval(compile(ast.Expression(last.value), page.name, "eval"), vars(session))
             if hasattr(value, "_repr_html_"):
                 html = value._repr_html_()
+            elif hasattr(value, "figure"):
+                html = _drawing(value.figure)
             elif value is not None:
                 print(repr(value))
     return Output(source(text), _cut(shown.getvalue()), html)
+
+
+def _drawing(figure: Any) -> str:
+    """A picture of matplotlib as SVG, whose black follows the page's colour of text."""
+    import matplotlib as mpl
+
+    drawn = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "0"}):
+        figure.savefig(
+            drawn, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None}
+        )
+    svg = drawn.getvalue()
+    return svg[svg.index("<svg") :].replace("#000000", "currentColor")
 
 
 def _bash(text: str) -> Output:

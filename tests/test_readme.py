@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import click
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from mechanisms import MECHANISMS, Budget, BudgetExceeded, Ledger, synthesize
 from mechanisms.cli import main
-from pgmkit import Categorical, Integer, InvalidInput, Schema
+from pgmkit import Categorical, Domain, Integer, InvalidInput, Measurement, Schema, estimate
 
 README = Path(__file__).parent.parent / "README.md"
 TEXT = README.read_text()
@@ -91,6 +93,78 @@ def test_delta_zero_is_pure_and_laplace(neighbours: str) -> None:
     assert {e.mechanism for e in release.ledger.entries} == {"discrete Laplace"}
     # The number of rows is public under replace-one only.
     assert (release.model.total == 500) == (neighbours == "replace-one")
+
+
+def test_the_lock_file_is_of_the_constraints() -> None:
+    def versions(name: str) -> dict[str, str]:
+        lines = (README.parent / name).read_text().splitlines()
+        found = [re.match(r"([\w.-]+)==([\w.]+)", line) for line in lines]
+        return {re.sub(r"[-_.]+", "-", each[1]).lower(): each[2] for each in found if each}
+
+    locked, pinned = versions("pgmkit.lock"), versions("constraints.txt")
+    requirements = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[>=]", each)[0].replace("_", "-") for each in requirements["dependencies"]}
+    assert names <= locked.keys()
+    # What comes with torch alone is its own choice.
+    assert {n: v for n, v in locked.items() if n in pinned}.items() <= pinned.items()
+    text = (README.parent / "pgmkit.lock").read_text()
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", text)) > len(locked)
+
+
+def test_accounting_is_gaussian_for_what_only_measures() -> None:
+    def accounting(**options: str) -> str:
+        release = synthesize(people(), SCHEMA, epsilon=1, delta=1e-6, **options)
+        assert release.ledger is not None
+        return release.ledger.budget.accounting
+
+    assert accounting() == accounting(mechanism="independent") == "gaussian"
+    assert accounting(mechanism="mst") == accounting(accounting="zcdp") == "zcdp"
+
+
+def test_noise_is_discrete_and_selection_exponential() -> None:
+    release = synthesize(people(), SCHEMA, epsilon=1, delta=1e-6, mechanism="mwem+pgm")
+    assert release.ledger is not None
+    used = {entry.mechanism for entry in release.ledger.entries}
+    assert used == {"discrete Gaussian", "exponential mechanism"}
+
+
+def test_noise_grows_with_the_rows_of_a_person() -> None:
+    frame = people().append_column("person", pa.array(np.arange(500) // 2))
+
+    def noise(rows: int) -> float:
+        release = synthesize(
+            frame,
+            SCHEMA,
+            epsilon=1,
+            delta=1e-6,
+            mechanism="independent",
+            unit="person",
+            max_rows=rows,
+        )
+        return float(release.measurements[0].stddev)
+
+    assert 1.2 * noise(1) < noise(2) < noise(3)
+
+
+def test_the_frame_that_comes_back_is_of_the_kind_that_went_in() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = people().to_pandas()
+    release = synthesize(frame, SCHEMA, epsilon=1, delta=1e-6, mechanism="independent")
+    assert isinstance(release.sample(10), pandas.DataFrame)
+
+
+def test_a_plan_lists_where_odd_values_go_and_touches_no_data(tmp_path: Path) -> None:
+    SCHEMA.save(tmp_path / "people.yaml")
+    shown = CliRunner().invoke(main, ["plan", "--schema", str(tmp_path / "people.yaml")])
+    assert shown.exit_code == 0 and "sex: counted as" in shown.output
+
+
+def test_decomposable_cliques_end_at_the_optimum() -> None:
+    rng = np.random.default_rng(0)
+    domain = Domain({name: 4 for name in "abcd"})
+    pairs = [Measurement(p, 50 + rng.normal(0, 5, (4, 4)), 5.0) for p in pairwise("abcd")]
+    model = estimate(domain, pairs)
+    assert model.certified and model.gap <= 0.1 * model.unit
 
 
 def test_a_common_ledger_refuses_to_overspend(tmp_path: Path) -> None:

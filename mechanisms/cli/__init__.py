@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from itertools import chain
 from typing import Any
 
 import click
@@ -28,11 +29,22 @@ __all__ = ["main"]
 
 
 class _Commands(click.Group):
-    """A command group that shows exceptions and warnings as one line on stderr, without a
-    traceback.
+    """A command group that lists its commands by what they are for, and shows exceptions and
+    warnings as one line on stderr, without a traceback.
 
     Exceptions also set the exit code.
     """
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        for purpose, commands in _COMMANDS.items():
+            with formatter.section(purpose):
+                formatter.write_dl(
+                    [
+                        (f"{each.name or '':<{width}}", each.get_short_help_str(64))
+                        for each in commands
+                    ]
+                )
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -76,20 +88,29 @@ def _explained(error: Exception) -> tuple[str, int]:
     ), 1
 
 
+_COMMANDS = {
+    "From a private table": (demo, schema, plan, compare, mechanisms, synth),
+    "From a release, the file that `synth --save` writes": (query, sample, report, ledger),
+    "From noisy tables, or a graphical model": (estimate, infer),
+}
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pgmkit")
 def main() -> None:
-    """Private synthetic data and marginal inference.
+    """Make synthetic records of a private table, and answer questions about it.
+
+    What comes out hides whether any one person is in the table (differential privacy). How much it
+    hides is the budget, epsilon: smaller hides more, and blurs more.
 
     \b
-    Try it on built-in data:     pgmkit demo
-    A schema from public data:   pgmkit schema draft sample.csv --assume-public -o people.yaml
-    What a run would cost:       pgmkit plan --schema people.yaml --rows 50000
-    Which mechanism:             pgmkit compare --schema people.yaml -o compare.html
-    Private data in, a release:  pgmkit synth people.csv --schema people.yaml \\
-                                     --epsilon 1 --delta 1e-9 --out synth.csv --save people.pgm
-    Ask it:                      pgmkit query people.pgm "income | age in 30..44, sex = F"
-    Look at it:                  pgmkit report people.pgm -o report.html
+    Try it:            pgmkit demo
+    Describe columns:  pgmkit schema draft sample.csv --assume-public -o people.yaml
+    See the price:     pgmkit plan --schema people.yaml --rows 50000
+    Spend the budget:  pgmkit synth people.csv --schema people.yaml \\
+                           --epsilon 1 --delta 1e-9 --out synthetic.csv --save people.pgm
+    Ask the release:   pgmkit query people.pgm "income | age in 30..44, sex = F"
+    Look at it:        pgmkit report people.pgm -o report.html
 
     \b
     Exit codes: 0 done, 1 a fault in pgmkit, 2 bad input, 3 a limit refused it, 130 interrupted.
@@ -100,20 +121,5 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-for command in (
-    *(
-        demo,
-        schema,
-        plan,
-        compare,
-        synth,
-        estimate,
-        infer,
-        query,
-        sample,
-        ledger,
-        report,
-        mechanisms,
-    ),
-):
+for command in chain.from_iterable(_COMMANDS.values()):
     main.add_command(command)

@@ -52,7 +52,9 @@ def query(
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """Ask a release, without sampling: marginals, conditions, CDFs, sums, means and quantiles.
+    """Ask a release for counts, shares, sums, means or quantiles.
+
+    Answers come from the model, exactly and without drawing records; they cost no more privacy.
 
     \b
     pgmkit query people.pgm "income"
@@ -101,7 +103,7 @@ def sample(
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """Draw synthetic records from a release; no more privacy is spent.
+    """Draw more synthetic records from a release, at no cost.
 
     \b
     pgmkit sample people.pgm --rows 1000 --out more.csv
@@ -153,7 +155,9 @@ def report(
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """Write a self-contained HTML report: what was released, its cost, how far to trust it.
+    """Write a release's report: what it keeps, cost and holds.
+
+    It is one HTML page that opens offline.
 
     \b
     pgmkit report people.pgm -o report.html

@@ -73,7 +73,9 @@ def compare(
     json_out: bool,
     **form: Any,
 ) -> None:
-    """Compare mechanisms on made-up records of a schema's shape, or on public ones.
+    """Compare mechanisms on made-up or on public records.
+
+    Made-up records have the shape that the schema describes.
 
     Errors are exact: never give private records here. On made-up records the order of the
     mechanisms can be another than on yours.

@@ -60,9 +60,10 @@ def infer(
     out: str | None,
     json_out: bool,
 ) -> None:
-    """Answer questions about a factor graph or Bayesian network: .uai, .bif, .xmlbif (.gz).
+    """Ask a factor graph or a Bayesian network.
 
-    Variables of UAI files are called x0, x1, ... in the order of the file.
+    MODEL is a .uai, .bif or .xmlbif file, which may be compressed (.gz). Variables of UAI files
+    are called x0, x1, ... in the order of the file.
 
     \b
     pgmkit infer model.uai --evidence model.uai.evid

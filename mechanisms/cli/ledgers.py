@@ -45,7 +45,9 @@ def ledger(
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """Show the promise and each charge of a release, or of all runs on a data set.
+    """Show what was promised, and each step's cost.
+
+    FILE is a release, or the ledger of all runs on a data set.
 
     \b
     pgmkit ledger people.pgm

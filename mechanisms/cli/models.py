@@ -63,7 +63,7 @@ def estimate(
     device: str | None,
     json_out: bool,
 ) -> None:
-    """Estimate one consistent model of noisy tables, however they were measured.
+    """Fit one consistent model to noisy tables from elsewhere.
 
     TABLES are CSV files, a table each: some of the schema's columns with a label (or a range
     low..high) in each line, a column of noisy counts, and perhaps a column stddev. Or JSON: a list

@@ -39,6 +39,17 @@ __all__ = [
 
 Command = Callable[..., None]
 
+
+class _SchemaFile(click.Path):
+    """The path of a schema; where it is not given, the message says how to make one."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return (
+            "It says what each column may hold. A first one, from public data or made-up rows: "
+            "pgmkit schema draft FILE --assume-public -o people.yaml"
+        )
+
+
 _BUDGET = [
     click.option(
         "--epsilon",
@@ -184,7 +195,7 @@ def schema_option(command: Command) -> Command:
     return click.option(
         "--schema",
         required=True,
-        type=click.Path(exists=True, dir_okay=False),
+        type=_SchemaFile(exists=True, dir_okay=False),
         help="Schema file (YAML or JSON): what each column may hold; or sizes alone, "
         '{"age": 10, "sex": 2}, for columns of codes.',
     )(command)

@@ -32,7 +32,7 @@ __all__ = ["mechanisms", "plan"]
 @click.command()
 @as_json
 def mechanisms(json_out: bool) -> None:
-    """List the mechanisms that `pgmkit synth --mechanism NAME` can run."""
+    """List the mechanisms that `synth --mechanism NAME` runs."""
     from mechanisms.registry import MECHANISMS
 
     width = max(map(len, MECHANISMS))
@@ -67,9 +67,10 @@ def mechanisms(json_out: bool) -> None:
 @file_options
 @as_json
 def plan(rows: int, json_out: bool, **options: Any) -> None:
-    """Plan a run: the split of the budget, the noise, the model's size, the time.
+    """Show what a run would cost and keep; it reads no records.
 
-    No values of data are read: the mechanism runs on made-up records. Files that are named are
+    The mechanism runs on made-up records, and shows the split of the budget, the noise, the model's
+    size and the time. Files that are named are
     checked as `synth` checks them before it spends anything.
 
     \b

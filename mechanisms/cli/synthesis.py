@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["demo", "synth"]
 
+_NOT_KEPT = (
+    "the release was not kept: with --save FILE, further records, answers with error bars and the "
+    "report cost nothing more; without it they need another run and its budget"
+)
 _INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
 
@@ -64,7 +68,10 @@ def demo(
     rows: int,
     out: str,
 ) -> None:
-    """Run MWEM+PGM on built-in census-like data, which are public."""
+    """Try everything on built-in records, made up like a census.
+
+    The mechanism is MWEM+PGM. The records are public, so that errors may be shown.
+    """
     target = records_file(out)
     import numpy as np
 
@@ -152,8 +159,9 @@ def demo(
 @file_options
 @as_json
 def synth(json_out: bool, **options: Any) -> None:
-    """Make differentially private synthetic data from a file (CSV, parquet, Excel, SPSS, Stata).
+    """Make private synthetic records from a file.
 
+    The file is CSV, parquet, JSON lines, Excel, SPSS or Stata; the promise is differential privacy.
     Everything that can be checked is checked before the budget is spent; `pgmkit plan` makes the
     same checks and spends nothing.
 
@@ -198,6 +206,7 @@ def synth(json_out: bool, **options: Any) -> None:
     lines += [f"wrote {out}: {written} synthetic records"] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
+    lines += [] if save else [_NOT_KEPT]
     emit(
         {
             "mechanism": release.mechanism,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mechanisms.release.verdict import NAMED
 from pgmkit.runtime.html import escape
 
-__all__ = ["page"]
+__all__ = ["of_columns", "page"]
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --soft: #5a6775; --line: #e3e8ee;
@@ -54,6 +55,13 @@ addEventListener('beforeprint', () => {
   for (const each of document.querySelectorAll('details.column')) each.open = true;
 });
 """
+
+
+def of_columns(picture: str, columns: int) -> str:
+    """Return a picture of so many columns: a large one is moved in a narrow window, others
+    shrink.
+    """
+    return f"<div class='wide'>{picture}</div>" if columns > NAMED else f"<div>{picture}</div>"
 
 
 def page(title: str, parts: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from mechanisms.release.page import of_columns
 from mechanisms.release.verdict import MOST_CELLS, association
 from pgmkit.errors import PgmkitError
 from pgmkit.runtime.html import escape, heat_map, table
@@ -19,6 +20,8 @@ __all__ = ["relations"]
 
 _MOST_COLUMNS = 100
 """The most columns of a map whose squares can still be told apart on a screen."""
+_VISIBLE = 0.005
+"""The weakest relation that is not 0.00 in two digits, as a map shows it."""
 
 
 def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
@@ -35,12 +38,15 @@ def relations(release: TableRelease, target: str | None = None) -> Iterator[str]
     if len(names) > _MOST_COLUMNS or strengths is None:
         yield "<p>There are too many columns or values to draw all pairs.</p>"
         return
+    if not release.verdict.kept and max(strengths.values()) < _VISIBLE:
+        yield "<p>None: the columns of this release are unrelated to each other.</p>"
+        return
     yield (
         "<p>In the release, from 0 (white: unrelated) to 1 (one column tells the other), by "
         "Cramér's V; framed pairs were measured together, and all others follow from the model. "
         "Noise adds faint relations of its own.</p>"
     )
-    yield f"<div class='wide'>{heat_map(names, strengths, release.verdict.kept)}</div>"
+    yield of_columns(heat_map(names, strengths, release.verdict.kept), len(names))
 
 
 def _of_target(release: TableRelease, names: Sequence[str], target: str) -> Iterator[str]:

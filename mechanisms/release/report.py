@@ -11,7 +11,7 @@ import numpy as np
 
 from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.methods import methods
-from mechanisms.release.page import page
+from mechanisms.release.page import of_columns, page
 from mechanisms.release.quick_bars import REPLICATES, SECONDS
 from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, WORST, Evaluation, Section, sections
@@ -128,12 +128,14 @@ def _listed(names: list[str]) -> str:
 
 
 def _structure(model: GraphicalModel) -> Iterator[str]:
+    if max(map(len, model.cliques), default=0) < 2:
+        return  # nothing is joined, as the first lines of the report say
     yield "<h2>The model</h2>"
     yield (
         f"<p>{len(model.cliques)} cliques; columns are joined where the model holds them together. "
         "Others are independent given those between them.</p>"
     )
-    yield f"<div class='wide'>{graph(model.domain.attributes, model.cliques)}</div>"
+    yield of_columns(graph(model.domain.attributes, model.cliques), len(model.domain))
 
 
 def _share(part: float) -> str:

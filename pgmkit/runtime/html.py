@@ -11,7 +11,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape as escaped
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,7 +26,7 @@ __all__ = ["angles", "bars", "columns", "escape", "graph", "heat_map", "interval
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
-_NUMBER = " style='text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap'"
+_NUMBER = "text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap"
 MOST_BARS = 24
 """The most values that a chart draws."""
 _MOST_ROWS = 40
@@ -48,22 +49,30 @@ def table(
     *,
     numbers: Collection[int] = (),
     caption: str = "",
+    filled: Mapping[int, Sequence[float] | NDArray[np.float64]] = MappingProxyType({}),
 ) -> str:
-    """Return a table of texts; the columns whose numbers are in `numbers` are aligned to the right.
+    """Return a table of texts; the columns whose numbers are in `numbers` are aligned to the right,
+    and those in `filled` have a bar behind them, of these parts of the cell's width.
 
     >>> table(["a", "b"], [["<x>", "1"]])
     '<table><tr><th>a</th><th>b</th></tr><tr><td>&lt;x&gt;</td><td>1</td></tr></table>'
     """
 
-    def line(cells: Sequence[str], tag: str) -> str:
+    def style(place: int, row: int | None) -> str:
+        found = _NUMBER if place in numbers else ""
+        if row is not None and place in filled:
+            end = f"{100 * min(1.0, max(0.0, filled[place][row])):.0f}%"
+            found += f"; background: linear-gradient(90deg, {_BLUE}55 {end}, transparent {end})"
+        return f" style='{found}'" if found else ""
+
+    def line(cells: Sequence[str], tag: str, row: int | None = None) -> str:
         return "".join(
-            f"<{tag}{_NUMBER if i in numbers else ''}>{escape(cell)}</{tag}>"
-            for i, cell in enumerate(cells)
+            f"<{tag}{style(i, row)}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells)
         )
 
     top = f"<caption>{escape(caption)}</caption>" if caption else ""
     head = f"<tr>{line(header, 'th')}</tr>" if any(header) else ""
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    body = "".join(f"<tr>{line(row, 'td', i)}</tr>" for i, row in enumerate(rows))
     return f"<table>{top}{head}{body}</table>"
 
 
@@ -263,16 +272,19 @@ def interval(found: Interval) -> str:
 
 
 def columns(
-    found: Mapping[str, Sequence[Any] | NDArray[np.float64]], notes: Iterable[str] = ()
+    found: Mapping[str, Sequence[str]],
+    numbers: Collection[str],
+    shares: Sequence[float] | NDArray[np.float64] | None = None,
+    notes: Iterable[str] = (),
 ) -> str:
-    """Show named columns of equal length, of texts or numbers, and the notes below them; of many
-    rows, the first ones.
+    """Show named columns of equal length, of which `numbers` are aligned to the right, with a bar
+    behind each of the `shares`, and the notes below them; of many rows, the first ones.
     """
     rows = list(zip(*found.values(), strict=True))
-    texts = [[v if isinstance(v, str) else f"{v:.6g}" for v in row] for row in rows[:_MOST_ROWS]]
-    numbers = [i for i, v in enumerate(rows[0]) if not isinstance(v, str)] if rows else []
+    aligned = [i for i, name in enumerate(found) if name in numbers]
     caption = _more(len(rows)).removeprefix("; ")
-    shown = table(list(found), texts, numbers=numbers, caption=caption)
+    filled = {} if shares is None else {list(found).index("share"): shares}
+    shown = table(list(found), rows[:_MOST_ROWS], numbers=aligned, caption=caption, filled=filled)
     return shown + "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
 
 

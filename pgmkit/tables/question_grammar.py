@@ -101,7 +101,7 @@ def parse(schema: Schema, text: str) -> Question:
     for part in targets:
         found = _summary(schema, part)
         if found is None:
-            groups.append(_known(schema, part))
+            groups.append(_asked_for(schema, part))
         elif summary is not None:
             raise InvalidInput(
                 f"{part!r}: only one cdf, sum, mean, median or quantile in a question; ask twice"
@@ -222,6 +222,15 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
             raise InvalidInput(f"column {name!r} has no missing values: its schema declares none")
         return codes_of(name, column, [MISSING])
     return codes_of(name, column, [plain])
+
+
+def _asked_for(schema: Schema, part: str) -> str:
+    if _unquoted(part) not in schema.columns and _CONDITION.match(part):
+        raise InvalidInput(
+            f"{part!r} is a condition, which stands behind a bar; ask, for example, "
+            f"{f'{_COUNT} | {part}'!r}"
+        )
+    return _known(schema, part)
 
 
 def _known(schema: Schema, name: str) -> str:

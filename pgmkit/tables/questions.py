@@ -83,8 +83,8 @@ def ask(
     >>> noisy = [Measurement(("age", "sex"), [[10.0, 20.0], [30.0, 40.0]], 1.0)]
     >>> print(ask(estimate(schema.domain, noisy, total=100), schema, "sex | age = 1"))
     sex  count  share
-    F    30     0.428571
-    M    40     0.571429
+    F    30     0.4286
+    M    40     0.5714
     (share: of the 70 records that meet the conditions)
     """
     plan = _Plan(schema, parse(schema, text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from pgmkit.runtime.printed import on_one_line
 __all__ = ["Reply"]
 
 Array = NDArray[np.float64]
+_FORMATS = {"count": ".4g", "share": ".4f"}
+"""How columns of estimates are shown where no standard error tells the number of digits."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,8 @@ class Reply:
     curve: bool = False
 
     def __str__(self) -> str:
-        def cell(value: object) -> str:
-            return on_one_line(value) if isinstance(value, str) else f"{value:.6g}"
-
-        body = [[cell(value) for value in column] for column in self.columns.values()]
         texts = [
-            [on_one_line(name), *column] for name, column in zip(self.columns, body, strict=True)
+            [on_one_line(text) for text in (name, *column)] for name, column in self.texts().items()
         ]
         widths = [max(map(len, column)) for column in texts]
         lines = [
@@ -46,6 +45,29 @@ class Reply:
             for line in zip(*texts, strict=True)
         ]
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
+
+    def texts(self) -> dict[str, list[str]]:
+        """Return the columns as texts, with no more digits than their standard errors bear: to the
+        second digit of the smallest one. `columns` has the numbers in full.
+
+        >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
+        {'count': ['801'], 'stderr': ['15']}
+        """
+        numbers = {n: v for n, v in self.columns.items() if isinstance(v, np.ndarray)}
+        errors = numbers.get("stderr", np.zeros(0))
+        errors = errors[(errors > 0) & np.isfinite(errors)]
+        known = {next(iter(numbers), ""), "stderr", "low", "high"} if errors.size else set()
+        digits = max(0, 1 - floor(log10(errors.min()))) if errors.size else 0
+
+        def written(name: str, value: Any) -> str:
+            if name not in numbers:
+                return str(value)
+            if name in known:
+                return f"{value:.{digits}f}"
+            whole = name == "count" and np.max(numbers[name]) >= 1000
+            return f"{value:{'.0f' if whole else _FORMATS.get(name, '.6g')}}"
+
+        return {name: [written(name, v) for v in column] for name, column in self.columns.items()}
 
     def to_pandas(self) -> Any:
         """Return the columns as a pandas DataFrame; raise InvalidInput if pandas is not
@@ -89,4 +111,6 @@ class Reply:
     def _repr_html_(self) -> str:
         from pgmkit.runtime import html
 
-        return html.columns(self.columns, self.notes)
+        numbers = [n for n, v in self.columns.items() if isinstance(v, np.ndarray)]
+        shares = np.asarray(self.columns["share"], dtype=np.float64) if "share" in numbers else None
+        return html.columns(self.texts(), numbers, shares, self.notes)

@@ -142,6 +142,24 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert sorted(folder.iterdir()) == before
 
 
+def test_what_is_left_out_is_said_with_what_to_do(folder: Path) -> None:
+    result = CliRunner().invoke(main, ["synth", "data.csv"])
+    assert result.exit_code == 2 and "pgmkit schema draft" in result.stderr
+    result = synth("--unit", "age")
+    assert result.exit_code == 2 and "--max-rows" in result.stderr
+    plain = synth("--mechanism", "independent")
+    kept = synth("--mechanism", "independent", "--save", "model.pgm")
+    assert "was not kept: with --save" in plain.output and "not kept" not in kept.output
+
+
+def test_help_lists_every_command_with_what_it_does(folder: Path) -> None:
+    said = CliRunner().invoke(main, ["--help"]).output
+    for name, command in main.commands.items():
+        (line,) = [line for line in said.splitlines() if line.startswith(f"  {name} ")]
+        assert command.callback is not None or name == "schema"
+        assert line.endswith(".") and "..." not in line
+
+
 def test_unknown_options_and_files_exit_with_2(folder: Path) -> None:
     assert synth("--mechanism", "magic").exit_code == 2
     assert synth("--out", "missing/out.csv").exit_code == 2

@@ -138,6 +138,12 @@ def test_relations_are_those_of_the_model() -> None:
     assert set(framed) == kept and page.count("class='heat") == 6
 
 
+def test_columns_that_are_unrelated_have_no_pictures_of_relations() -> None:
+    page = html(release(mechanism="independent"))
+    assert "unrelated to each other.</p>" in page
+    assert "class='node'" not in page and "class='heat" not in page
+
+
 def test_names_cannot_inject_markup() -> None:
     schema = Schema({"<b>": Integer(0, 1), "a&b": Integer(0, 1)})
     data = Dataset(schema.domain, {"<b>": [0, 1] * 50, "a&b": [0, 0, 1, 1] * 25})

@@ -262,3 +262,5 @@ def test_labels_and_missing_codes_of_spss(tmp_path: Path) -> None:
     columns, about = pyreadstat.read_sav(str(tmp_path / "o.sav"), output_format="dict")
     assert about.variable_value_labels["sat"][9.0] == "no answer"
     assert columns["sat"] == frame["sat"].tolist() and columns["sex"] == frame["sex"].tolist()
+    _, about = pyreadstat.read_sav(str(tmp_path / "o.sav"), user_missing=True)
+    assert about.missing_ranges["age"] == [{"lo": 998.0, "hi": 998.0}]

@@ -259,6 +259,7 @@ def test_an_answer_that_is_mostly_noise_says_so() -> None:
         ("", "is empty"),
         ("wages", "no column 'wages'"),
         ("sex |", "no conditions"),
+        ("age > 10", r"behind a bar; ask, for example, 'count \| age > 10'"),
         ("sex | age ~ 3", "not understood"),
         ("sex | age in 3", "low..high"),
         ("sex | age in 0..14", "cuts the bin"),
@@ -278,6 +279,21 @@ def test_an_answer_that_is_mostly_noise_says_so() -> None:
 def test_what_is_not_understood_is_said(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         ask(MODEL, SCHEMA, text)
+
+
+def test_digits_end_where_standard_errors_begin() -> None:
+    numbers = {"stderr": [0.313, 21.0], "low": [6.76024, 990.0], "high": [8.04977, 1075.0]}
+    reply = Reply(
+        {"sex": ["F", "M"], "mean(age)": np.array([7.40501, 1032.5])}
+        | {"count": np.array([596.764, 1067.33])}
+        | {name: np.array(values) for name, values in numbers.items()}
+    )
+    assert [line.split() for line in str(reply).splitlines()[1:]] == [
+        ["F", "7.41", "597", "0.31", "6.76", "8.05"],
+        ["M", "1032.50", "1067", "21.00", "990.00", "1075.00"],
+    ]
+    exact = Reply({"count": np.array([12.0, 34.0]), "stderr": np.zeros(2)})
+    assert exact.texts() == {"count": ["12", "34"], "stderr": ["0", "0"]}
 
 
 def test_replies_become_frames_and_pictures() -> None:

@@ -281,7 +281,8 @@ def _real(
     )
     alone = f"; {', '.join(map(_plain, spikes))} alone, being frequent" if spikes else ""
     beside = f"; {', '.join(map(text_of, special))} beside them as special values"
-    note = f"numbers {_plain(first)}..{_plain(last)} of {places} decimals in {bins}{alone}"
+    exact = f"{column.decimals} decimals"
+    note = f"numbers {_plain(first)}..{_plain(last)} of {exact} in {bins}{alone}"
     return column, note + (beside if special else "")
 
 

@@ -7,12 +7,14 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.foreign import is_excel, needed
 from pgmkit.tables.labelled import Boolean, Categorical
+from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import plain_table
 from pgmkit.tables.values import EXACT, number_of, text_of
 
@@ -27,6 +29,8 @@ _MOST_ROWS = 2**20 - 1
 """The most rows of an Excel sheet below its header, by the file format."""
 _LONGEST_NAME = {".sav": 64, ".dta": 32}
 """The most bytes of a variable's name."""
+_MOST_MISSING = 3
+"""The most single values of a variable that SPSS can declare missing."""
 
 
 def foreign_content(
@@ -37,7 +41,8 @@ def foreign_content(
 
     Excel gets texts and numbers as cells; a text that begins like a formula stays a text. SPSS and
     Stata get a number for each value of a categorical column of texts, with the text as its label:
-    the numbers that `aliases` gives, if every value has one, and otherwise 1, 2, … A name that
+    the numbers that `aliases` gives, if every value has one, and otherwise 1, 2, … In SPSS files,
+    special values of numbers are declared missing (up to three, as SPSS allows). A name that
     these programs do not allow is changed, and the original becomes the variable's label.
 
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, and
@@ -121,7 +126,13 @@ def _statistics(
     frame = pd.DataFrame(columns)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, f"records{suffix}")
-        write = pyreadstat.write_sav if suffix == ".sav" else pyreadstat.write_dta
+        missing = {
+            names[name]: list(column.special)
+            for name, column in schema.columns.items()
+            if isinstance(column, Integer | Numeric) and 0 < len(column.special) <= _MOST_MISSING
+        }
+        as_spss = partial(pyreadstat.write_sav, missing_ranges=missing)
+        write = as_spss if suffix == ".sav" else pyreadstat.write_dta
         write(
             frame,
             str(target),

@@ -122,7 +122,7 @@ def relation(
         )
     if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
         raise InvalidInput(
-            f"max_rows (--max-rows) must be a whole number above 0, got {max_rows!r}; each "
+            f"max_rows must be a whole number above 0 (--max-rows), got {max_rows!r}; each "
             f"{unit!r} keeps that many rows at most, and noise grows with it"
         )
     return found.of_units(unit, max_rows)

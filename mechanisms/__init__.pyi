@@ -8,6 +8,7 @@ from .gem import Gem, GemPub
 from .linked.link import Link
 from .linked.pipeline import synthesize_linked
 from .linked.release import LinkedRelease
+from .linked.schema_file import load_linked_schema
 from .matrix import Hdmm, HdmmPgm, Matrix, MatrixPgm, Residual
 from .mixture import Mixture
 from .mst import Mst
@@ -96,6 +97,7 @@ __all__ = [
     "downward_closure",
     "k_way",
     "linear_thresholds",
+    "load_linked_schema",
     "marginal_errors",
     "mixed_marginals",
     "plan",

@@ -19,6 +19,7 @@ from mechanisms.cli.answers import query, report, sample
 from mechanisms.cli.comparing import compare
 from mechanisms.cli.inference import infer
 from mechanisms.cli.ledgers import ledger
+from mechanisms.cli.linked import synth_linked
 from mechanisms.cli.models import estimate
 from mechanisms.cli.planning import mechanisms, plan
 from mechanisms.cli.schemas import schema
@@ -89,7 +90,7 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 
 _COMMANDS = {
-    "From a private table": (demo, schema, plan, compare, mechanisms, synth),
+    "From a private table": (demo, schema, plan, compare, mechanisms, synth, synth_linked),
     "From a release, the file that `synth --save` writes": (query, sample, report, ledger),
     "From noisy tables, or a graphical model": (estimate, infer),
 }

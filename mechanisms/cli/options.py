@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMAT",
+    "accounting_option",
     "as_json",
     "budget_options",
     "device_option",
@@ -32,6 +33,7 @@ __all__ = [
     "records_file",
     "schema_option",
     "seed_option",
+    "settings_option",
     "target_options",
     "unit_options",
     "writable",
@@ -95,6 +97,15 @@ def _settings(_context: click.Context, _option: click.Parameter, given: Sequence
     return found
 
 
+settings_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=_settings,
+    metavar="NAME=VALUE",
+    help="Setting of the mechanism, such as model_mb=10; may be given several times.",
+)
+"""--set, which a command receives as `settings`."""
 _MECHANISM = [
     click.option(
         "--mechanism",
@@ -102,14 +113,7 @@ _MECHANISM = [
         show_default=True,
         help="Mechanism by its name in `pgmkit mechanisms`, or auto.",
     ),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        callback=_settings,
-        metavar="NAME=VALUE",
-        help="Setting of the mechanism, such as model_mb=10; may be given several times.",
-    ),
+    settings_option,
     click.option(
         "--workload",
         type=int,
@@ -131,7 +135,7 @@ _UNIT = [
         help="Number of rows of each unit that are looked at; noise grows with it.",
     ),
 ]
-_ACCOUNTING = click.option(
+accounting_option = click.option(
     "--accounting",
     type=click.Choice(["zcdp", "gaussian"]),
     help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
@@ -168,7 +172,7 @@ def budget_options(command: Command) -> Command:
 
 def mechanism_options(command: Command) -> Command:
     """Add --mechanism, --set, --workload, --target and --accounting to a command."""
-    return _with([*_MECHANISM, _ACCOUNTING], command)
+    return _with([*_MECHANISM, accounting_option], command)
 
 
 def as_json(command: Command) -> Command:

@@ -23,7 +23,7 @@ from mechanisms.synthesis.units import unit_numbers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset
-from pgmkit.tables.engines.frames import encode, in_memory, names_of
+from pgmkit.tables.engines.frames import columns_of, in_memory, names_of
 from pgmkit.tables.schema import NoRows, Schema
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
@@ -67,7 +67,8 @@ def coded(
     tables = [parent, *(link.child for link in links)]
     numbers = unit_numbers([series_values(held[name][key]) for name in tables])
     chosen, _ = bounded(numbers[0], 1, random_keys(len(numbers[0]), rng))
-    parents = {n: codes[chosen] for n, codes in _codes(held[parent], schemas[parent]).items()}
+    own = _read(held[parent], schemas[parent])
+    parents, unread = _chosen(own, chosen)
     # The place among the chosen parents of each unit's number; the last entry serves number -1.
     place = np.full(2 + max(int(n.max(initial=-1)) for n in numbers), -1, dtype=np.intp)
     place[numbers[0][chosen]] = np.arange(len(chosen))
@@ -78,12 +79,12 @@ def coded(
         parents[link.count] = np.bincount(owners, minlength=len(chosen))
     found = {}
     for link in links:
-        codes = _codes(held[link.child], schemas[link.child])
-        records = {name: column[kept[link.child]] for name, column in codes.items()}
+        own = _read(held[link.child], schemas[link.child])
+        records, lost = _chosen(own, kept[link.child])
         domain = steps[link.child].domain
         children = Children(domain, parents[link.count], parents, records, POSITION)
-        found[link.child] = _counts(domain, {n: children.column(n) for n in domain})
-    return Coded(_counts(with_counts(schemas[parent], links).domain, parents), found)
+        found[link.child] = _counts(domain, {n: children.column(n) for n in domain}, lost)
+    return Coded(_counts(with_counts(schemas[parent], links).domain, parents, unread), found)
 
 
 def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
@@ -99,12 +100,20 @@ def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
     return in_memory(frame, [*schema.columns, *needed])
 
 
-def _codes(held: Any, schema: Schema) -> Mapping[str, Codes]:
-    """Return the codes of a table's rows by column."""
-    data = encode(held.to_native(), schema)
-    if isinstance(data, NoRows):
-        return {name: np.zeros(0, np.int64) for name in schema.columns}
-    return data.columns
+def _read(held: Any, schema: Schema) -> dict[str, tuple[Codes, NDArray[np.bool_]]]:
+    """Return the codes of a table's rows by column, each with a mask of the values that have no
+    code of their own.
+    """
+    values = columns_of(held.to_native(), list(schema.columns))
+    return {name: column.read(values[name]) for name, column in schema.columns.items()}
+
+
+def _chosen(
+    columns: Mapping[str, tuple[Codes, NDArray[np.bool_]]], rows: NDArray[np.intp]
+) -> tuple[dict[str, Codes], dict[str, int]]:
+    """Return the codes of these rows by column, and the number of values that could not be read."""
+    codes = {name: column[rows] for name, (column, _) in columns.items()}
+    return codes, {name: int(lost[rows].sum()) for name, (_, lost) in columns.items()}
 
 
 def _sorted(
@@ -142,8 +151,13 @@ def _place_of(value: Any) -> tuple[int, float, str]:
         return 1, 0.0, text_of(value)
 
 
-def _counts(domain: Domain, columns: Mapping[str, Codes]) -> Counts:
-    """Return the records of these codes; `NoRows` if there are none."""
+def _counts(domain: Domain, columns: Mapping[str, Codes], unread: Mapping[str, int]) -> Counts:
+    """Return the records of these codes; `NoRows` if there are none.
+
+    `unread`: the numbers of values that could not be read; columns that are not listed, such as
+    those of a child's parent, have none.
+    """
     if not len(next(iter(columns.values()))):
         return NoRows(domain)
-    return Dataset(domain, {name: columns[name] for name in domain})
+    lost = {name: unread.get(name, 0) for name in domain}
+    return Dataset(domain, {name: columns[name] for name in domain}, unread=lost)

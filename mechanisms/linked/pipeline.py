@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.pipeline import constrained
 from mechanisms.synthesis.request import Request
+from mechanisms.synthesis.unread import UnreadValues, check_values
 from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Counts
@@ -46,6 +47,7 @@ def synthesize_linked(
     neighbours: str = "add/remove",
     mechanism: str = "aim",
     settings: Mapping[str, Any] | None = None,
+    report_unread: bool | Callable[[UnreadValues], None] = False,
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
@@ -65,7 +67,8 @@ def synthesize_linked(
     Raises InvalidInput, before anything is spent, for wrong arguments, links or frames.
 
     Args:
-        frames: A data frame in memory for each table, by name.
+        frames: A data frame for each table, by name; rows of an engine such as DuckDB are fetched
+            into memory.
         schemas: The released columns of each table. They include neither keys nor the columns that
             order siblings, nor the number of children, which is counted.
         links: Which table's rows belong to which (`Link`). All links have the same parent and key.
@@ -74,6 +77,8 @@ def synthesize_linked(
         neighbours: "add/remove" of a unit, or "replace-one".
         mechanism: The name of the mechanism that is run on each table.
         settings: The mechanism's settings.
+        report_unread: Whether to spend a hundredth of each table's budget on the share of each
+            column's values that the schema could not read; see `synthesize`.
         seed: A seed for reproducible noise: INSECURE, for tests and simulations only.
         ledger: A ledger across runs on the same data (`Ledger.open`).
         accounting: "zcdp" or "gaussian"; see `synthesize`.
@@ -100,6 +105,7 @@ def synthesize_linked(
         "unit": links[0].key,
         "mechanism": mechanism,
         "settings": settings,
+        "report_unread": report_unread,
         "seed": seed,
         "ledger": ledger,
     }
@@ -140,30 +146,43 @@ def synthesize_linked(
 def _spent(
     curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
 ) -> dict[str, TableRelease]:
-    """Return a release of each table, all of them charged to one ledger.
+    """Return a release of each table, all of them charged to one ledger."""
+    said = {
+        name: check_values(table, requests[name].report_unread)
+        for name, table in _shares(curator, tables, requests)
+        if requests[name].report_unread
+    }
+    found: dict[str, TableRelease] = {}
+    for name, table in _shares(curator, tables, requests):
+        request = requests[name]
+        entry, settings = configure(request.mechanism, **request.options)
+        release = run_on(table, entry, settings, request.workload_over(request.schema.domain))
+        logger.info("the table %s is measured", name)
+        final = constrained(release, request.schema, None)
+        reason = "as asked" + said.get(name, "")
+        found[name] = TableRelease(final, request.schema, None, reason)
+    return found
+
+
+def _shares(
+    curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
+) -> Iterator[tuple[str, Curator]]:
+    """Yield a Curator of each table with its share of the rest of the budget.
 
     The noise of a table is proportional to the number m of rows that a unit has in it, divided by
     the root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
     proportional to m^(2/3).
     """
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
-    found: dict[str, TableRelease] = {}
-    whole = curator.remaining
-    for name, request in requests.items():
-        last = len(found) == len(requests) - 1
-        cost = curator.remaining if last else whole * weights[name] / sum(weights.values())
+    whole, last = curator.remaining, list(requests)[-1]
+    for place, (name, request) in enumerate(requests.items()):
+        share = whole * weights[name] / sum(weights.values())
         relation = request.relation
-        if found:
+        if place:
             # The number of children is private, even if each parent has at most one.
             relation = replace(relation, rows_public=False)
-        table = curator.table(tables[name], relation, cost)
-        entry, settings = configure(request.mechanism, **request.options)
-        release = run_on(table, entry, settings, request.workload_over(request.schema.domain))
-        logger.info("the table %s is measured", name)
-        found[name] = TableRelease(
-            constrained(release, request.schema, None), request.schema, None, "as asked"
-        )
-    return found
+        cost = curator.remaining if name == last else share
+        yield name, curator.table(tables[name], relation, cost)
 
 
 def _workload(steps: Schema, children: Schema) -> Workload:

@@ -19,9 +19,13 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
 from pgmkit.tables.engines.frames import FrameForm, framed
-from pgmkit.tables.records import arrow_table
+from pgmkit.tables.files.record_files import write_tables, written_kind
+from pgmkit.tables.numbers import Integer
+from pgmkit.tables.records import arrow_schema, arrow_table
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
@@ -74,23 +78,53 @@ class LinkedRelease:
 
         Raises NumericalFailure if no records were found that satisfy the links' constraints.
         """
-        random = generator(rng)
-        parents = self.parents.codes(n, rng=random)
-        link = self.links[0]
-        keys = np.arange(1, len(parents) + 1)
-        found = {
-            link.parent: self._frame(
-                link.parent, parents, self.parents.schema, {link.key: keys}, random
-            )
+        return {
+            name: framed(table, schema, self.forms[name]) if name in self.forms else table
+            for name, (schema, table) in self._tables(n, generator(rng)).items()
         }
+
+    def write(
+        self,
+        folder: str | os.PathLike[str],
+        n: int | None = None,
+        *,
+        suffix: str = ".csv",
+        rng: Rng = None,
+    ) -> dict[str, int]:
+        """Write synthetic tables (`sample`) into a folder, a file for each, and return their
+        numbers of rows.
+
+        The folder is created. `suffix`: the format of the files, as in `pgmkit synth --out`.
+        """
+        place = Path(folder)
+        targets = {
+            name: place / f"{name}{suffix}" for name in (*self.children, self.links[0].parent)
+        }
+        for target in targets.values():
+            written_kind(target)
+        place.mkdir(parents=True, exist_ok=True)
+        drawn = self._tables(n, generator(rng))
+        return {
+            name: write_tables(targets[name], schema, [table])
+            for name, (schema, table) in drawn.items()
+        }
+
+    def _tables(self, n: int | None, random: np.random.Generator) -> dict[str, tuple[Schema, Any]]:
+        """Return synthetic tables by name, as pyarrow tables with their linking columns and
+        schemas.
+        """
+        parents = self.parents.codes(n, rng=random)
+        first = self.links[0]
+        keys = {first.key: np.arange(1, len(parents) + 1)}
+        found = {first.parent: _linking(parents, self.parents.schema, keys, random)}
         for link in self.links:
             drawn = self._drawn(link, parents, random)
             schema = self.schemas[link.child]
-            linking = {link.key: drawn.parent + 1}
+            places = {link.key: drawn.parent + 1}
             if link.order is not None:
-                linking[link.order] = drawn.position + 1
+                places[link.order] = drawn.position + 1
             rows = Dataset(schema.domain, drawn.records) if len(drawn) else None
-            found[link.child] = self._frame(link.child, rows, schema, linking, random)
+            found[link.child] = _linking(rows, schema, places, random)
         return found
 
     def _drawn(self, link: Link, parents: Dataset, rng: np.random.Generator) -> Children:
@@ -127,29 +161,6 @@ class LinkedRelease:
             Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)
             for clique, stddev in noise.items()
         ]
-
-    def _frame(
-        self,
-        name: str,
-        data: Dataset | None,
-        schema: Schema,
-        linking: Mapping[str, Any],
-        rng: np.random.Generator,
-    ) -> Any:
-        """Return a frame of records with the linking columns in front; without rows if `data` is
-        None.
-        """
-        import pyarrow as pa
-
-        from pgmkit.tables.records import arrow_schema
-
-        table = (
-            arrow_schema(schema).empty_table() if data is None else arrow_table(data, schema, rng)
-        )
-        for place, (column, values) in enumerate(linking.items()):
-            table = table.add_column(place, column, pa.array(values, pa.int64()))
-        form = self.forms.get(name)
-        return table if form is None else framed(table, schema, form)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a file for each table and one for the links into a folder, which is created."""
@@ -204,6 +215,27 @@ def _check_links(
         steps = link.steps(parents, schemas[link.child])
         if steps.columns != releases[link.child].schema.columns:
             raise InvalidInput(f"the release of {link.child!r} has other columns than its link")
+
+
+def _linking(
+    data: Dataset | None,
+    schema: Schema,
+    places: Mapping[str, NDArray[np.integer[Any]]],
+    rng: np.random.Generator,
+) -> tuple[Schema, Any]:
+    """Return a table of records with the linking columns in front, and the schema of its columns.
+
+    The table has no rows if `data` is None.
+    """
+    import pyarrow as pa
+
+    empty = arrow_schema(schema).empty_table()
+    table = empty if data is None else arrow_table(data, schema, rng)
+    for position, (name, values) in enumerate(places.items()):
+        table = table.add_column(position, name, pa.array(values, pa.int64()))
+    # Only the kind of a linking column matters to a writer, not its range.
+    columns = {name: Integer(1, 1) for name in places}
+    return schema.with_columns({**columns, **schema.columns}), table
 
 
 def _own(steps: Schema) -> Schema:

@@ -188,14 +188,21 @@ def _written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
 
 
 def _product(left: Matrix, right: Matrix) -> Matrix:
-    """Return the Kronecker product of two matrices."""
-    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+    """Return the Kronecker product of two matrices, sparse if few of its entries are not zero."""
+    share = _filled(left) * _filled(right)
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and share > DENSE_SHARE:
         rows, columns = left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]
         product = np.multiply.outer(left, right).transpose(0, 2, 1, 3)
         return np.asarray(product.reshape(rows, columns))
     import scipy.sparse
 
     return scipy.sparse.csr_array(scipy.sparse.kron(left, right))
+
+
+def _filled(matrix: Matrix) -> float:
+    """Return the share of a matrix's entries that are not zero."""
+    count = np.count_nonzero(matrix) if isinstance(matrix, np.ndarray) else matrix.nnz
+    return int(count) / max(1, matrix.shape[0] * matrix.shape[1])
 
 
 def _stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:

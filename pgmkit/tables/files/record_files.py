@@ -43,6 +43,7 @@ __all__ = [
     "read_frame",
     "write_file",
     "write_records",
+    "write_tables",
     "written_kind",
 ]
 
@@ -287,19 +288,34 @@ def write_records(
 ) -> int:
     """Write coded records to a file, completely or not at all, and return their number.
 
-    The suffix selects CSV, parquet, JSON lines, Excel, SPSS or Stata. Memory holds one part at a
-    time, for Excel, SPSS and Stata all records (`pgmkit.tables.files.foreign_writing`). CSV is in
+    The suffix selects the format, as in `write_tables`.
+    """
+    return write_tables(path, schema, (arrow_table(p, schema, rng) for p in parts), spelled=spelled)
+
+
+def write_tables(
+    path: str | os.PathLike[str],
+    schema: Schema,
+    tables: Iterable[Any],
+    *,
+    spelled: Callable[[str], str] | None = None,
+) -> int:
+    """Write pyarrow tables with the schema's columns to one file, and return the number of rows.
+
+    The suffix selects CSV, parquet, JSON lines, Excel, SPSS or Stata. Memory holds one table at a
+    time, for Excel, SPSS and Stata all of them (`pgmkit.tables.files.foreign_writing`). CSV is in
     UTF-8, with a header line and the separator and decimal sign of the schema's `file`. `spelled`:
     a function that returns the spelling of every text and name in a CSV or Excel file.
+
+    Raises InvalidInput for another suffix.
     """
     from pyarrow import parquet
 
     kind = written_kind(path)
     form = schema.file
+    if spelled is not None and (kind == "csv" or is_excel(path)):
+        tables = (respelled(table, spelled) for table in tables)
     if kind == "foreign":
-        tables = (arrow_table(part, schema, rng) for part in parts)
-        if spelled is not None and is_excel(path):
-            tables = (respelled(table, spelled) for table in tables)
         content, rows = foreign_content(path, tables, schema)
         with atomic_writer(path) as file:
             file.write(content)
@@ -310,11 +326,9 @@ def write_records(
         if kind == "csv":
             names = [spelled(name) if spelled else name for name in schema.columns]
             file.write(_header(names, form.written_separator))
-        for part in parts:
-            rows += len(part)
-            table = arrow_table(part, schema, rng)
+        for table in tables:
+            rows += table.num_rows
             if kind == "csv":
-                table = respelled(table, spelled) if spelled else table
                 file.write(csv_lines(table, schema, form))
                 continue
             if kind == "json":

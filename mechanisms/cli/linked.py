@@ -1,0 +1,215 @@
+"""`pgmkit synth-linked`: linked tables, such as households and their persons, under one budget."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mechanisms.cli.consent import asked_about
+from mechanisms.cli.options import (
+    accounting_option,
+    as_json,
+    budget_options,
+    emit,
+    seed_option,
+    settings_option,
+)
+
+if TYPE_CHECKING:
+    from mechanisms.linked.link import Link
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["synth_linked", "writable_folder"]
+
+
+@click.command("synth-linked")
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE=FILE...")
+@click.option(
+    "--schema",
+    "schema_file",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="File of the tables' schemas and the links between them (YAML or JSON).",
+)
+@click.option(
+    "--mechanism",
+    default="aim",
+    show_default=True,
+    help="Mechanism that is run on each table, by its name in `pgmkit mechanisms`.",
+)
+@settings_option
+@budget_options
+@accounting_option
+@click.option("--out", help="Folder for the synthetic tables, a file for each.")
+@click.option("--save", help="Folder for the release: models, noisy tables, ledger.")
+@click.option(
+    "--suffix",
+    default=".csv",
+    show_default=True,
+    help="Format of the files in --out: .csv, .parquet, .jsonl, .xlsx, .sav or .dta.",
+)
+@click.option(
+    "--rows", type=click.IntRange(1), help="Number of parents to draw [default: as estimated]."
+)
+@click.option(
+    "--ledger",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Ledger of the data across runs, which `pgmkit ledger FILE --create --unit KEY` began.",
+)
+@click.option(
+    "--ignore-extra-columns",
+    is_flag=True,
+    help="Columns that the schemas do not have are ignored.",
+)
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Consent to go on where more than a tenth of a column cannot be read.",
+)
+@seed_option
+@as_json
+def synth_linked(
+    tables: tuple[str, ...],
+    schema_file: str,
+    out: str | None,
+    save: str | None,
+    suffix: str,
+    rows: int | None,
+    ledger: str | None,
+    ignore_extra_columns: bool,
+    yes: bool,
+    json_out: bool,
+    **options: Any,
+) -> None:
+    """Make private synthetic tables of parents and their children, whose keys fit.
+
+    A parent, such as a household, is protected together with all its children. The schema file has
+    `tables`, a schema for each table by its name, and `links`: key, parent, child and the largest
+    number of children (docs/linked.md).
+
+    \b
+    pgmkit synth-linked home=homes.csv person=persons.csv --schema register.yaml \\
+        --epsilon 1 --delta 1e-9 --out synthetic --save register
+    pgmkit query register/person.pgm "mean(age) | area = city"
+    pgmkit sample register --out more
+    """
+    from pgmkit.errors import InvalidInput
+    from pgmkit.tables.files.record_files import written_kind
+
+    if out is None and save is None:
+        raise InvalidInput("nothing to write: give --out for records, --save for the release")
+    if out is not None and save is not None and Path(out).resolve() == Path(save).resolve():
+        raise InvalidInput(f"--out and --save are both {out!r}; give two folders")
+    for folder in filter(None, (out, save)):
+        writable_folder(folder)
+    written_kind(f"records{suffix}")
+    from mechanisms.linked.pipeline import synthesize_linked
+    from mechanisms.linked.schema_file import load_linked_schema
+    from mechanisms.privacy.ledger import Ledger
+
+    schemas, links = load_linked_schema(schema_file)
+    paths = _paths(tables, schemas)
+    frames = _frames(paths, schemas, links, ignore_extra_columns)
+    release = synthesize_linked(
+        frames,
+        schemas,
+        links,
+        report_unread=asked_about(schemas[links[0].parent], yes),
+        ledger=None if ledger is None else Ledger.open(ledger),
+        **options,
+    )
+    if options["seed"] is not None:
+        click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
+    lines = []
+    if save is not None:
+        release.save(save)
+        lines.append(
+            f"wrote {save}: the release; try `pgmkit query {save}/{links[0].child}.pgm ...`"
+        )
+    written = {}
+    if out is not None:
+        written = release.write(out, rows, suffix=suffix, rng=options["seed"])
+        counts = ", ".join(f"{count} of {name}" for name, count in written.items())
+        lines.append(f"wrote {out}: {counts}")
+    assert release.ledger is not None
+    spent = str(release.ledger).splitlines()[-1]
+    releases = {links[0].parent: release.parents, **release.children}
+    verdicts = {name: each.verdict.sentences for name, each in releases.items()}
+    said = [f"{name}: {sentence}" for name, found in verdicts.items() for sentence in found]
+    emit(
+        {
+            "ledger": release.ledger.to_dict(),
+            "verdict": verdicts,
+            "records": written,
+            "out": out,
+            "save": save,
+        },
+        "\n".join([spent, *said, *lines]),
+        json_out,
+        "" if release.secure else release.parents.caution,
+    )
+
+
+def writable_folder(path: str) -> None:
+    """Raise InvalidInput, before any work, if no folder of this name can be written to."""
+    from pgmkit.errors import InvalidInput
+
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{path} is a file; name a folder")
+    if not folder.exists() and not folder.resolve().parent.is_dir():
+        raise InvalidInput(f"the folder {folder.resolve().parent} does not exist; create it first")
+    if not os.access(folder if folder.exists() else folder.resolve().parent, os.W_OK):
+        raise InvalidInput(f"{path} cannot be written; choose another folder")
+
+
+def _paths(given: Sequence[str], schemas: Mapping[str, Schema]) -> dict[str, str]:
+    """Return the file of each table from the arguments TABLE=FILE."""
+    from pgmkit.errors import InvalidInput, did_you_mean
+
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if not equals:
+            raise InvalidInput(f"{each!r} must be TABLE=FILE, such as person=persons.csv")
+        if name not in schemas:
+            raise InvalidInput(
+                f"the schema has no table {name!r}{did_you_mean(name, schemas)}; its tables are "
+                f"{', '.join(schemas)}"
+            )
+        if name in found:
+            raise InvalidInput(f"the table {name!r} is given twice; give one file for it")
+        if not Path(path).is_file():
+            raise InvalidInput(f"the file {path!r} of the table {name!r} does not exist")
+        found[name] = path
+    absent = [name for name in schemas if name not in found]
+    if absent:
+        raise InvalidInput(f"no file is given for the table {absent[0]!r}; add {absent[0]}=FILE")
+    return found
+
+
+def _frames(
+    paths: Mapping[str, str],
+    schemas: Mapping[str, Schema],
+    links: Sequence[Link],
+    ignore_extra: bool,
+) -> dict[str, Any]:
+    """Return the tables as frames of the schemas' columns and those that link rows.
+
+    The columns of all files are checked before a record of any file is read.
+    """
+    from pgmkit.tables.files.record_files import check_columns, read_frame
+
+    also: dict[str, tuple[str, ...]] = {link.parent: (link.key,) for link in links}
+    for link in links:
+        also[link.child] = (link.key,) if link.order is None else (link.key, link.order)
+    for name, path in paths.items():
+        check_columns(path, schemas[name], ignore_extra=ignore_extra, also=also[name])
+    return {
+        name: read_frame(path, schemas[name].placed(), also=also[name])
+        for name, path in paths.items()
+    }

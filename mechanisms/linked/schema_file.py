@@ -1,0 +1,60 @@
+"""Files that describe linked tables: the columns of each table, and the links between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mechanisms.linked.link import Link, check_links
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.untrusted import refusing
+from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema_file import load
+
+__all__ = ["load_linked_schema"]
+
+_FIELDS = ("tables", "links")
+
+
+def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema], list[Link]]:
+    """Return the schemas by table and the links of a file, as `synthesize_linked` takes them.
+
+    The file is YAML (.yaml, .yml) or JSON (.json). It has `tables`, with a schema for each table's
+    name, and `links`, a list of links with the fields of `Link`:
+
+        tables:
+          farm: {columns: {hills: {type: boolean}}}
+          cow: {columns: {kind: {type: categorical, values: [a, b]}}}
+        links:
+          - {child: cow, parent: farm, key: id, most: 9}
+
+    Raises InvalidInput for another file, and for schemas and links that do not fit each other.
+    """
+    with refusing(path, "a schema file of linked tables"):
+        stored = load(path)
+        for name in _FIELDS:
+            if name not in stored:
+                raise InvalidInput(
+                    f"it has no `{name}`; a schema of linked tables has both {_FIELDS}"
+                )
+        unknown = sorted(set(stored) - set(_FIELDS))
+        if unknown:
+            raise InvalidInput(f"it has no field {unknown[0]!r}; its fields are tables and links")
+        schemas = {name: _schema(name, each) for name, each in _mapping(stored["tables"]).items()}
+        links = [Link.from_dict(_mapping(each)) for each in stored["links"]]
+        check_links(schemas, tuple(links))
+    return schemas, links
+
+
+def _schema(name: object, stored: Any) -> Schema:
+    try:
+        return Schema.from_dict(stored)
+    except InvalidInput as error:
+        raise InvalidInput(f"table {name!r}: {error}") from None
+
+
+def _mapping(stored: Any) -> Mapping[str, Any]:
+    if not isinstance(stored, Mapping):
+        raise InvalidInput(f"tables and each link must be mappings of names, got {stored!r:.80}")
+    return stored

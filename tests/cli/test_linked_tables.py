@@ -1,0 +1,154 @@
+"""`pgmkit synth-linked`: keys that fit, formats, refusals before anything is spent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from mechanisms import load_linked_schema
+from mechanisms.cli import main
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.ledger import Ledger
+from pgmkit.errors import InvalidInput
+
+REGISTER = {
+    "tables": {
+        "home": {"columns": {"area": {"type": "categorical", "values": ["n", "s"]}}},
+        "person": {
+            "columns": {
+                "sex": {"type": "categorical", "values": ["F", "M"]},
+                "age": {"type": "integer", "low": 0, "high": 79, "bins": 4},
+            }
+        },
+    },
+    "links": [
+        {
+            "child": "person",
+            "parent": "home",
+            "key": "id",
+            "most": 3,
+            "order": "no",
+            "count": "size",
+            "constraints": [{"forbid": {"position": 1, "age": ["0..19"]}}],
+        }
+    ],
+}
+TABLES = ["home=homes.csv", "person=persons.csv"]
+FIXED = ["--schema", "register.json", "--epsilon", "5", "--delta", "1e-6", "--mechanism", "mst"]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two linked CSV files and their schema, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 4, 200)
+    owner = np.repeat(np.arange(200), sizes)
+    no = np.concatenate([np.arange(1, size + 1) for size in sizes])
+    age = np.where(no == 1, rng.integers(20, 80, len(no)), rng.integers(0, 80, len(no)))
+    pd.DataFrame({"id": np.arange(200), "area": rng.choice(["n", "s"], 200)}).to_csv(
+        "homes.csv", index=False
+    )
+    persons = {"id": owner, "no": no, "sex": rng.choice(["F", "M"], len(no)), "age": age}
+    pd.DataFrame(persons).to_csv("persons.csv", index=False)
+    Path("register.json").write_text(json.dumps(REGISTER), encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_keys_of_written_tables_fit(files: Path, suffix: str) -> None:
+    options = ["--out", "drawn", "--save", "kept", "--suffix", suffix, "--rows", "50"]
+    found = run("synth-linked", *TABLES, *FIXED, *options)
+    assert found.exit_code == 0, found.output
+    read = pd.read_csv if suffix == ".csv" else pd.read_parquet
+    home, person = (read(files / "drawn" / f"{name}{suffix}") for name in ("home", "person"))
+    assert list(home) == ["id", "area", "size"] and list(person) == ["id", "no", "sex", "age"]
+    assert home["id"].tolist() == list(range(1, 51))
+    sizes = person.groupby("id").size().reindex(home["id"], fill_value=0)
+    assert sizes.tolist() == home["size"].tolist()
+    assert (person.loc[person["no"] == 1, "age"] >= 20).all()
+
+
+def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
+    assert run("synth-linked", *TABLES, *FIXED, "--save", "kept").exit_code == 0
+    found = run("sample", "kept", "--out", "more", "--rows", "20", "--seed", "1", "--json")
+    assert found.exit_code == 0, found.output
+    records = json.loads(found.stdout)["records"]
+    assert records["home"] == 20 and records["person"] == len(pd.read_csv("more/person.csv"))
+    asked = run("query", "kept/person.pgm", "mean(age) | area = n")
+    assert asked.exit_code == 0, asked.output
+    assert "leave it away" in run("sample", "kept", "--out", "more", "--given", "area = n").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*TABLES], "nothing to write"),
+        (["home=homes.csv", "--out", "o"], "no file is given for the table 'person'"),
+        ([*TABLES, "--out", "o", "--save", "o"], "give two folders"),
+        ([*TABLES, "--out", "homes.csv"], "is a file"),
+        ([*TABLES, "--out", "no/o"], "does not exist"),
+        ([*TABLES, "--out", "o", "--suffix", ".ods"], "must end in"),
+        (["homes=homes.csv", TABLES[1], "--out", "o"], "did you mean 'home'"),
+        (["home", TABLES[1], "--out", "o"], "TABLE=FILE"),
+        (["home=none.csv", TABLES[1], "--out", "o"], "does not exist"),
+        ([*TABLES, "home=homes.csv", "--out", "o"], "given twice"),
+        (["home=persons.csv", TABLES[1], "--out", "o"], "no column 'area'"),
+        (["home=wide.csv", TABLES[1], "--out", "o"], "--ignore-extra-columns"),
+        ([*TABLES, "--out", "o", "--mechanism", "auto"], "by name"),
+        ([*TABLES, "--out", "o", "--set", "sede=2"], "sede"),
+        ([*TABLES, "--out", "o", "--epsilon", "0"], "epsilon"),
+    ],
+)
+def test_wrong_arguments_spend_nothing(files: Path, arguments: list[str], said: str) -> None:
+    pd.read_csv("homes.csv").assign(extra=1).to_csv("wide.csv", index=False)
+    Ledger.create(files / "l.ledger", Budget(9.0, 1e-5), unit="id", neighbours="add/remove")
+    before = (files / "l.ledger").read_bytes()
+    found = run("synth-linked", *FIXED, "--ledger", "l.ledger", *arguments)
+    assert found.exit_code == 2 and said in found.stderr, found.output
+    assert (files / "l.ledger").read_bytes() == before
+    assert not (files / "o").exists()
+
+
+def test_unreadable_values_stop_the_run_before_the_rest_is_spent(files: Path) -> None:
+    """Ages with a unit: nine tenths of the budget must be left on the ledger."""
+    persons = pd.read_csv("persons.csv")
+    persons["age"] = persons["age"].astype(str) + " years"
+    pd.concat([persons] * 20).assign(id=lambda f: np.arange(len(f)) // 3).to_csv(
+        "persons.csv", index=False
+    )
+    pd.DataFrame({"id": range(4000), "area": "n"}).to_csv("homes.csv", index=False)
+    Ledger.create(files / "l.ledger", Budget(5.0, 1e-6), unit="id", neighbours="add/remove")
+    options = ["--out", "o", "--ledger", "l.ledger"]
+    found = run("synth-linked", *TABLES, *FIXED, *options)
+    assert found.exit_code == 2 and "age could not be read" in found.stderr, found.output
+    ledger = Ledger.open(files / "l.ledger")
+    assert 0 < ledger.spent <= 0.011 * ledger.budget.total
+    assert run("synth-linked", *TABLES, *FIXED, "--out", "o", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({"tables": {}}, "no `links`"),
+        ({**REGISTER, "link": []}, "no field 'link'"),
+        ({**REGISTER, "links": ["person"]}, "must be mappings"),
+        ({**REGISTER, "links": [{"child": "person"}]}, "cannot be read"),
+        ({**REGISTER, "tables": {"home": REGISTER["tables"]["home"]}}, "has no schema"),
+        ({"tables": {"home": {"columns": {}}}, "links": []}, "table 'home'"),
+    ],
+)
+def test_wrong_schema_files_are_refused(tmp_path: Path, stored: object, said: str) -> None:
+    path = tmp_path / "register.json"
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    with pytest.raises(InvalidInput, match=said):
+        load_linked_schema(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -146,43 +146,34 @@ def synthesize_linked(
 def _spent(
     curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
 ) -> dict[str, TableRelease]:
-    """Return a release of each table, all of them charged to one ledger."""
-    said = {
-        name: check_values(table, requests[name].report_unread)
-        for name, table in _shares(curator, tables, requests)
-        if requests[name].report_unread
-    }
-    found: dict[str, TableRelease] = {}
-    for name, table in _shares(curator, tables, requests):
-        request = requests[name]
-        entry, settings = configure(request.mechanism, **request.options)
-        release = run_on(table, entry, settings, request.workload_over(request.schema.domain))
-        logger.info("the table %s is measured", name)
-        final = constrained(release, request.schema, None)
-        reason = "as asked" + said.get(name, "")
-        found[name] = TableRelease(final, request.schema, None, reason)
-    return found
-
-
-def _shares(
-    curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
-) -> Iterator[tuple[str, Curator]]:
-    """Yield a Curator of each table with its share of the rest of the budget.
+    """Return a release of each table, all of them charged to one ledger.
 
     The noise of a table is proportional to the number m of rows that a unit has in it, divided by
     the root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
     proportional to m^(2/3).
     """
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
-    whole, last = curator.remaining, list(requests)[-1]
-    for place, (name, request) in enumerate(requests.items()):
-        share = whole * weights[name] / sum(weights.values())
-        relation = request.relation
-        if place:
-            # The number of children is private, even if each parent has at most one.
-            relation = replace(relation, rows_public=False)
-        cost = curator.remaining if name == last else share
-        yield name, curator.table(tables[name], relation, cost)
+    relations = {name: request.relation for name, request in requests.items()}
+    for name in list(relations)[1:]:
+        # The number of children is private, even if each parent has at most one.
+        relations[name] = replace(relations[name], rows_public=False)
+    said = dict.fromkeys(requests, "as asked")
+    for name, request in requests.items():
+        if request.report_unread:
+            cost = curator.remaining * weights[name] / sum(weights.values())
+            table = curator.table(tables[name], relations[name], cost)
+            said[name] += check_values(table, request.report_unread)
+    found: dict[str, TableRelease] = {}
+    for name, request in requests.items():
+        left = sum(weight for other, weight in weights.items() if other not in found)
+        cost = curator.remaining * (weights[name] / left)
+        table = curator.table(tables[name], relations[name], cost)
+        entry, settings = configure(request.mechanism, **request.options)
+        release = run_on(table, entry, settings, request.workload_over(request.schema.domain))
+        logger.info("the table %s is measured", name)
+        final = constrained(release, request.schema, None)
+        found[name] = TableRelease(final, request.schema, None, said[name])
+    return found
 
 
 def _workload(steps: Schema, children: Schema) -> Workload:

@@ -120,19 +120,20 @@ def test_wrong_arguments_spend_nothing(files: Path, arguments: list[str], said: 
 
 
 def test_unreadable_values_stop_the_run_before_the_rest_is_spent(files: Path) -> None:
-    """Ages with a unit: nine tenths of the budget must be left on the ledger."""
+    """Ages with a unit: only a hundredth of the budget is spent."""
     persons = pd.read_csv("persons.csv")
     persons["age"] = persons["age"].astype(str) + " years"
     pd.concat([persons] * 20).assign(id=lambda f: np.arange(len(f)) // 3).to_csv(
         "persons.csv", index=False
     )
     pd.DataFrame({"id": range(4000), "area": "n"}).to_csv("homes.csv", index=False)
-    Ledger.create(files / "l.ledger", Budget(5.0, 1e-6), unit="id", neighbours="add/remove")
+    Ledger.create(files / "l.ledger", Budget(5.1, 1e-6), unit="id", neighbours="add/remove")
     options = ["--out", "o", "--ledger", "l.ledger"]
     found = run("synth-linked", *TABLES, *FIXED, *options)
     assert found.exit_code == 2 and "age could not be read" in found.stderr, found.output
     ledger = Ledger.open(files / "l.ledger")
-    assert 0 < ledger.spent <= 0.011 * ledger.budget.total
+    # Within each table's share: a hundredth of the run's budget in all, however it is divided.
+    assert ledger.spent == pytest.approx(0.01 * Budget(5.0, 1e-6).total, rel=0.01)
     assert run("synth-linked", *TABLES, *FIXED, "--out", "o", "--yes").exit_code == 0
 
 

@@ -489,8 +489,8 @@ MUTANTS = (
     Mutant(
         "the number of children is public",
         LINKED,
-        "relation = replace(relation, rows_public=False)",
-        "relation = replace(relation)",
+        "replace(relations[name], rows_public=False)",
+        "relations[name]",
         "linked",
     ),
     Mutant(

@@ -13,6 +13,7 @@ from mechanisms.pep import Pep
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
+from mechanisms.rounds.forest import pairs_of
 from mechanisms.rounds.histogram import HistogramState, _product, _updater, check_public
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.rounds.select_and_measure import (
@@ -269,3 +270,9 @@ def test_marginals_are_penalised_by_their_expected_noise() -> None:
     assert given["candidates"] == [("a",), ("b",)] and given["weights"] == [1.0, 2.5]
     assert given["penalties"] == pytest.approx([2 * cell, 3 * cell])
     assert given["price"] == pytest.approx(0.25 * owner.remaining / 2)
+
+
+def test_pairs_are_named_in_the_order_of_the_domain() -> None:
+    """Two cliques name one pair in two orders: it is one."""
+    workload = Workload(Domain({"a": 2, "b": 3, "c": 2}), [("b", "a"), ("c", "a", "b")])
+    assert pairs_of(workload) == [("a", "b"), ("a", "c"), ("b", "c")]

@@ -548,6 +548,12 @@ def test_wrong_units_are_refused(options: dict[str, Any], named: str) -> None:
         run(visits(), **options)
 
 
+def test_a_frame_of_units_has_the_columns_of_the_schema() -> None:
+    frame = visits().rename(columns={"wage": "wages"})
+    with pytest.raises(InvalidInput, match="no column 'wage'.*did you mean 'wages'"):
+        run(frame)
+
+
 def test_codes_say_nothing_of_units() -> None:
     coded = Dataset(Schema(CLOSED).domain, {"sex": [0], "job": [0], "wage": [0]})
     with pytest.raises(InvalidInput, match="coded records"):

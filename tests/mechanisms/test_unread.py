@@ -10,12 +10,14 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from replay import assert_same, replay, transcript_of
+from scipy import stats
 
 from mechanisms.cli import main
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
+from mechanisms.privacy.noise import SeededNoise
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.unread import UnreadValues, check_values
 from pgmkit.domain import Domain
@@ -158,6 +160,37 @@ def test_noise_alone_hardly_ever_warns_and_garbage_does() -> None:
             shares["7"] += 0.4
             misses += "7" not in UnreadValues(shares, 0.02, pure).many
         assert alarms < 2 and misses == 0
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_the_margin_is_that_of_one_false_alarm_in_a_million_runs(pure: bool) -> None:
+    """Laplace noise exceeds it half as often, which leaves room for the noise of the rows."""
+    law = stats.laplace(scale=0.02 / 2**0.5) if pure else stats.norm(scale=0.02)
+    edge = 0.1 + law.isf(1e-6 / 5 / (2 if pure else 1))
+    shares = dict(zip("abcde", edge + np.array([1e-6, -1e-6, 0.1, -0.2, 2e-6]), strict=True))
+    assert UnreadValues(shares, 0.02, pure).many == ("c", "e", "a")
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_shares_are_of_the_rows_and_their_noise_too(name: str) -> None:
+    """The noise of a private number of rows enters by a tenth."""
+    for rows, unread, of in ((80, 10, 80.0), (1, 1, 1.0)):
+        curator = Curator(coded(rows, unread), BUDGETS["zCDP"], neighbours=name)
+        curator._noise = Exactly(np.random.default_rng(0))
+        found: list[UnreadValues] = []
+        check_values(curator, found.append)
+        assert found[0].shares == dict.fromkeys(DOMAIN, unread / of)
+        one = len(DOMAIN) if name == "replace-one" else (len(DOMAIN) + 1) * (1 + 0.1**2)
+        cost = 0.01 * curator.ledger.budget.total
+        assert found[0].stddev == pytest.approx((one / (2 * cost)) ** 0.5 / of)
+        assert not found[0].pure
+
+
+class Exactly(SeededNoise):
+    """Noise that adds none."""
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        return counts
 
 
 def test_python_warns_and_says_it() -> None:

@@ -59,6 +59,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "public records must be a data frame",
     ),
     ({"mechanism": "gem-pub"}, "public"),
+    ({"strict": True, "mechanism": "gem-pub", "public": FRAME.assign(sex="X")}, "'sex'"),
+    (
+        {"schema": OPEN, "strict": True, "mechanism": "gem-pub", "public": WORKING.assign(sex="X")},
+        "column 'sex'",
+    ),
     ({"mechanism": "mst", "public": FRAME}, "uses no public records"),
     ({"settings": {"rounds": 3}}, "need a mechanism by name"),
     ({"mechanism": "mst", "strict": 1}, "strict must be True or False"),
@@ -121,6 +126,9 @@ def test_the_workload_is_read_once_and_laid_over_what_is_found() -> None:
     assert dict(zip(once.cliques, once.weights, strict=True))["ill",] == 1.0 < max(once.weights)
     assert request(schema=OPEN, workload=1).workload_over(found) == k_way(found, 1)
     assert request(schema=OPEN).workload_over(found) == k_way(found, 2)
+    nothing = Domain({"job": 1, **CLOSED.domain.sizes})
+    told = request(schema=OPEN).workload_over(nothing).cliques
+    assert set(told) == set(k_way(CLOSED.domain, 2).cliques), "of one value nothing is to be learnt"
 
 
 def test_a_mechanism_by_name_pays_for_no_choice() -> None:
@@ -135,6 +143,21 @@ def test_auto_looks_at_no_pairs_where_none_are_asked_for() -> None:
     release = synthesize(FRAME, CLOSED, epsilon=9.0, delta=1e-6, workload=1, seed=0)
     assert release.ledger is not None
     assert not [each for each in release.ledger.entries if "errors of pairs" in each.step]
+
+
+def test_strict_public_records_hold_values_that_are_still_to_be_found() -> None:
+    release = synthesize(
+        WORKING,
+        OPEN,
+        epsilon=9.0,
+        delta=1e-6,
+        mechanism="pep-pub",
+        settings={"rounds": 2},
+        public=WORKING,
+        strict=True,
+        seed=0,
+    )
+    assert {"cook", "smith"} < set(release.schema.columns["job"].labels)
 
 
 def test_auto_takes_public_records_without_a_look() -> None:

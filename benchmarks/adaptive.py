@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import adaptive_report as report
-from benchmarks.adaptive_run import PUBLIC_ROWS, SETTINGS
+from benchmarks.adaptive_run import PUBLIC_ROWS
 from benchmarks.common import HERE, RESULTS, fresh_process, machine
+from benchmarks.settings import SETTINGS
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mwem (no past queries)": ("mwem", {"past_queries": False}),
@@ -129,8 +130,10 @@ def run_all(
 def _outcome(run: Mapping[str, Any]) -> str:
     if "refused" in run:
         return f"refused: {run['refused']}"
-    errors = ", ".join(f"{metric} {run[metric]:.3g}" for metric in report.METRICS)
-    return f"{errors}, {run['seconds']:.2f} s, {run.get('peak_mb', 0):.0f} MB"
+    if "over" in run:
+        return f"ended after {run['over']} CPU s"
+    told = [*report.METRICS, "seconds", "cpu_seconds", "peak_mb"]
+    return ", ".join(f"{name} {run[name]:.3g}" for name in told if run.get(name) is not None)
 
 
 def _machine() -> str:

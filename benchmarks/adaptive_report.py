@@ -32,6 +32,8 @@ BASELINES = {
     "gem-pub": ("pmwpub", "pmwpub_code"),
     "hdmm": ("hdmm_zcdp_replace",),
     "hdmm+pgm": ("hdmm_zcdp_replace",),
+    "matrix": ("hdmm_zcdp_replace",),
+    "matrix+pgm": ("hdmm_zcdp_replace",),
     "mwem": ("mwem",),
     "mwem (no past queries)": ("mwem_nopast",),
     "pep": ("pep",),
@@ -87,19 +89,19 @@ Key = tuple[str, str, float]
 
 
 def summarise(runs: Iterable[Mapping[str, Any]]) -> dict[Key, Summary]:
-    """Runs by (data set, mechanism, epsilon); refusals are left out."""
+    """Runs by (data set, mechanism, epsilon); what was refused or did not end is left out."""
     groups: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for run in runs:
-        if "refused" not in run:
+        if not {"refused", "over"} & run.keys():
             groups[run["dataset"], run["mechanism"], run["epsilon"]].append(run)
     return {key: _summary(group) for key, group in groups.items()}
 
 
 def _summary(group: Sequence[Mapping[str, Any]]) -> Summary:
-    names = [*METRICS, "pairs", "seconds", "cpu_seconds", "process_seconds", "peak_mb"]
-    means: dict[str, float | None] = {}
+    names = {name for run in group for name, value in run.items() if isinstance(value, float | int)}
+    means: dict[str, float | None] = dict.fromkeys(METRICS)
     deviations: dict[str, float | None] = {}
-    for name in names:
+    for name in {*METRICS, *names}:
         values = [run[name] for run in group if run.get(name) is not None]
         means[name] = float(np.mean(values)) if values else None
         deviations[name] = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -217,7 +219,11 @@ def peer_table(summaries: Mapping[Key, Summary]) -> str:
 
 
 def ordering_lines(summaries: Mapping[Key, Summary]) -> list[str]:
-    """One line for each ordering and data set: where it holds on the largest and mean error."""
+    """One line for each ordering and data set: where it holds on the largest and mean error.
+
+    It fails where the first mean is larger by more than a standard error of the difference: of two
+    that do the same, one is ahead by chance.
+    """
     lines = []
     for better, worse in ORDERINGS:
         for dataset in ("adult-small", "adult"):
@@ -230,8 +236,11 @@ def ordering_lines(summaries: Mapping[Key, Summary]) -> list[str]:
                 fails = [
                     f"{epsilon:g}"
                     for epsilon in shared
-                    if summaries[dataset, better, epsilon].value(metric)
-                    >= summaries[dataset, worse, epsilon].value(metric)
+                    if not no_worse(
+                        summaries[dataset, better, epsilon],
+                        summaries[dataset, worse, epsilon],
+                        metric,
+                    )
                 ]
                 if shared:
                     said = f"fails at eps {', '.join(fails)}" if fails else "holds"

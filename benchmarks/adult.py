@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -40,11 +42,16 @@ def load() -> Adult:
 
 def read_columns(csv: Path, domain: dict[str, int]) -> dict[str, np.ndarray]:
     """The columns of a coded CSV file that the domain names; others are left unread."""
-    with csv.open() as lines:
+    with opened(csv) as lines:
         header = next(lines).strip().split(",")
     places = [header.index(name) for name in domain]
     codes = np.loadtxt(csv, delimiter=",", skiprows=1, usecols=places, dtype=np.int64)
     return dict(zip(domain, codes.T, strict=True))
+
+
+def opened(csv: Path) -> TextIO:
+    """A text file, plain or compressed by gzip."""
+    return gzip.open(csv, "rt") if csv.suffix == ".gz" else csv.open()
 
 
 def counts(

@@ -34,10 +34,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Records of the request's table by AIM: codes by column, and seconds."""
     started = time.perf_counter(), time.process_time()
-    sys.path.insert(0, str(Path(request["script"]).parents[1] / "src"))
-    import mbi
-
-    aim = _script(request["script"])
+    mbi = library(request["script"])
+    aim = script(request["script"])
     sizes = request["sizes"]
     domain = mbi.Domain(list(sizes), list(sizes.values()))
     codes = {name: np.asarray(request["codes"][name]) for name in sizes}
@@ -61,7 +59,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _script(path: str) -> Any:
+def library(path: str) -> Any:
+    """The library of the repository that the script is in."""
+    sys.path.insert(0, str(Path(path).parents[1] / "src"))
+    return importlib.import_module("mbi")
+
+
+def script(path: str) -> Any:
+    """A script of that repository, as a module."""
     spec = importlib.util.spec_from_file_location("peer_aim_script", Path(path))
     if spec is None or spec.loader is None:
         raise SystemExit(f"{path} is no Python file")

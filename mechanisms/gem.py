@@ -12,7 +12,10 @@ trained on all noisy answers so far. What the paper leaves open is decided here:
   answers: the true error would leak.
 - An update is a new Adam with a cosine schedule on the mean absolute error over the active set: the
   measured queries whose error is at least gamma, at most `worst` of them.
-- Measured queries are not selected again.
+- Measured queries are not selected again. Unless the number of rounds is given, rounds that find
+  nothing but noise double the budget of the next ones (`CellRounds`).
+- Codes that the one-way marginals cannot tell from none are one code of the network, and no query
+  is about them (`mechanisms.families.frequent`); public data name them all.
 - The result's weights are a moving average over the last half of the rounds.
 - An error within `tolerance` standard deviations of its own noise is not trained on.
 - With public data the first generator is near the truth already, and fitting noise does more harm
@@ -32,6 +35,7 @@ from typing import Any, Literal
 
 import torch
 
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.training import (
@@ -87,9 +91,10 @@ class Gem(SelectionSettings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        rounds: The number of rounds T, 1 or more; None for a rule from the number of rows and the
-            budget (`RoundsRule`).
+        rounds: The number of rounds T, 1 or more; None for at most so many as a rule from the
+            number of rows and the budget says (`RoundsRule`), fewer where they find only noise.
         queries: The number of queries k of a round, 1 or more; 1 if whole marginals are selected.
+            None for 2, or 1 marginal: the paper's 1 takes twice the time for the same number.
         select_share: The share of each round's budget for selection, above 0 and below 1; None for
             0.8, which is the paper's alpha of 0.67, or 0.5 for whole marginals.
         one_way_share: The share of the budget for the one-way marginals before the rounds, at least
@@ -121,7 +126,7 @@ class Gem(SelectionSettings):
     """
 
     rounds: int | None = setting(None, or_none(whole_number()))
-    queries: int = setting(1, whole_number())
+    queries: int | None = setting(None, or_none(whole_number()))
     select_share: float | None = setting(None, or_none(fraction()))
     one_way_share: float = setting(0.2, fraction(zero=True))
     select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
@@ -161,6 +166,7 @@ class GemPub(Gem):
     pretrain_rate: float = setting(2e-3, positive())
 
 
+_QUERIES = {"queries": 2, "marginals": 1}
 _SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 0.5}
 """The shares of a round's budget for its selection: for queries the paper's alpha is 0.67."""
 _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
@@ -172,9 +178,9 @@ _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
 """The losses that an update minimises: appendix D.4 uses squared errors for whole marginals."""
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
-    ("gem", "queries"): RoundsRule(1.4),
+    ("gem", "queries"): RoundsRule(0.7),
     ("gem", "marginals"): RoundsRule(0.35),
-    ("gem-pub", "queries"): RoundsRule(0.005, power=2),
+    ("gem-pub", "queries"): RoundsRule(0.0025, power=2),
     ("gem-pub", "marginals"): RoundsRule(0.001, power=2),
 }
 
@@ -243,39 +249,51 @@ def _run(
     prepare: Callable[[Generator, Columns], None],
     progress: Callable[[Round[GemState, Any]], None] | None,
 ) -> Release:
+    count = settings.queries or _QUERIES[settings.select]
+    settings = replace(settings, queries=count)
     check_queries(curator, workload, settings)
     device = device_of(settings.device)
     columns = Columns(curator.domain)
-    generator = _generator(columns, settings)
     rule = _RULES[name, settings.select]
     expected = rule.of(curator, workload, settings, least_total(curator), one_way_share)
-    _check_room(device, generator, workload, settings, expected)
-    # Threads pay for networks at least as wide as the paper's. Smaller ones train equally fast with
-    # any number of threads.
-    with threads_for(generator.multiplications, 1e9), card_memory(device):
-        generator.to(device)
-        prepare(generator, columns)
+    _check_room(device, columns, workload, settings, expected * count)
+    with card_memory(device):
         first, total = measure_one_way(curator, one_way_share)
-        state = GemState(columns, generator().detach(), total, generator.weights_now())
         rounds = rule.of(curator, workload, settings, total)
         if rounds > expected:  # the total was private
-            _check_room(device, generator, workload, settings, rounds)
-        update = trainer(generator, columns, _training(settings), rounds, total)
-        if first:
-            # The averages are over rounds.
-            state = replace(update(state, first), average=None, error=None, round=0)
+            _check_room(device, columns, workload, settings, rounds * count)
         split = settings.select_share or _SELECT_SHARE[settings.select]
-        steps = SELECTIONS[settings.select](curator, workload, rounds, settings.queries, split)
-        state, measurements = adapt(
-            state,
-            first,
-            select=lambda state, _last: steps.select(state),
-            measure=steps.measure,
-            update=update,
-            progress=progress,
-        )
-        generator.set_weights(state.average or state.weights)
-        rows = generator().detach().double().cpu().numpy()
+        single = settings.select == "queries"
+        # Public data say more about rare codes than noise hides.
+        seen = first if single and name == "gem" else []
+        frequent = Frequent.of(workload, seen, total, rounds * count)
+        columns = Columns(frequent.domain)
+        options: dict[str, Any] = {}
+        if single:
+            options = {"codes": frequent.codes, "anneal": settings.rounds is None}
+        steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
+        generator = _generator(columns, settings).to(device)
+        # Threads pay for networks at least as wide as the paper's. Smaller ones train equally fast
+        # with any number of threads.
+        with threads_for(generator.multiplications, 1e9):
+            prepare(generator, columns)
+            update = trainer(generator, columns, _training(settings), lambda: steps.late, total)
+            state = GemState(
+                columns, generator().detach(), total, generator.weights_now(), frequent=frequent
+            )
+            if first:
+                # The averages are over rounds.
+                state = replace(update(state, first), average=None, error=None)
+            state, measurements = adapt(
+                state,
+                first,
+                select=lambda state, _last: steps.select(state.small),
+                measure=steps.measure,
+                update=update,
+                progress=progress,
+            )
+            generator.set_weights(state.average or state.weights)
+            rows = replace(state, rows=generator().detach()).whole_rows()
     model = ProductMixtureModel(curator.domain, rows, total)
     return Release(name, model, measurements, curator.ledger, settings)
 
@@ -292,21 +310,23 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
 
 
 def _check_room(
-    device: torch.device, generator: Generator, workload: Workload, settings: Gem, rounds: int
+    device: torch.device, columns: Columns, workload: Workload, settings: Gem, queries: int
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for so many rounds."""
-    columns, rows = Columns(workload.domain), settings.batch_rows
+    """Raise ModelTooLarge if a GPU's memory is too small for so many queries on all columns."""
+    rows, parameters = settings.batch_rows, _generator(columns, settings).parameter_count
     singles = [(name,) for name in workload.domain]
-    taken = sorted(workload.cliques, key=workload.domain.size)[-rounds * settings.queries :]
+    taken = sorted(workload.cliques, key=workload.domain.size)[-queries:]
     whole = [*singles, *taken] if settings.select == "marginals" else singles
-    needed = network_bytes(generator.parameter_count, settings.hidden, rows)
+    needed = network_bytes(parameters, settings.hidden, rows)
     needed += fitting_tables_bytes(columns, whole, rows)
     if settings.select == "queries":
-        cells = min(rounds * settings.queries, sum(map(workload.domain.size, workload.cliques)))
+        cells = min(queries, sum(map(workload.domain.size, workload.cliques)))
         needed += fitting_cells_bytes(columns, cells, max(map(len, workload.cliques)), rows)
     needed = max(needed, answering_bytes(columns, workload.cliques, rows))
     check_room(
-        device, needed, f"GEM with {rows:,} rows of {columns.width:,} codes in {rounds:,} rounds"
+        device,
+        needed,
+        f"GEM with {rows:,} rows of {columns.width:,} codes and {queries:,} {settings.select}",
     )
 
 

@@ -12,12 +12,13 @@ than a thousandth over 50 steps together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from mechanisms.families.descent import descend, fitted_or_stalled
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.product_mixture import (
     Columns,
     ProductMixtureModel,
@@ -192,26 +193,35 @@ def _run(
     expected = _queries(curator, workload, settings, least_total(curator), settings.one_way_share)
     _check_room(device, workload, settings, expected)
     with one_thread(), card_memory(device):
-        columns = Columns(domain)
-        random = torch.Generator().manual_seed(settings.seed)
-        family = family_of(columns)
-        free = family.first(settings.rows, columns.width, random).to(device)
         first, total = measure_one_way(curator, settings.one_way_share)
         count = _queries(curator, workload, settings, total)
         if count > expected:  # the total was private
             _check_room(device, workload, settings, count)
-        steps = CellRounds(curator, workload, settings.rounds, count, settings.select_share)
+        frequent = Frequent.of(workload, first, total, settings.rounds * count)
+        columns = Columns(frequent.domain)
+        random = torch.Generator().manual_seed(settings.seed)
+        family = family_of(columns)
+        free = family.first(settings.rows, columns.width, random).to(device)
+        steps = CellRounds(
+            curator,
+            workload,
+            settings.rounds,
+            count,
+            settings.select_share,
+            codes=frequent.codes,
+            anneal=settings.queries is None,
+        )
         update = _fitter(settings, family)
-        start = RapState(columns, family.rows(free), total, free)
+        start = RapState(columns, family.rows(free), total, free, frequent=frequent)
         state, measurements = adapt(
             update(start, first) if first else start,
             first,
-            select=lambda state, _last: steps.select(state),
+            select=lambda state, _last: steps.select(state.small),
             measure=steps.measure,
             update=update,
             progress=progress,
         )
-        rows = state.rows.double().cpu().numpy()
+        rows = state.whole_rows()
     return Release(name, family.model(domain, rows, total), measurements, curator.ledger, settings)
 
 
@@ -253,7 +263,8 @@ def _fitter(
     """
 
     def update(state: RapState, measurements: Sequence[Measurement]) -> RapState:
-        targets = Targets(state.columns, measurements, state.total, state.free.device)
+        known = state.frequent.measured(measurements) if state.frequent else measurements
+        targets = Targets(state.columns, known, state.total, state.free.device)
         fitted = state.free.detach().clone().requires_grad_()
 
         def losses() -> Iterator[torch.Tensor]:
@@ -266,6 +277,6 @@ def _fitter(
         last_rate = settings.learning_rate / 20
         descend(optimizer, losses(), settings.steps, last_rate=last_rate, enough=fitted_or_stalled)
         free = family.project(fitted.detach())
-        return RapState(state.columns, family.rows(free), state.total, free)
+        return replace(state, rows=family.rows(free), free=free)
 
     return update

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import adaptive, adaptive_report, adaptive_run, drawn, problems
+from benchmarks import (
+    adaptive,
+    adaptive_report,
+    adaptive_run,
+    drawn,
+    papers,
+    papers_mixed,
+    papers_page,
+    problems,
+    settings,
+)
 from benchmarks.adaptive_report import Summary
 
 REPOSITORY = Path(__file__).parent.parent
@@ -26,6 +36,7 @@ MODULES = (
         "marginals",
         "mwem_pgm",
         "networks",
+        "papers",
     ),
     "regions",
     "regions_shrinkage",
@@ -155,3 +166,55 @@ def test_drawn_problems_are_the_same_every_time(name: str, pairs: int) -> None:
     assert problem.total == pytest.approx(drawn.RECORDS, rel=0.01)
     assert problem.variation(list(problem.unmeasured_counts)) == 0.0
     assert not np.array_equal(problem.values[0], problems.load(name, 0).values[0])
+
+
+def test_every_experiment_of_the_papers_says_what_it_is_and_can_be_run() -> None:
+    found = papers.experiments()
+    assert {each["paper"] for each in found} == set(papers_page.PAPERS)
+    known = {*settings.SETTINGS, *papers_mixed.SOURCES}
+    for each in found:
+        assert {"paper", "label", "what", "numbers", "theirs", "line"} <= set(each), each["label"]
+        assert "settings" in each or each.get("lacks") or each.get("why"), each["label"]
+        for setting in each.get("settings", ()):
+            names = papers.contestants(setting)
+            assert set(each["contestants"]) <= set(names), (each["label"], setting)
+            others = {names[name][0] for name in each["contestants"]} - set(papers.WORK)
+            assert setting in known or not others, (each["label"], setting)
+        for pair in each.get("before", ()):
+            assert set(pair) <= set(each["contestants"]), each["label"]
+
+
+def test_verdicts_on_the_papers_follow_the_means() -> None:
+    def summary(value: float, spread: float) -> Summary:
+        return Summary(4, {"max": value, "f1": value}, {"max": spread, "f1": spread})
+
+    low, near, high = summary(0.1, 0.02), summary(0.105, 0.02), summary(0.2, 0.02)
+    assert papers_page.compare(low, high, "max") == "better"
+    assert papers_page.compare(high, low, "max") == "behind"
+    assert papers_page.compare(low, high, "f1") == "behind"
+    assert papers_page.compare(near, low, "max") == "equal"
+    each = {
+        "settings": ["adult"], "contestants": ["gem", "rap"], "epsilons": [1],
+        "metric": "max", "before": [["gem", "rap"]],
+    }  # fmt: skip
+    ours = {("adult", "gem", 1.0): high, ("adult", "rap", 1.0): low}
+    theirs = {("adult", "gem", 1.0): low, ("adult", "rap", 1.0): high}
+    found = papers_page.verdicts(each, ours, theirs)
+    assert found.compared == {
+        ("adult", "gem", 1.0, "max"): "behind", ("adult", "rap", 1.0, "max"): "better"
+    }  # fmt: skip
+    assert list(found.orders.values()) == ["fails"]
+    assert list(papers_page.named(found)) == [
+        "Behind: gem on adult at 1.", "Orders that fail: gem before rap on adult at 1."
+    ]  # fmt: skip
+
+
+def test_errors_of_blocks_join_to_those_of_all_cells() -> None:
+    rng = np.random.default_rng(0)
+    truth = {(name,): rng.integers(0, 9, 7) for name in "abc"}
+    answers = {(name,): rng.normal(4, 2, 7) for name in "abc"}
+    gaps = np.concatenate([answers[c] / 8 - truth[c] / 4 for c in truth])
+    found = adaptive_run.errors(truth, answers, 4, 8)
+    assert found["max"] == pytest.approx(np.abs(gaps).max())
+    assert found["mean"] == pytest.approx(np.abs(gaps).mean())
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean(gaps**2)))

@@ -19,6 +19,8 @@ from pgmkit.graphs.junction_tree import model_cells
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pgmkit.inference.marginal_oracle import MarginalOracle
+
 __all__ = ["Oracle", "Weighted"]
 
 Weighted = tuple[Cell, float]
@@ -40,17 +42,27 @@ class Oracle:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
+        # What depends on the cliques alone is kept for the last ones: many records respond to the
+        # same queries.
+        self._small: dict[frozenset[Clique], bool] = {}
+        self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
     def best(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
         """Return a best record; `bonus` has a number for each code of some attributes."""
-        tables = self._tables(queries, bonus)
         if self.domain.size() <= ENUMERABLE:
-            return self._enumerated(tables)
-        if tables and model_cells(self.domain, list(tables)) <= TREE_CELLS:
-            return self._by_max_product(tables)
+            return self._enumerated(self._tables(queries, bonus))
+        cliques = {(name,) for name in bonus} | {cell.clique for cell, _ in queries}
+        if cliques and self._fits(frozenset(cliques)):
+            return self._by_max_product(self._tables(queries, bonus))
         return self._by_integer_program(queries, bonus)
+
+    def _fits(self, cliques: frozenset[Clique]) -> bool:
+        """True if max-product can run on a junction tree of these cliques."""
+        if cliques not in self._small:
+            self._small = {cliques: model_cells(self.domain, sorted(cliques)) <= TREE_CELLS}
+        return self._small[cliques]
 
     def _tables(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
@@ -81,7 +93,10 @@ class Oracle:
 
         from pgmkit.inference.marginal_oracle import MarginalOracle
 
-        inference = MarginalOracle(self.domain, list(tables))
+        cliques = tuple(tables)
+        if cliques not in self._inference:
+            self._inference = {cliques: MarginalOracle(self.domain, list(cliques))}
+        inference = self._inference[cliques]
         flat = np.concatenate([table.reshape(-1) for table in tables.values()])
         with inference.session():
             best = inference.mode(torch.as_tensor(flat))

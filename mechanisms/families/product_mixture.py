@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.model_file import read_model, write_model
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -185,6 +186,8 @@ class ProductRows:
     """Rows of a mixture while it is fitted, K x columns.width; unlike those of a release they are
     not checked.
 
+    With `frequent`, `columns` are those of its small domain; marginals are over all codes even so.
+
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
     >>> rows = ProductRows(columns, torch.tensor([[1.0, 0.0, 0.5, 0.5]]), total=10)
     >>> rows.marginals([("b",)])
@@ -194,10 +197,29 @@ class ProductRows:
     columns: Columns
     rows: torch.Tensor
     total: float
+    frequent: Frequent | None = field(default=None, kw_only=True)
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Return marginals in counts, by clique."""
-        tables = ProductAnswers(self.columns, cliques)(self.rows)
+        if self.frequent is None:
+            return self._tables(self.columns, self.rows, cliques)
+        columns, rows = Columns(self.frequent.whole), torch.from_numpy(self.whole_rows())
+        return self._tables(columns, rows, cliques)
+
+    @property
+    def small(self) -> ProductRows:
+        """The same rows as a model of the columns alone, whatever codes these stand for."""
+        return ProductRows(self.columns, self.rows, self.total)
+
+    def whole_rows(self) -> Array:
+        """Return the rows over the columns of all codes, in float64."""
+        rows = np.asarray(self.rows.double().cpu().numpy())
+        return rows if self.frequent is None else self.frequent.expand(rows)
+
+    def _tables(
+        self, columns: Columns, rows: torch.Tensor, cliques: Iterable[Clique]
+    ) -> dict[Clique, Array]:
+        tables = ProductAnswers(columns, cliques)(rows)
         return {
             clique: np.asarray(table.double().cpu().numpy() * self.total)
             for clique, table in tables.items()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ class Records:
     domain: Domain
     list: tuple[tuple[int, ...], ...]
     total: float
+    _tally: _Tally = field(default_factory=lambda: _Tally(), kw_only=True)
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, NDArray[np.float64]]:
         """Return marginals in counts, by clique."""
@@ -42,13 +43,13 @@ class Records:
                 )
                 for clique in cliques
             }
-        counts = self._dataset().marginals(list(cliques))
         each = self.total / len(self.list)
+        counts = self._tally.of(self, list(cliques))
         return {clique: np.asarray(table * each) for clique, table in counts.items()}
 
     def joined(self, others: Sequence[tuple[int, ...]]) -> Records:
         """Return these records and others."""
-        return Records(self.domain, (*self.list, *others), self.total)
+        return Records(self.domain, (*self.list, *others), self.total, _tally=self._tally)
 
     def model(self) -> HistogramModel:
         """Return a histogram on the distinct records, for the release. There must be at least one
@@ -60,3 +61,25 @@ class Records:
     def _dataset(self) -> Dataset:
         columns = np.array(self.list).T
         return Dataset(self.domain, dict(zip(self.domain, columns, strict=True)))
+
+
+class _Tally:
+    """Counts of a growing list of records: those that were counted are not counted again."""
+
+    def __init__(self) -> None:
+        self._counted: tuple[tuple[int, ...], ...] = ()
+        self._cliques: list[Clique] = []
+        self._counts: dict[Clique, NDArray[np.int64]] = {}
+
+    def of(self, records: Records, cliques: list[Clique]) -> Mapping[Clique, NDArray[np.int64]]:
+        """Return the counts of the records; a later call may change these arrays."""
+        known = len(self._counted)
+        if cliques != self._cliques or records.list[:known] != self._counted:
+            known, self._cliques = 0, cliques
+            self._counts = {c: np.zeros(records.domain.shape(c), np.int64) for c in cliques}
+        columns = np.array(records.list[known:], dtype=np.int64).reshape(-1, len(records.domain)).T
+        codes = dict(zip(records.domain, columns, strict=True))
+        for clique, table in self._counts.items():
+            np.add.at(table, tuple(codes[name] for name in clique), 1)
+        self._counted = records.list
+        return self._counts

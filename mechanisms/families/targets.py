@@ -6,17 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
 from mechanisms.families.product_mixture import Columns, ProductAnswers, cell_answers
 from mechanisms.families.reinforce import draw_records, with_score_gradient
-from pgmkit.domain import Clique
+from mechanisms.privacy.cell_line import measured_cell
 from pgmkit.measurement import Measurement
 
-__all__ = ["Targets", "measured_cell"]
+__all__ = ["Targets"]
 
 
 class Targets:
@@ -82,14 +81,6 @@ class Targets:
         if len(self._cells):
             flat.append(cell_answers(rows, self._cells))
         return torch.cat(flat)
-
-
-def measured_cell(measurement: Measurement) -> tuple[Clique, int]:
-    """Return the clique and the index of the cell that a measurement from `Curator.measure_cells`
-    is about.
-    """
-    selector: Any = measurement.matrix
-    return measurement.clique, int(selector.nonzero()[1][0])
 
 
 def one_hot_of(codes: torch.Tensor, size: int) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -49,26 +49,31 @@ class GemState(ProductRows):
 
     `average`: the moving average of the weights over the last half of the rounds, None before it.
     `error`: the moving average of the largest error on noisy answers, a fraction of the total.
-    `round` counts finished rounds.
     """
 
     weights: tuple[torch.Tensor, ...] = ()
     average: tuple[torch.Tensor, ...] | None = None
     error: float | None = None
-    round: int = 0
 
 
 def trainer(
-    generator: Generator, columns: Columns, training: Training, rounds: int, total: float
+    generator: Generator,
+    columns: Columns,
+    training: Training,
+    late: Callable[[], bool],
+    total: float,
 ) -> Callable[[GemState, Sequence[Measurement]], GemState]:
     """Return GEM-UPDATE (Algorithm 3), which trains on all noisy answers so far with a new Adam
     each time.
+
+    `late` tells whether the rounds are in their last half, over which weights are averaged.
     """
     device = generator.noise.device
     random = torch.Generator(device).manual_seed(training.seed)
 
     def update(state: GemState, measurements: Sequence[Measurement]) -> GemState:
-        targets = Targets(columns, measurements, total, device)
+        known = state.frequent.measured(measurements) if state.frequent else measurements
+        targets = Targets(columns, known, total, device)
         generator.set_weights(state.weights)
         rows = generator()
         errors = targets.errors(rows)
@@ -91,25 +96,24 @@ def trainer(
         # The cosine ends at a rate too small to change anything.
         last_rate = min(1e-8, training.learning_rate)
         descend(optimizer, losses(), training.steps, last_rate=last_rate)
-        return _next(state, generator, error, rounds, training.smoothing)
+        return _next(state, generator, error, late(), training.smoothing)
 
     return update
 
 
 def _next(
-    state: GemState, generator: Generator, error: float, rounds: int, smoothing: float
+    state: GemState, generator: Generator, error: float, late: bool, smoothing: float
 ) -> GemState:
     weights = generator.weights_now()
-    done = state.round + 1
     average = state.average
-    if 2 * done >= rounds:
+    if late:
         average = average or weights
         average = tuple(
             smoothing * before + (1 - smoothing) * now
             for before, now in zip(average, weights, strict=True)
         )
     rows = generator().detach()
-    return GemState(state.columns, rows, state.total, weights, average, error, done)
+    return replace(state, rows=rows, weights=weights, average=average, error=error)
 
 
 def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> torch.Tensor | None:

@@ -83,15 +83,24 @@ class Counting:
         return scores.distances(cliques, estimates, self._counted(cliques))
 
     def _line(
-        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike]
-    ) -> tuple[CellLine, NDArray[np.int64]]:
-        """Return the cells of the candidates in a line, and their estimates in the scores'
-        units.
+        self,
+        cliques: Sequence[Clique],
+        estimates: Mapping[Clique, ArrayLike],
+        codes: Mapping[str, ArrayLike] | None = None,
+    ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.unsignedinteger[Any]]]:
+        """Return the cells of the candidates in a line, their estimates in the scores' units, and
+        their counts.
         """
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
-        tables = {clique: self._estimate(clique, estimates) for clique in names}
-        line = CellLine(self.domain, names)
-        return line, scores.on_grid("estimates", line.joined(tables))
+        line = CellLine(self.domain, names, codes)
+        for clique in names:
+            if clique not in estimates:
+                scores.estimate_of(clique, estimates, ())  # refuses
+        tables = {c: np.asarray(estimates[c], dtype=np.float64) for c in names}
+        shapes = {c: line.shape(c) for c in names}
+        grid = scores.on_grid("estimates", scores.in_line(tables, shapes))
+        counts = self._counted(names)  # may refuse: before the charge
+        return line, grid, line.joined({c: line.part(c, counts[c]) for c in names})
 
     def _candidates(self, candidates: Sequence[Clique]) -> list[Clique]:
         cliques = [self.domain.clique(clique, "candidate") for clique in candidates]

@@ -39,6 +39,7 @@ __all__ = [
     "distances",
     "estimate_of",
     "in_counts",
+    "in_line",
     "on_grid",
     "one_each",
     "share_score",
@@ -97,7 +98,7 @@ def distances(
     for block in _blocks((each for each in estimates if each[0] in wanted), counts):
         sizes = np.array([counts[clique].size for clique in block])
         starts = np.cumsum(sizes) - sizes
-        line = _in_line(block, {clique: counts[clique].shape for clique in block}, starts)
+        line = in_line(block, {clique: counts[clique].shape for clique in block})
         exact = np.concatenate([counts[clique].reshape(-1) for clique in block])
         away = np.abs(cell_differences(exact, on_grid("estimates", line)))
         found.update(zip(block, np.add.reduceat(away, starts).tolist(), strict=True))
@@ -122,19 +123,18 @@ def _blocks(
         yield block
 
 
-def _in_line(
-    tables: Mapping[Clique, NDArray[np.float64]],
-    shapes: Mapping[Clique, tuple[int, ...]],
-    starts: NDArray[np.int64],
+def in_line(
+    tables: Mapping[Clique, NDArray[np.float64]], shapes: Mapping[Clique, tuple[int, ...]]
 ) -> NDArray[np.float64]:
-    """Return the tables one after another, checked together; if a check fails, one by one for the
-    message.
+    """Return the tables one after another, checked as by `estimate_of`: together, and if a check
+    fails, one by one for the message.
     """
     if all(table.shape == shapes[clique] for clique, table in tables.items()):
         line = np.concatenate([table.reshape(-1) for table in tables.values()])
+        sizes = np.array([table.size for table in tables.values()])
         with np.errstate(over="ignore", invalid="ignore"):
             # Values that are not finite fail this comparison too.
-            if (np.add.reduceat(np.abs(line), starts) <= LARGEST).all():
+            if (np.add.reduceat(np.abs(line), np.cumsum(sizes) - sizes) <= LARGEST).all():
                 return line
     checked = [estimate_of(clique, tables, shapes[clique]) for clique in tables]
     return np.concatenate([table.reshape(-1) for table in checked])

@@ -15,7 +15,7 @@ from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from mechanisms.privacy.scores import Tables
     from mechanisms.queries.predicates import Predicates
@@ -109,6 +109,7 @@ class Selecting(Charging):
         *,
         count: int = 1,
         exclude: Collection[Cell] = (),
+        codes: Mapping[str, ArrayLike] | None = None,
         step: str = "select",
     ) -> list[Cell]:
         """Select `count` single queries that the estimates answer badly: noisy top-k with Gumbel
@@ -119,16 +120,28 @@ class Selecting(Charging):
         replacement, and costs the same: rho = count m^2 / (2 scale^2) in zCDP, epsilon = 2 count m
         / scale.
 
+        `codes` leaves out every cell with a code of an attribute that is not among these, distinct
+        and in rising order; the estimates are then tables of these codes alone. It must not depend
+        on the data except through earlier answers of this Curator.
+
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.
         """
-        line, table = self._line(cliques, estimates)
+        line, table, counts = self._line(cliques, estimates, self._checked_codes(codes))
         candidates = line.without(exclude)
         _check_count(count, len(candidates), "cells")
-        counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
         errors = np.abs(scores.cell_differences(counts, table))[candidates]
         found = self._top(step, "cells", errors, count, cost)
         return [line.cell(candidates[place]) for place in found]
+
+    def _checked_codes(
+        self, codes: Mapping[str, ArrayLike] | None
+    ) -> dict[str, NDArray[np.int64]] | None:
+        if codes is None:
+            return None
+        sizes = self.domain.sizes
+        self.domain.clique(codes, "codes")
+        return {name: _distinct_codes(name, some, sizes[name]) for name, some in codes.items()}
 
     def choose_predicates(
         self,
@@ -174,8 +187,7 @@ class Selecting(Charging):
         """
         if not cliques or isinstance(count, bool) or count < 1:
             raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
-        line, table = self._line(cliques, estimates)
-        counts = line.joined(self._marginals(line.cliques))  # may refuse: before the charge
+        line, table, counts = self._line(cliques, estimates)
         positive = scores.in_counts(scores.cell_differences(counts, table))
         self.ledger.charge(step, f"{count} x exponential mechanism", cost)
         scale = self._several(count, cost)
@@ -213,6 +225,16 @@ class Selecting(Charging):
             for known in tables
         ]
         return self._selected(step, np.array(found), self.neighbours.max_rows, cost)
+
+
+def _distinct_codes(name: str, codes: ArrayLike, size: int) -> NDArray[np.int64]:
+    """Return codes of an attribute; raise InvalidInput unless they are distinct, in rising order,
+    within its size.
+    """
+    found = np.asarray(codes, dtype=np.int64)
+    if found.ndim != 1 or (np.diff(found) <= 0).any() or not ((found >= 0) & (found < size)).all():
+        raise InvalidInput(f"codes of {name!r} must be distinct, in rising order, in 0..{size - 1}")
+    return found
 
 
 def _check_count(count: int, most: int, what: str) -> None:

@@ -18,8 +18,8 @@ from mechanisms.families.histogram import (
     HistogramModel,
     PublicSupport,
 )
-from mechanisms.families.targets import measured_cell
 from mechanisms.families.weights import on_host
+from mechanisms.privacy.cell_line import measured_cell
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
@@ -166,8 +166,15 @@ def run_histogram(
     if first and public is None:
         first_weights = _product(domain, first)
     rounds = rule.of(curator, workload, settings, total)
+    options = {"anneal": settings.rounds is None} if settings.select == "queries" else {}
     steps = SELECTIONS[settings.select](
-        curator, workload, rounds, settings.queries or 1, settings.select_share, repeat=repeat
+        curator,
+        workload,
+        rounds,
+        settings.queries or 1,
+        settings.select_share,
+        repeat=repeat,
+        **options,
     )
     with card_memory(device):
         state, measurements = adapt(

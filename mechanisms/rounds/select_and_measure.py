@@ -7,10 +7,13 @@ relations.
 
 from __future__ import annotations
 
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
@@ -23,7 +26,6 @@ from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Tables = Mapping[Clique, NDArray[np.float64]]
@@ -195,12 +197,17 @@ class SelectionRounds(ABC):
         *,
         repeat: bool = False,
     ) -> None:
-        per_round = curator.remaining / rounds
-        self._curator, self._workload, self._rounds = curator, workload, rounds
+        self._curator, self._workload = curator, workload
         self._queries, self._repeat = queries, repeat
-        self._select_cost = select_share * per_round
-        self._measure_cost = per_round - self._select_cost
+        self._whole = curator.remaining
+        self._per_round = self._whole / rounds
+        self._select_share = select_share
         self._done = 0
+
+    @property
+    def late(self) -> bool:
+        """True once half of the budget of the rounds is spent."""
+        return self._curator.remaining <= self._whole * (0.5 + _ROUNDING)
 
     @staticmethod
     @abstractmethod
@@ -221,31 +228,54 @@ class SelectionRounds(ABC):
         """Select, with noise, the queries that the model answers worst; None after the last
         round.
         """
-        if self._done == self._rounds:
+        if self._curator.remaining <= self._whole * _ROUNDING:
             return None
         self._done += 1
-        step = f"round {self._done}: select"
-        return self._select(model.marginals(self._workload.cliques), step)
+        return self._select(model, f"round {self._done}: select")
 
     def measure(self, picked: Sequence[Any]) -> list[Measurement]:
         """Return the noisy answers to the selected queries."""
-        last = self._done == self._rounds
+        # What is left for less than another round goes to this one.
+        last = self._curator.remaining < self._per_round * (2 - self._select_share)
         cost = self._curator.remaining if last else self._measure_cost
         return self._measure(picked, cost, f"round {self._done}: measure")
 
+    @property
+    def _select_cost(self) -> float:
+        return self._select_share * min(self._per_round, self._curator.remaining)
+
+    @property
+    def _measure_cost(self) -> float:
+        return (1 - self._select_share) * self._per_round
+
     @abstractmethod
-    def _select(self, estimates: Tables, step: str) -> Sequence[Any]: ...
+    def _select(self, model: Answers, step: str) -> Sequence[Any]: ...
 
     @abstractmethod
     def _measure(self, picked: Sequence[Any], cost: float, step: str) -> list[Measurement]: ...
 
 
 class CellRounds(SelectionRounds):
-    """Rounds of single queries, each measured with its own noise."""
+    """Rounds of single queries, each measured with its own noise.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    With `anneal`, a round whose noisy answers are mostly within twice their noise of what the model
+    said (the selection found nothing but noise) doubles the budget of all further ones: there are
+    then fewer than `rounds`. AIM anneals by the same principle. With `codes`, queries with other
+    codes are left out; the models' tables hold these codes, in this order, before any others
+    (`mechanisms.families.frequent`).
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        anneal: bool = False,
+        codes: Mapping[str, NDArray[np.int64]] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
+        self._anneal, self._codes = anneal, codes
         self._taken: set[Cell] = set()
+        self._tables: Tables = {}
 
     @staticmethod
     def conflict(queries: int | None) -> str | None:
@@ -262,13 +292,20 @@ class CellRounds(SelectionRounds):
         """Return the number of cells of the workload's marginals."""
         return sum(map(workload.domain.size, workload.cliques))
 
-    def _select(self, estimates: Tables, step: str) -> list[Cell]:
+    def _select(self, model: Answers, step: str) -> list[Cell]:
+        self._tables = model.marginals(self._workload.cliques)
+        if self._codes is not None:
+            self._tables = {
+                clique: table[tuple(slice(len(self._codes[name])) for name in clique)]
+                for clique, table in self._tables.items()
+            }
         cells = self._curator.choose_cells(
             self._workload.cliques,
-            estimates,
+            self._tables,
             self._select_cost,
             count=self._queries,
             exclude=self._taken,
+            codes=self._codes,
             step=step,
         )
         if not self._repeat:
@@ -276,7 +313,22 @@ class CellRounds(SelectionRounds):
         return cells
 
     def _measure(self, picked: Sequence[Cell], cost: float, step: str) -> list[Measurement]:
-        return self._curator.measure_cells(picked, cost, step=step)
+        found = self._curator.measure_cells(picked, cost, step=step)
+        if self._anneal:
+            expected = [self._estimate(cell) for cell in picked]
+            off = [abs(m.values[0] - e) / m.stddev for m, e in zip(found, expected, strict=True)]
+            if statistics.median(off) <= 2:
+                self._per_round *= 2
+        return found
+
+    def _estimate(self, cell: Cell) -> float:
+        """Return what the model said of a cell when it was selected, in counts."""
+        domain = self._workload.domain
+        at = np.unravel_index(cell.index, domain.shape(cell.clique))
+        if self._codes is not None:
+            pairs = zip(cell.clique, at, strict=True)
+            at = tuple(np.searchsorted(self._codes[name], code) for name, code in pairs)
+        return float(self._tables[cell.clique][at])
 
 
 class MarginalRounds(SelectionRounds):
@@ -306,7 +358,8 @@ class MarginalRounds(SelectionRounds):
         """Return the number of the workload's marginals."""
         return len(workload)
 
-    def _select(self, estimates: Tables, step: str) -> list[Clique]:
+    def _select(self, model: Answers, step: str) -> list[Clique]:
+        estimates = model.marginals(self._workload.cliques)
         noise = self._curator.expected_error(self._measure_cost)
         candidates = list(self._weights)
         picked = self._curator.choose(
@@ -325,5 +378,7 @@ class MarginalRounds(SelectionRounds):
         return [self._curator.measure(clique, cost, step=step)]
 
 
+_ROUNDING = 1e-9
+"""A share of the budget that is nothing but rounding."""
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
 """The kinds of selection, by the value of the setting `select`."""

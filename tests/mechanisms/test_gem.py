@@ -37,7 +37,8 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None
     noise = CellPriced(relation, pure=delta == 0)
     curator._noise = noise
     release = gem(curator, k_way(curator.domain, 2), Gem(**SMALL))
-    assert len(noise.costs) == 4 + 2 * 4
+    # Rounds that find only noise make the further ones fewer.
+    assert 4 + 2 <= len(noise.costs) <= 4 + 2 * 4 and len(noise.costs) % 2 == 0
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
 

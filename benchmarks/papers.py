@@ -1,0 +1,159 @@
+"""Every table and figure of the five papers beside this program's.
+
+    python -m benchmarks.papers [--paper 003] [--table 2] [--figure 7] [--jobs 1] [--minutes 10]
+    python -m benchmarks.papers --report     # run nothing, write the page again
+
+``papers.toml`` lists what the papers show, and what is run here for it. Each run is a process of
+its own and a line of ``results/papers.jsonl`` as it ends; what is there, or in
+``results/adaptive.jsonl``, is not run again. Writes ``docs/reproduction.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import adaptive, papers_page
+from benchmarks.common import HERE, RESULTS, fresh_process
+from benchmarks.papers_mixed import SOURCES
+from benchmarks.papers_other import WORK
+
+LIST = HERE / "papers.toml"
+PAGE = HERE.parent / "docs" / "reproduction.md"
+CAP = 200
+"""CPU seconds of a run, unless the list says otherwise."""
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "A.1 mirror descent": ("method", {"method": "mirror_descent"}),
+    "A.2 dual averaging": ("method", {"method": "dual_averaging"}),
+    "A.3 L-BFGS": ("method", {"method": "lbfgs"}),
+    "this project's default": ("method", {}),
+    "L1": ("losses", {"loss": "absolute"}),
+    "L2": ("losses", {"loss": "squared"}),
+    "factored": ("factored", {"factored": True}),
+    "through the marginal": ("factored", {"factored": False}),
+    "dual-query+pgm": ("likelihood", {"pgm": True}),
+    "least mixture error": ("least mixture error", {}),
+    "gem (z resampled)": ("gem (z resampled)", {}),
+    "gem (B = 100)": ("gem", {"batch_rows": 100}),
+    "gem (B = 10)": ("gem", {"batch_rows": 10}),
+    "gem (marginals)": ("gem", {"select": "marginals"}),
+    "pmw-pub (average)": ("pmw-pub", {"result": "average"}),
+    **{f"pmw-pub (T = {rounds})": ("pmw-pub", {"rounds": rounds}) for rounds in (10, 50, 200)},
+    "annealed": ("projection", {"temperatures": [4, 8, 16, 32, 64, 128, 256]}),
+    **{f"fixed {t}": ("projection", {"temperatures": [t]}) for t in (4, 16, 64, 256)},
+    "real rows": ("real rows", {"numbers": True}),
+    "real rows, no numbers": ("real rows", {"numbers": False}),
+    "rap++ (50 epochs)": ("rap++", {"rounds": 50, "queries": 10}),
+    **{
+        f"rap++ ({count:,} thresholds)": ("rap++", {"directions": count // 2})
+        for count in (1_000, 10_000, 50_000)
+    },
+    "mwem+pgm (30 bins)": ("mwem+pgm", {}),
+    "mixture (30 bins)": ("mixture", {}),
+}
+"""Contestants that are not a registered mechanism with its defaults."""
+
+
+def contestants(setting: str) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+    """Every name that may run on a setting: (mechanism, settings that differ from the defaults)."""
+    names = {**adaptive.contestants(), **VARIANTS}
+    if setting == "dual-query likelihood":
+        names["dual-query"] = ("likelihood", {"pgm": False})
+    return names
+
+
+def worker(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a request in the module that can; `module` is that of the adaptive mechanisms."""
+    if request["mechanism"] in WORK:
+        module = "benchmarks.papers_other"
+    elif request["dataset"] in SOURCES:
+        module = "benchmarks.papers_mixed"
+    return fresh_process(module, {"cap": CAP, **request})
+
+
+def experiments() -> list[dict[str, Any]]:
+    """The list, in the papers' order."""
+    found: list[dict[str, Any]] = tomllib.loads(LIST.read_text(encoding="utf-8"))["experiment"]
+    return found
+
+
+def tasks_of(experiment: Mapping[str, Any]) -> list[tuple[str, str, float, int]]:
+    """What is run for an experiment; every first seed before any second."""
+    return [
+        (setting, name, float(epsilon), seed)
+        for seed, epsilon, setting, name in itertools.product(
+            range(experiment.get("seeds", 0)),
+            experiment.get("epsilons", ()),
+            experiment.get("settings", ()),
+            experiment.get("contestants", ()),
+        )
+    ]
+
+
+def runs_so_far(folder: Path) -> list[dict[str, Any]]:
+    """The runs of this benchmark, and those of `adaptive` on the same tables."""
+    found = [
+        run
+        for name in ("adaptive", "papers")
+        for run in adaptive.read_runs(folder / f"{name}.jsonl")
+    ]
+    return list({adaptive.identity(run): run for run in found}.values())
+
+
+def chosen(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The experiments asked for."""
+    labels = [f"Table {options.table}"] if options.table else []
+    labels += [f"Figure {options.figure}"] if options.figure else []
+    return [
+        each
+        for each in experiments()
+        if options.paper in (None, each["paper"])
+        and (not labels or any(_names(each["label"], label) for label in labels))
+    ]
+
+
+def _names(label: str, wanted: str) -> bool:
+    """Whether "Figures 1 and 6" names "Figure 6"."""
+    kind, number = wanted.split()
+    return kind in label and number in re.findall(r"\d+[ab]?", label)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--paper", help="001, 002, 003, 004 or 000; default: all")
+    parser.add_argument("--table", help="number of a table")
+    parser.add_argument("--figure", help="number of a figure")
+    parser.add_argument("--settings", help="names with commas between; default: all")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no run after so many")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None, folder: Path = RESULTS, page: Path = PAGE) -> None:
+    options = parse(arguments)
+    failures, until = 0, time.monotonic() + 60 * options.minutes
+    for each in [] if options.report else chosen(options):
+        for setting, group in itertools.groupby(sorted(tasks_of(each)), key=lambda task: task[0]):
+            if options.settings and setting not in options.settings.split(","):
+                continue
+            left = adaptive.to_do(group, runs_so_far(folder))
+            for task in sorted(left, key=lambda task: task[3]):
+                if time.monotonic() < until:
+                    failures += adaptive.run_all(
+                        [task], contestants(setting), folder / "papers.jsonl", options.jobs, worker
+                    )
+    papers_page.write(experiments(), runs_so_far(folder), page, page.parent / "img")
+    if failures:
+        raise SystemExit(f"{failures} runs failed")
+
+
+if __name__ == "__main__":
+    main()

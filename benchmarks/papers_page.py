@@ -1,0 +1,289 @@
+"""The page of the papers' tables and figures: ``docs/reproduction.md``, from stored runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import adaptive_report as report
+from benchmarks.common import table
+
+PAPERS = {
+    "001": "Private-PGM (McKenna, Sheldon and Miklau 2019, appendix)",
+    "002": "RAP++ (Vietri et al. 2022)",
+    "003": "PMW-Pub (Liu, Vietri, Steinke, Ullman and Wu 2021)",
+    "004": "Iterative methods (Liu, Vietri and Wu 2021)",
+    "000": "Iterative methods, a second copy of the appendix",
+}
+LARGER_IS_BETTER = ("f1", "f1 second")
+Summaries = Mapping[report.Key, report.Summary]
+Experiment = Mapping[str, Any]
+
+INTRODUCTION = """# The papers' experiments, beside this program's
+
+Every table and figure of the five papers, in their order. `python -m benchmarks.papers` runs what
+is missing and writes this page; `--paper 003 --table 2` does so for one. The runs are in
+`benchmarks/results/papers.jsonl` and `benchmarks/results/adaptive.jsonl`, the list of what the
+papers show in `benchmarks/papers.toml`.
+
+How to read it:
+
+- *Theirs* are the sentences and numbers of the papers' text, with the line of the text copy. The
+  images of the figures are in no copy at hand, so no value could be read off a curve. Where the
+  authors' own code was run on the same table, its errors stand in brackets beside ours
+  (`adaptive-baselines.csv`; its settings were picked on the true error, ours are fixed defaults).
+- *Better*, *equal*, *behind* compare our mean over seeds with those errors: equal is within one
+  standard error of the difference. An *order* is a sentence of the paper saying that one
+  mechanism has smaller errors than another; it holds if our means say so, or differ by less than
+  one standard error.
+- Errors are fractions of n. Replace-one, delta 1/n², unless said otherwise. CPU seconds are those
+  of a shared machine: compare their ratios.
+"""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What comparisons with the authors' code found, and which claimed orders hold."""
+
+    compared: dict[tuple[Any, ...], str]
+    orders: dict[tuple[Any, ...], str]
+
+
+def verdicts(each: Experiment, ours: Summaries, theirs: Summaries) -> Verdicts:
+    compared, orders = {}, {}
+    for key in keys_of(each, ours):
+        rival = report.opponent(key, theirs)
+        if rival is not None and each["metric"] in report.METRICS:
+            compared[*key, each["metric"]] = compare(ours[key], rival, each["metric"])
+    for first, second in each.get("before", ()):
+        for setting, epsilon in itertools.product(each["settings"], each["epsilons"]):
+            one, other = (setting, first, float(epsilon)), (setting, second, float(epsilon))
+            if one in ours and other in ours:
+                held = compare(ours[one], ours[other], each["metric"]) != "behind"
+                orders[*one, second, each["metric"]] = "holds" if held else "fails"
+    return Verdicts(compared, orders)
+
+
+def named(found: Verdicts) -> Iterator[str]:
+    """Sentences that say who is behind, and which orders fail."""
+    at = [
+        f"{name} on {on} at {e:g}"
+        for (on, name, e, _), v in found.compared.items()
+        if v == "behind"
+    ]
+    if at:
+        yield f"Behind: {'; '.join(at)}."
+    at = [
+        f"{one} before {other} on {on}" + (f" at {e:g}" if e else "")
+        for (on, one, e, other, _), verdict in found.orders.items()
+        if verdict == "fails"
+    ]
+    if at:
+        yield f"Orders that fail: {'; '.join(at)}."
+
+
+def keys_of(each: Experiment, ours: Summaries) -> Iterator[report.Key]:
+    for setting, name, epsilon in itertools.product(
+        each.get("settings", ()), each.get("contestants", ()), each.get("epsilons", ())
+    ):
+        if (setting, name, float(epsilon)) in ours:
+            yield setting, name, float(epsilon)
+
+
+def compare(one: report.Summary, other: report.Summary, metric: str) -> str:
+    """Of the first: "better", "equal" (within a standard error of the difference) or "behind"."""
+    sign = -1 if metric in LARGER_IS_BETTER else 1
+    slack = (one.error(metric) ** 2 + other.error(metric) ** 2) ** 0.5
+    gap = sign * (one.value(metric) - other.value(metric))
+    return "equal" if abs(gap) <= slack else "behind" if gap > 0 else "better"
+
+
+def status(each: Experiment, found: Verdicts, ran: bool) -> str:
+    """The status of a row, in words."""
+    said = []
+    if found.compared:
+        counted = Counter(found.compared.values())
+        parts = [f"{counted[k]} {k}" for k in ("better", "equal", "behind") if counted[k]]
+        said.append("beside the authors' code: " + ", ".join(parts))
+    if found.orders:
+        held = Counter(found.orders.values())["holds"]
+        said.append(f"orders: {held} of {len(found.orders)} hold")
+    if each.get("lacks"):
+        stand_in = "; a stand-in ran" if ran else ""
+        said.append(f"data not to be had: {each['lacks'].split('; ')[0]}{stand_in}")
+    elif not ran:
+        said.append("no runs" if each.get("settings") else "nothing to run")
+    elif not said:
+        said.append("ran")
+    return ". ".join(said)
+
+
+def rows_of(each: Experiment, ours: Summaries, theirs: Summaries) -> list[list[str]]:
+    """Ours, and the authors' in brackets: a row a setting and contestant, a column an epsilon."""
+    found = []
+    for setting, name in itertools.product(each["settings"], each["contestants"]):
+        cells = []
+        for epsilon in each["epsilons"]:
+            key = (setting, name, float(epsilon))
+            if key not in ours:
+                cells.append("-")
+                continue
+            rival = report.opponent(key, theirs) if each["metric"] in report.METRICS else None
+            beside = f" ({rival.value(each['metric']):.3g})" if rival else ""
+            cells.append(f"{ours[key].value(each['metric']):.3g}{beside}")
+        if set(cells) != {"-"}:
+            seeds = max(ours[k].seeds for k in keys_of(each, ours) if k[:2] == (setting, name))
+            found.append([setting, name, str(seeds), *cells])
+    return found
+
+
+def refusals(each: Experiment, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was refused, or did not end, of an experiment."""
+    lines = set()
+    for run in runs:
+        if run["dataset"] in each.get("settings", ()) and run["mechanism"] in each["contestants"]:
+            if "refused" in run:
+                lines.add(f"- {run['mechanism']} on {run['dataset']}: refused: {run['refused']}")
+            if "over" in run:
+                lines.add(f"- {run['mechanism']} on {run['dataset']}: ended at {run['over']} CPU s")
+    return sorted(lines)
+
+
+def section(
+    each: Experiment, runs: Sequence[Mapping[str, Any]], ours: Summaries, theirs: Summaries
+) -> str:
+    """One table or figure: theirs, ours, what differs."""
+    found = verdicts(each, ours, theirs)
+    rows = rows_of(each, ours, theirs) if "settings" in each else []
+    line = f" (line {each['line']})" if each["line"] else ""
+    parts = [
+        f"### {each['label']}: {each['what']}",
+        f"Theirs{line}: {each['theirs']}.",
+        f"Status: {status(each, found, bool(rows))}.",
+    ]
+    if rows:
+        head = [f"eps {epsilon:g}" if epsilon else each["metric"] for epsilon in each["epsilons"]]
+        said = "" if head == [each["metric"]] else f"Metric: {each['metric']}."
+        parts += [said, table(["setting", "mechanism", "seeds", *head], rows)]
+    if each.get("lacks"):
+        parts.append(f"Lacking: {each['lacks']}.")
+    parts += named(found)
+    parts += [f"{each['why'][0].upper()}{each['why'][1:]}."] if each.get("why") else []
+    parts += ["\n".join(lines)] if (lines := refusals(each, runs)) else []
+    return "\n\n".join(part for part in parts if part)
+
+
+def summary_rows(experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries) -> str:
+    rows = []
+    for each in experiments:
+        ran = any(True for _ in keys_of(each, ours))
+        rows.append(
+            [
+                each["paper"],
+                each["label"],
+                each["what"],
+                status(each, verdicts(each, ours, theirs), ran),
+            ]
+        )
+    return table(["paper", "table or figure", "what", "status"], rows)
+
+
+def totals(experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries) -> str:
+    """The count over all rows."""
+    every = [verdicts(each, ours, theirs) for each in experiments]
+    # A run that stands in several rows counts once.
+    compared = Counter({k: v for found in every for k, v in found.compared.items()}.values())
+    orders = Counter({k: v for found in every for k, v in found.orders.items()}.values())
+    lacking = [each for each in experiments if each.get("lacks")]
+    stood_in = sum(any(True for _ in keys_of(each, ours)) for each in lacking)
+    numbers = sum(each["numbers"] for each in experiments)
+    unavailable = sum(each["numbers"] for each in lacking)
+    return "\n".join(
+        [
+            f"- {len(experiments)} rows; of {len(lacking)} the papers' data cannot be had "
+            f"({stood_in} of these have a stand-in that ran).",
+            f"- The text prints {numbers} numbers of results; the data behind {unavailable} of "
+            "them cannot be had.",
+            f"- Beside the authors' own code on the same table: {compared['better']} errors "
+            f"better, {compared['equal']} equal, {compared['behind']} behind.",
+            f"- Orders that the papers state: {orders['holds']} hold, {orders['fails']} do not.",
+        ]
+    )
+
+
+def plot(
+    paper: str, experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries, folder: Path
+) -> Path | None:
+    """Small multiples against epsilon: ours with markers, the authors' code dashed."""
+    panels = [
+        (each, setting)
+        for each in experiments
+        if each["paper"] == paper and len(each.get("epsilons", ())) > 1
+        for setting in each["settings"]
+        if any(key[0] == setting for key in keys_of(each, ours))
+    ]
+    if not panels:
+        return None
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "papers"
+    lines = -(-len(panels) // 4)
+    figure, axes = pyplot.subplots(lines, 4, figsize=(13, 2.9 * lines), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (each, setting) in zip(axes.flat, panels, strict=False):
+        metric = each["metric"]
+        for name in each["contestants"]:
+            keys = sorted(k for k in keys_of(each, ours) if k[:2] == (setting, name))
+            if not keys:
+                continue
+            values = [ours[key].value(metric) for key in keys]
+            spread = [ours[key].error(metric) for key in keys]
+            line = axis.errorbar([k[2] for k in keys], values, spread, marker=".", label=name)
+            rivals = [(key[2], report.opponent(key, theirs)) for key in keys]
+            known = [(eps, rival.value(metric)) for eps, rival in rivals if rival]
+            if known and metric in report.METRICS:
+                axis.plot(*zip(*known, strict=True), "--", color=line[0].get_color(), alpha=0.6)
+        scale = "linear" if metric in LARGER_IS_BETTER else "log"
+        axis.set(xscale="log", yscale=scale)
+        axis.set_title(f"{each['label']}\n{setting}: {metric}", fontsize=7)
+        axis.tick_params(labelsize=6)
+        axis.legend(fontsize=5)
+    figure.tight_layout()
+    path = folder / f"papers-{paper}.svg"
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return path
+
+
+def write(
+    experiments: Sequence[Experiment], runs: Sequence[Mapping[str, Any]], page: Path, folder: Path
+) -> None:
+    """Write the page, and the plots into `folder`."""
+    ours = report.summarise(runs)
+    theirs = report.read_baselines(report.baseline_file())
+    if not theirs:
+        raise SystemExit("no adaptive-baselines.csv: set PGMKIT_BASELINES to it")
+    parts = [
+        INTRODUCTION,
+        "## Counts",
+        totals(experiments, ours, theirs),
+        "## All rows",
+        summary_rows(experiments, ours, theirs),
+    ]
+    for paper, title in PAPERS.items():
+        parts.append(f"## {paper}: {title}")
+        picture = plot(paper, experiments, ours, theirs, folder)
+        if picture:
+            parts.append(f"![errors against epsilon](img/{picture.name})")
+        parts += [section(e, runs, ours, theirs) for e in experiments if e["paper"] == paper]
+    temporary = page.with_suffix(".part")
+    temporary.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
+    temporary.replace(page)

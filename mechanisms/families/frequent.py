@@ -1,0 +1,122 @@
+"""The codes that are frequent enough to be told from noise; an attribute's others become one code.
+
+A cell counts at most as many records as the rarest of its codes. Where noisy one-way marginals
+cannot tell a code from none, queries about it are not worth their selection: with thousands of
+codes nearly all cells are of this kind, and each takes part in the lottery of a noisy selection. A
+family over the frequent codes alone is several times smaller. Nothing here sees private data: what
+is frequent is read from measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.privacy.cell_line import measured_cell, selector
+from mechanisms.queries.cells import Cell
+from pgmkit.domain import Domain
+from pgmkit.measurement import Measurement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.workload import Workload
+
+__all__ = ["Frequent"]
+
+DEVIATIONS = 2.0
+"""A code is frequent whose noisy count is more than so many standard deviations above zero."""
+
+
+class Frequent:
+    """A domain of the frequent codes of each attribute and, last, one code for all its others.
+
+    `first`: noisy one-way marginals; an attribute without one keeps all codes. An attribute with a
+    single rare code keeps it.
+
+    Attributes:
+        whole: The domain with all codes.
+        domain: The domain of frequent codes and rests.
+        codes: The frequent codes by attribute, in rising order.
+
+    >>> first = [Measurement(("a",), [50.0, 0.5, 40.0, -1.0], 1.0)]
+    >>> frequent = Frequent(Domain({"a": 4, "b": 2}), first, 90.0)
+    >>> frequent.codes["a"], frequent.domain.shape()
+    (array([0, 2]), (3, 2))
+    """
+
+    def __init__(self, whole: Domain, first: Sequence[Measurement], total: float) -> None:
+        self.whole, self._total = whole, total
+        self.codes = {name: np.arange(size) for name, size in whole.sizes.items()}
+        self._rest: dict[str, NDArray[np.float64]] = {}
+        for m in first:
+            (name,) = m.clique
+            seen = m.values > DEVIATIONS * m.stddev
+            if (~seen).sum() > 1:
+                self.codes[name] = np.flatnonzero(seen)
+                shares = np.maximum(m.values, 0.0)[~seen]
+                even = np.full(len(shares), 1 / len(shares))
+                self._rest[name] = shares / shares.sum() if shares.sum() else even
+        self.domain = Domain(
+            {name: len(codes) + (name in self._rest) for name, codes in self.codes.items()}
+        )
+
+    @classmethod
+    def of(
+        cls, workload: Workload, first: Sequence[Measurement], total: float, queries: int
+    ) -> Frequent:
+        """Return the frequent codes, or all codes if the workload has fewer cells of frequent ones
+        than so many queries.
+        """
+        found = cls(workload.domain, first, total)
+        cells = sum(
+            math.prod(len(found.codes[name]) for name in clique) for clique in workload.cliques
+        )
+        return found if cells >= queries else cls(workload.domain, [], total)
+
+    def measured(self, measurements: Iterable[Measurement]) -> list[Measurement]:
+        """Return measurements of one-way marginals and of frequent cells over the small domain.
+
+        The rest of a one-way marginal is what the frequent codes leave of the total.
+        """
+        found = []
+        for m in measurements:
+            if m.matrix is not None:
+                clique, index = measured_cell(m)
+                codes = np.unravel_index(index, self.whole.shape(clique))
+                at = [
+                    int(np.searchsorted(self.codes[name], code))
+                    for name, code in zip(clique, codes, strict=True)
+                ]
+                place = int(np.ravel_multi_index(at, self.domain.shape(clique)))
+                small = selector(self.domain, Cell(clique, place))
+                found.append(Measurement(clique, m.values, m.stddev, small))
+            elif m.clique[0] in self._rest:
+                values = m.values[self.codes[m.clique[0]]]
+                rest = max(0.0, self._total - float(values.sum()))
+                found.append(Measurement(m.clique, [*values, rest], m.stddev))
+            else:
+                found.append(m)
+        return found
+
+    def expand(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return rows over the columns of all codes: a rest is shared out as it was measured.
+
+        >>> first = [Measurement(("a",), [50.0, 3.0, 40.0, 1.0], 2.0)]
+        >>> Frequent(Domain({"a": 4}), first, 90.0).expand(np.array([[0.5, 0.3, 0.2]]))
+        array([[0.5 , 0.15, 0.3 , 0.05]])
+        """
+        parts, start = [], 0
+        for name, size in self.whole.sizes.items():
+            codes = self.codes[name]
+            part = np.zeros((len(rows), size))
+            part[:, codes] = rows[:, start : start + len(codes)]
+            if name in self._rest:
+                rare = np.setdiff1d(np.arange(size), codes)
+                part[:, rare] = rows[:, [start + len(codes)]] * self._rest[name]
+            parts.append(part)
+            start += self.domain.sizes[name]
+        return np.concatenate(parts, axis=1)

@@ -11,23 +11,29 @@ its own and a line of ``results/papers.jsonl`` as it ends; what is there, or in
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import re
+import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks import adaptive, papers_page
-from benchmarks.common import HERE, RESULTS, fresh_process
+from benchmarks.common import HERE, RESULTS, fresh_process, serve
 from benchmarks.papers_mixed import SOURCES
 from benchmarks.papers_other import WORK
+from benchmarks.settings import SETTINGS
 
 LIST = HERE / "papers.toml"
 PAGE = HERE.parent / "docs" / "reproduction.md"
 CAP = 90
 """CPU seconds after which a run is ended, and a line says so."""
+
+Task: TypeAlias = tuple[str, str, float, int]
+"""Setting, contestant, epsilon, seed."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "A.1 mirror descent": ("method", {"method": "mirror_descent"}),
@@ -69,6 +75,49 @@ def contestants(setting: str) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
     return names
 
 
+QUICK = (
+    *("pmw-pub", "pep-pub", "mwem", "pep", "rap-softmax", "matrix"),
+    *("public rows", "independent", "gaussian"),
+)
+"""What takes about a second, by the start of its name: such runs share a process."""
+
+
+def together(tasks: Sequence[Task], path: Path, seconds: float) -> list[Task]:
+    """Run the quick ones of a setting's tasks in one process, which reads the table once; return
+    the others.
+    """
+    quick = [
+        task
+        for task in tasks
+        if SETTINGS.get(task[0], SETTINGS["loans"]).table == "adult.csv"
+        and task[1].startswith(QUICK)
+    ]
+    if quick:
+        names = contestants(quick[0][0])
+        requests = [
+            {"dataset": setting, "mechanism": names[name][0], "options": dict(names[name][1]),
+             "epsilon": epsilon, "seed": seed, "asked": time.time()}
+            for setting, name, epsilon, seed in quick
+        ]  # fmt: skip
+        found = fresh_process("benchmarks.papers", {"requests": requests, "seconds": seconds})
+        answers = iter(found["answers"])
+        done = quick[: len(found["answers"])]  # the rest had no time
+        adaptive.run_all(done, names, path, 1, lambda *_: next(answers))
+    return [task for task in tasks if task not in quick]
+
+
+def several(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The other side of `together`: the answers to the requests, as many as the time allows."""
+    from benchmarks import adaptive_run, settings
+
+    adaptive_run.load = functools.cache(settings.load)  # type: ignore[assignment]
+    until, answers = time.monotonic() + request["seconds"], []
+    for each in request["requests"]:
+        if time.monotonic() < until:
+            answers.append(adaptive_run.answer(each))
+    return {"answers": answers}
+
+
 def worker(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run a request in the module that can; `module` is that of the adaptive mechanisms."""
     if request["mechanism"] in WORK:
@@ -84,7 +133,7 @@ def experiments() -> list[dict[str, Any]]:
     return found
 
 
-def tasks_of(experiment: Mapping[str, Any]) -> list[tuple[str, str, float, int]]:
+def tasks_of(experiment: Mapping[str, Any]) -> list[Task]:
     """What is run for an experiment; every first seed before any second."""
     return [
         (setting, name, float(epsilon), seed)
@@ -98,13 +147,13 @@ def tasks_of(experiment: Mapping[str, Any]) -> list[tuple[str, str, float, int]]
 
 
 def runs_so_far(folder: Path) -> list[dict[str, Any]]:
-    """The runs of this benchmark, and those of `adaptive` on the same tables."""
-    found = [
-        run
-        for name in ("adaptive", "papers")
-        for run in adaptive.read_runs(folder / f"{name}.jsonl")
-    ]
-    return list({adaptive.identity(run): run for run in found}.values())
+    """The runs of this benchmark, and those of `adaptive` where there is none here of the same
+    setting, mechanism and epsilon: theirs may be of earlier code.
+    """
+    own = adaptive.read_runs(folder / "papers.jsonl")
+    known = {adaptive.identity(run)[:3] for run in own}
+    others = adaptive.read_runs(folder / "adaptive.jsonl")
+    return [*own, *(run for run in others if adaptive.identity(run)[:3] not in known)]
 
 
 def chosen(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -133,6 +182,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--settings", help="names with commas between; default: all")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no run after so many")
+    parser.add_argument(
+        "--again", action="store_true", help="run what only results/adaptive.jsonl has, too"
+    )
     parser.add_argument("--report", action="store_true", help="run nothing")
     return parser.parse_args(arguments)
 
@@ -144,7 +196,10 @@ def main(arguments: Sequence[str] | None = None, folder: Path = RESULTS, page: P
         for setting, group in itertools.groupby(sorted(tasks_of(each)), key=lambda task: task[0]):
             if options.settings and setting not in options.settings.split(","):
                 continue
-            left = adaptive.to_do(group, runs_so_far(folder))
+            own = adaptive.read_runs(folder / "papers.jsonl")
+            left = adaptive.to_do(group, own if options.again else runs_so_far(folder))
+            if time.monotonic() < until:
+                left = together(left, folder / "papers.jsonl", until - time.monotonic())
             for task in sorted(left, key=lambda task: task[3]):
                 if time.monotonic() < until:
                     failures += adaptive.run_all(
@@ -156,4 +211,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = RESULTS, page: P
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 3 and sys.argv[1].endswith(".json"):
+        serve(several)
+    else:
+        main()

@@ -55,8 +55,8 @@ class Pep(SelectionSettings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
-            budget (`RoundsRule`).
+        rounds: The number of rounds, 1 or more; None for at most so many as a rule from the number
+            of rows and the budget says (`RoundsRule`), fewer where they find only noise.
         queries: The number of queries of a round, 1 or more; 1 if whole marginals are selected.
         one_way_share: The share of the budget for the one-way marginals, whose product is the
             start, at least 0 and below 1. With 0 the start is uniform and the number of rows must

@@ -6,7 +6,8 @@ Synthetic Data" (2021): in each of T rounds the K worst answered queries are sel
 answers so far. RAP's rows start uniform in (-1, 1) and are clamped to [-1, 1]; on a domain of many
 attributes that fails, as the authors' code does. RAPsoftmax keeps each attribute of a row on the
 simplex. Answers are weighted by inverse variance, and a fit ends when the loss has fallen by less
-than a thousandth over 50 steps together.
+than a thousandth over 50 steps together. Codes that the one-way marginals cannot tell from none are
+one column, and no query is about them (`mechanisms.families.frequent`).
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class Rap(Settings):
         rounds: The number of rounds T, 1 or more.
         queries: The number of queries K of a round, 1 or more; None for sqrt(n / s) / 5, at least
             5, with n the number of data rows and s the noise scale of one marginal measured with
-            all that remains; but no more than there are.
+            all that remains; but no more than there are. With None, rounds that find only noise
+            make the further ones fewer.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
             with 0, as in the paper, nothing measures the number of rows, so it must be public.
         select_share: The share of each round's budget for selection, above 0 and below 1.

@@ -81,13 +81,17 @@ def _validation(private: Dataset, public: Dataset) -> tuple[Dataset, Dataset]:
 
 
 def _of_sex(own: int, public_sex: int) -> Callable[[Dataset, Dataset], tuple[Dataset, Dataset]]:
-    """Private rows of one sex, public rows of another or the same."""
+    """Private rows of one sex, public rows of another or the same, without the sex and what tells
+    it (nobody is a husband and a woman).
+    """
 
-    def taken(private: Dataset, public: Dataset) -> tuple[Dataset, Dataset]:
-        kept = np.flatnonzero(private.columns["sex"] == own)
-        return _rows(private, kept), _rows(public, public.columns["sex"] == public_sex)
+    def part(data: Dataset, code: int) -> Dataset:
+        names = [name for name in data.domain if name not in ("sex", "relationship")]
+        kept = data.columns["sex"] == code
+        columns = {name: data.columns[name][kept] for name in names}
+        return type(data)(data.domain.project(names), columns)
 
-    return taken
+    return lambda private, public: (part(private, own), part(public, public_sex))
 
 
 def _rows(data: Dataset, taken: NDArray[Any]) -> Dataset:

@@ -233,7 +233,7 @@ def plot(
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    matplotlib.rcParams["svg.hashsalt"] = "papers"
+    matplotlib.rcParams.update({"svg.hashsalt": "papers", "svg.fonttype": "none"})
     lines = -(-len(panels) // 4)
     figure, axes = pyplot.subplots(lines, 4, figsize=(13, 2.9 * lines), squeeze=False)
     for axis in axes.flat[len(panels) :]:

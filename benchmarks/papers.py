@@ -49,6 +49,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gem (z resampled)": ("gem (z resampled)", {}),
     "gem (B = 100)": ("gem", {"batch_rows": 100}),
     "gem (B = 10)": ("gem", {"batch_rows": 10}),
+    "gem (one layer of 512)": ("gem", {"hidden": [512]}),
+    "gem (three layers of 128)": ("gem", {"hidden": [128, 128, 128]}),
     "gem (marginals)": ("gem", {"select": "marginals"}),
     "pmw-pub (average)": ("pmw-pub", {"result": "average"}),
     **{f"pmw-pub (T = {rounds})": ("pmw-pub", {"rounds": rounds}) for rounds in (10, 50, 200)},

@@ -25,8 +25,8 @@ import numpy as np
 
 from benchmarks.common import HERE, read_results, write_results
 from mechanisms.privacy.neighbours import relation
+from mechanisms.queries.query_sets import Asked, QuerySet, number_of_queries, query_rows
 from mechanisms.strategies.lower_bound import lower_bound
-from mechanisms.strategies.query_sets import Asked, QuerySet, query_rows
 from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain
 
@@ -96,19 +96,9 @@ def rows() -> Iterable[Row]:
     )
 
 
-def number(domain: Domain, sets: Sequence[QuerySet]) -> float:
+def number(domain: Domain, sets: Sequence[QuerySet]) -> int:
     """How many queries the sets have."""
-    counts = {"range": lambda n: n * (n + 1) / 2, "circular": lambda n: float(n * n)}
-
-    def of(name: str, asked: Asked) -> float:
-        size = domain.sizes[name]
-        if isinstance(asked, str):
-            return counts.get(asked, float)(size)
-        return float(len(query_rows(asked, size)))
-
-    return math.fsum(
-        math.prod(of(*pair) for pair in zip(each.clique, each.asked, strict=True)) for each in sets
-    )
+    return sum(number_of_queries(domain, each) for each in sets)
 
 
 def planned(domain: Domain, sets: Sequence[QuerySet]) -> dict[str, Any]:

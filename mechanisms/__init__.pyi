@@ -38,8 +38,10 @@ from .release.report import Evaluation
 from .release.tabular import TableRelease
 from .rounds.loop import Round, adapt
 from .synthesis.auto import Choice, choose_mechanism
+from .synthesis.expected import expected_errors, least_epsilon
 from .synthesis.pipeline import synthesize
 from .synthesis.plan import Plan, plan
+from .synthesis.questions import PlannedQuestion
 from .workload import Workload, downward_closure, k_way, random_k_way, target_biased
 
 __version__: str
@@ -79,6 +81,7 @@ __all__ = [
     "Pep",
     "PepPub",
     "Plan",
+    "PlannedQuestion",
     "PmwPub",
     "Predicate",
     "Predicates",
@@ -95,7 +98,9 @@ __all__ = [
     "choose_mechanism",
     "configure",
     "downward_closure",
+    "expected_errors",
     "k_way",
+    "least_epsilon",
     "linear_thresholds",
     "load_linked_schema",
     "marginal_errors",

@@ -3,7 +3,9 @@
 McKenna, Mullins, Sheldon and Miklau, "AIM: an adaptive and iterative mechanism for differentially
 private synthetic data" (2022), Algorithm 2. Candidates are all subsets of the workload's cliques.
 The score of a candidate is its weight in the workload times its error beyond the noise that
-measuring it would add. The budget of a round grows fourfold when a measurement changed the model by
+measuring it would add. Of a workload of queries both are those of the queries, and cliques are
+measured by the rows of least error for them (`mechanisms.strategies.clique_queries`), where the
+paper has cells. The budget of a round grows fourfold when a measurement changed the model by
 no more than its noise, and the last round spends all that is left.
 """
 
@@ -13,13 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
+from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -75,6 +76,7 @@ def aim(
     check_fits_workload(domain, workload, settings.model_mb)
     candidates = downward_closure(workload)
     weights = relevance(workload, candidates)
+    queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
     affordable = Affordable(domain, candidates)
     whole = curator.remaining
     # The paper plans for T = 16 d rounds of d attributes; annealing ends most runs sooner.
@@ -87,13 +89,15 @@ def aim(
         # The last round also takes what rounding left of the budget.
         last = curator.remaining < 2 * budget.measure
         cost = curator.remaining if last else budget.measure
-        return [curator.measure(clique, cost, step=f"measure {len(measured)}")]
+        return [queries.measure(curator, clique, cost, step=f"measure {len(measured)}")]
 
     def select(
         model: GraphicalModel, last: Round[GraphicalModel, Clique] | None
     ) -> list[Clique] | None:
-        if last is not None and moved_within_noise(last, curator.expected_error(budget.measure)):
-            budget.grow()
+        if last is not None:
+            noise = curator.expected_error(budget.measure)
+            if moved_within_noise(last, queries, noise):
+                budget.grow()
         if curator.remaining <= 0:
             return None
         if curator.remaining < 2 * budget.total:
@@ -105,9 +109,10 @@ def aim(
             possible,
             model.each_marginal(possible),
             budget.select,
-            penalties=[noise * domain.size(clique) for clique in possible],
+            penalties=[noise * queries.noise(clique) for clique in possible],
             weights=[weights[clique] for clique in possible],
             allowed=fits,
+            queries=queries.of(possible),
             step=f"select {len(measured) + 1}",
         )
         return [picked]
@@ -159,12 +164,14 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
     return {candidate: sum(caring[name] for name in candidate) for candidate in candidates}
 
 
-def moved_within_noise(last: Round[GraphicalModel, Clique], noise: float) -> bool:
+def moved_within_noise(
+    last: Round[GraphicalModel, Clique], queries: CliqueQueries, noise: float
+) -> bool:
     """True if the model changed by less than noise alone would change it (the paper's annealing
     rule).
 
     `noise`: the expected absolute noise of one cell of the round's measurement, in counts.
     """
     (clique,) = last.picked
-    before, after = last.before.marginal(clique), last.after.marginal(clique)
-    return float(np.abs(after - before).sum()) <= noise * after.size
+    change = last.after.marginal(clique) - last.before.marginal(clique)
+    return queries.distance(clique, change) <= noise * queries.noise(clique)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
 from mechanisms.privacy.curator import Curator
+from mechanisms.queries.query_sets import QUERIES
 from mechanisms.release.record import Release
 from mechanisms.settings import (
     RULE,
@@ -30,27 +31,20 @@ from mechanisms.settings import (
     setting,
     torch_device,
 )
-from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
-from mechanisms.strategies.products import ProductsStrategy, products_strategy
-from mechanisms.strategies.query_sets import QUERIES, query_gram, query_sets
-from mechanisms.strategies.residuals import Objective, ResidualsStrategy, residuals_strategy
+from mechanisms.strategies.best import Goal, Strategy, best_strategy
+from mechanisms.strategies.marginals import MarginalsStrategy
+from mechanisms.strategies.products import ProductsStrategy
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
 if TYPE_CHECKING:
-    from mechanisms.privacy.neighbours import Neighbours
     from pgmkit.domain import Clique
 
-__all__ = ["Hdmm", "HdmmPgm", "Matrix", "MatrixPgm", "Residual", "best_strategy", "matrix"]
-
-Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy
+__all__ = ["Hdmm", "HdmmPgm", "Matrix", "MatrixPgm", "Residual", "matrix", "matrix_pgm"]
 
 _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
-_MOST_LATTICE = 1 << 11
-"""The residuals of the largest workload for which strategies of marginals are searched: the search
-holds a dense matrix of residuals by marginals, 100 MB of them."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +56,11 @@ class Matrix(Settings):
     Attributes:
         queries: The queries on an attribute, by its name: "identity" (the default: every
             code), "prefix" (cumulative counts), "range" (every interval) or "circular" (every
-            interval on a circle). A workload clique stands for all combinations of its attributes'
-            queries.
+            interval on a circle), where the workload says nothing else. A workload clique stands
+            for all combinations of its attributes' queries.
         objective: What is minimised, by the workload's weights: the "sum" of the variances of all
-            its queries, or the "largest" variance of one.
+            its queries, the sum of the "mean" variances of its sets of queries, or the "largest"
+            variance of one query.
         clip: Whether cells below zero are released as zero in tables that are asked code by code.
             Each cell's error falls, but the tables no longer agree and sums of many cells are
             biased upwards; the measurements hold the values as they came, from which
@@ -73,7 +68,7 @@ class Matrix(Settings):
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
-    objective: Literal["sum", "largest"] = setting("sum", one_of("sum", "largest"))
+    objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
     clip: bool = setting(True, flag())
 
 
@@ -92,6 +87,7 @@ class MatrixPgm(Settings):
             (`pgmkit.RegionModel`): "exact" never, "auto" beyond `model_mb`, "region" always.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
+        objective: What is minimised, as in `Matrix`.
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
@@ -100,6 +96,7 @@ class MatrixPgm(Settings):
         "exact", one_of("exact", "auto", "region")
     )
     device: str = setting("cpu", torch_device())
+    objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
 
 
 Hdmm = Residual = Matrix
@@ -114,8 +111,8 @@ def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = N
     attributes that are not in it, or a workload that asks for nothing but a public total.
     """
     settings = settings or Matrix()
-    workload = Workload.over(curator.domain, workload)
-    strategy, measurements = _measured(curator, workload, settings.queries, settings.objective)
+    workload = Workload.over(curator.domain, workload).asking(settings.queries)
+    strategy, measurements = _measured(curator, workload, settings.objective)
     known, domain = curator.public_total, curator.domain
     if isinstance(strategy, MarginalsStrategy):
         tables = least_squares(domain, measurements, workload.cliques, known)
@@ -123,8 +120,8 @@ def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = N
         noisy = _tables(workload, strategy, measurements, known)
         tables = {m.clique: m.values.reshape(domain.shape(m.clique)) for m in noisy}
     if settings.clip:
-        turned = {name for name, asked in settings.queries.items() if asked != "identity"}
-        tables = {c: t if turned & {*c} else t.clip(min=0.0) for c, t in tables.items()}
+        turned = {frozenset(each.clique) for each in workload.sets if not each.plain}
+        tables = {c: t if frozenset(c) in turned else t.clip(min=0.0) for c, t in tables.items()}
     total = known or max(1.0, estimate_total(measurements).value)
     model = TablesModel(domain, tables, total)
     return Release("matrix", model, measurements, curator.ledger, settings)
@@ -141,65 +138,21 @@ def matrix_pgm(
     Raises InvalidInput (before anything is spent) as `matrix` does.
     """
     settings = settings or MatrixPgm()
-    workload = Workload.over(curator.domain, workload)
-    strategy, measurements = _measured(curator, workload, settings.queries, "sum")
+    workload = Workload.over(curator.domain, workload).asking(settings.queries)
+    strategy, measurements = _measured(curator, workload, settings.objective)
     total = curator.public_total
     tables = _tables(workload, strategy, measurements, total)
     model = projected(curator.domain, measurements, tables, total, settings)
     return Release("matrix+pgm", model, measurements, curator.ledger, settings)
 
 
-def best_strategy(
-    workload: Workload,
-    queries: Mapping[str, str],
-    neighbours: Neighbours,
-    norm: int,
-    *,
-    total_known: bool,
-    objective: Objective = "sum",
-) -> Strategy:
-    """Return the strategy of least expected error for these queries; `norm` is 1 for Laplace noise,
-    2 for Gaussian.
-
-    Errors are at a budget of 1 (rho, or epsilon). Where Gaussian noise protects against one row
-    more or less, residuals are never worse than the others.
-
-    >>> from mechanisms.privacy.neighbours import relation
-    >>> from pgmkit.domain import Domain
-    >>> ages = Workload(Domain({"age": 64, "sex": 2}), [("age", "sex")])
-    >>> for norm in (1, 2):
-    ...     found = best_strategy(
-    ...         ages, {"age": "range"}, relation("add/remove"), norm, total_known=False
-    ...     )
-    ...     print(type(found).__name__)
-    ProductsStrategy
-    ResidualsStrategy
-    """
-    domain = workload.domain
-    sets = query_sets(workload, queries)
-    residuals = residuals_strategy(
-        domain, sets, neighbours, norm, total_known=total_known, objective=objective
-    )
-    found: list[tuple[float, Strategy]] = [(residuals.expected_error, residuals)]
-    grams = {name: query_gram(kind, domain.sizes[name]) for name, kind in queries.items()}
-    if objective == "sum" and (norm == 1 or neighbours.exchanged):
-        unit = 2 * neighbours.l1**2 if norm == 1 else neighbours.l2**2 / 2
-        if len(residuals.shares) <= _MOST_LATTICE:
-            marginals = marginals_strategy(workload, grams, norm, total_known)
-            found.append((marginals.expected_error * unit, marginals))
-        if norm == 1:
-            products = products_strategy(workload, grams)
-            found.append((products.expected_error * unit, products))
-    return min(found, key=lambda each: each[0])[1]
-
-
 def _measured(
-    curator: Curator, workload: Workload, queries: Mapping[str, str], objective: Objective
+    curator: Curator, workload: Workload, objective: Goal
 ) -> tuple[Strategy, tuple[Measurement, ...]]:
     norm = 1 if curator.ledger.budget.pure else 2
     known = curator.public_total is not None
     strategy = best_strategy(
-        workload, queries, curator.neighbours, norm, total_known=known, objective=objective
+        workload, curator.neighbours, norm, total_known=known, objective=objective
     )
     whole = curator.remaining
     *others, last = strategy.shares

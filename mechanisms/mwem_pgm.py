@@ -25,6 +25,7 @@ from mechanisms.settings import (
     torch_device,
     whole_number,
 )
+from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -81,8 +82,9 @@ def mwem_pgm(
     select_cost = settings.select_share * per_round
     measure_cost = per_round - select_cost
     noise = curator.expected_error(measure_cost)
+    queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
     weights = dict(zip(workload.cliques, workload.weights, strict=True))
-    affordable = Affordable(domain, workload.cliques)
+    affordable = Affordable(domain, [clique for clique in workload.cliques if clique])
     picked: list[Clique] = []
 
     def select(
@@ -97,9 +99,10 @@ def mwem_pgm(
             model.each_marginal(candidates),
             select_cost,
             # Measuring c replaces its error by noise of this expected size.
-            penalties=[noise * domain.size(c) for c in candidates],
+            penalties=[noise * queries.noise(c) for c in candidates],
             weights=[weights[c] for c in candidates],
             allowed=fits,
+            queries=queries.of(candidates),
             step=f"round {len(picked) + 1}: select",
         )
         return [chosen]
@@ -107,9 +110,11 @@ def mwem_pgm(
     def measure(chosen: Sequence[Clique]) -> list[Measurement]:
         (clique,) = chosen
         picked.append(clique)
-        return [curator.measure(clique, measure_cost, step=f"round {len(picked)}: measure")]
+        step = f"round {len(picked)}: measure"
+        return [queries.measure(curator, clique, measure_cost, step=step)]
 
-    first = [curator.measure((a,), one_way / len(domain), step="first: measure") for a in domain]
+    cost = one_way / len(domain)
+    first = [queries.measure(curator, (a,), cost, step="first: measure") for a in domain]
     update = estimator(domain, curator.public_total, device=settings.device)
     model, measurements = adapt(
         update(None, first), first, select=select, measure=measure, update=update, progress=progress

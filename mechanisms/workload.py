@@ -1,13 +1,14 @@
-"""Workloads: the marginals that a release should answer well, each with a weight."""
+"""Workloads: the marginals, or other queries on them, that a release should answer well."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from mechanisms.queries.query_sets import CODES, Asked, QuerySet
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 
@@ -34,6 +35,9 @@ WorkloadLike: TypeAlias = "Workload | Iterable[Iterable[str]]"
 class Workload:
     """Distinct cliques over a domain, each with a weight above 0 (1 by default).
 
+    `sets` says what is asked of them: every cell of their marginals, or the queries that `of` and
+    `asking` give.
+
     Raises InvalidInput when empty, for unknown or duplicate attributes, for two cliques over the
     same attributes, and for weights that are not finite numbers above 0.
 
@@ -45,6 +49,7 @@ class Workload:
     domain: Domain
     cliques: tuple[Clique, ...]
     weights: tuple[float, ...]
+    sets: tuple[QuerySet, ...] = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -68,6 +73,56 @@ class Workload:
         object.__setattr__(self, "domain", domain)
         object.__setattr__(self, "cliques", checked)
         object.__setattr__(self, "weights", _checked_weights(weights, len(checked)))
+        sets = (
+            QuerySet(clique, (CODES,) * len(clique), weight)
+            for clique, weight in zip(checked, self.weights, strict=True)
+        )
+        object.__setattr__(self, "sets", tuple(sets))
+
+    @classmethod
+    def of(cls, domain: Domain, sets: Sequence[QuerySet]) -> Workload:
+        """Return the workload of these sets of queries; several may be over the same attributes.
+
+        A clique's weight is the sum of its sets' weights. Raises InvalidInput as the class does.
+
+        >>> ages = [QuerySet(("age",), ("prefix",)), QuerySet(("age",), ("identity",))]
+        >>> Workload.of(Domain({"age": 9}), ages).weights
+        (2.0,)
+        """
+        weights: dict[frozenset[str], float] = {}
+        cliques: dict[frozenset[str], Clique] = {}
+        for each in sets:
+            own = frozenset(each.clique)
+            cliques.setdefault(own, each.clique)
+            weights[own] = weights.get(own, 0.0) + each.weight
+        found = cls(domain, cliques.values(), list(weights.values()))
+        object.__setattr__(found, "sets", tuple(sets))
+        return found
+
+    def asking(self, queries: Mapping[str, Asked]) -> Workload:
+        """Return the workload with these queries along attributes, in place of every single code.
+
+        Raises InvalidInput for attributes that are not in the domain.
+
+        >>> ages = Workload(Domain({"age": 9, "sex": 2}), [("age",), ("sex", "age")])
+        >>> [each.asked for each in ages.asking({"age": "range"}).sets]
+        [('range',), ('identity', 'range')]
+        """
+        self.domain.clique(queries, "queries")
+
+        def asked(name: str, now: Asked) -> Asked:
+            return queries.get(name, now) if isinstance(now, str) and now == CODES else now
+
+        sets = [
+            QuerySet(each.clique, tuple(map(asked, each.clique, each.asked)), each.weight)
+            for each in self.sets
+        ]
+        return Workload.of(self.domain, sets)
+
+    @property
+    def plain(self) -> bool:
+        """True if every cell of the marginals is asked, and nothing else."""
+        return all(each.plain for each in self.sets)
 
     def __len__(self) -> int:
         return len(self.cliques)
@@ -139,6 +194,8 @@ def table_workload(
         wanted = Workload.over(domain, asked)
     if target is None:
         return wanted
+    if not wanted.plain:
+        raise InvalidInput("a target weighs marginals; give the workload's queries weights instead")
     _check_target(domain, target)
     weights = dict(zip(wanted.cliques, wanted.weights, strict=True))
     held = {frozenset(clique) for clique in weights}

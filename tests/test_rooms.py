@@ -28,7 +28,8 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("tables", "uai", "bif"),
     ),
     "mechanisms": (
-        ("queries", "settings", "workload", "registry"),
+        ("queries", "settings", "registry"),
+        ("workload",),
         ("privacy",),
         ("release",),
         ("families",),

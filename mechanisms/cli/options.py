@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "schema_option",
     "seed_option",
     "settings_option",
+    "settle_budget",
     "target_options",
     "unit_options",
     "writable",
@@ -106,6 +108,54 @@ settings_option = click.option(
     help="Setting of the mechanism, such as model_mb=10; may be given several times.",
 )
 """--set, which a command receives as `settings`."""
+
+
+def _questions(_context: click.Context, _option: click.Parameter, path: str | None) -> Any:
+    """Return the questions in a file, without empty lines and comments (#); None without a file."""
+    from pgmkit.errors import InvalidInput
+
+    if path is None:
+        return None
+    try:
+        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    except UnicodeDecodeError:
+        raise InvalidInput(f"--queries {path} is not a text file in UTF-8") from None
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise InvalidInput(f"--queries {path} has no questions; write one a line")
+    return found
+
+
+def settle_budget(context: click.Context, options: dict[str, Any], rows: int | None) -> None:
+    """Replace the text of --within by a number of records and leave --epsilon to follow from it.
+
+    `rows`: the number that a percentage without a number refers to, if it is public. Raises
+    InvalidInput for another text, and for both options.
+    """
+    from pgmkit.errors import InvalidInput
+
+    text = options["within"]
+    if text is None:
+        return
+    if context.get_parameter_source("epsilon") is not click.core.ParameterSource.DEFAULT:
+        raise InvalidInput("give either --epsilon or --within, from which epsilon follows")
+    found = _WITHIN.fullmatch(text.strip())
+    if found is None:
+        raise InvalidInput(
+            f'--within {text!r} must be a number of records, or a percentage such as "1% of 50000"'
+        )
+    number, percent, of = float(found[1]), found[2], found[3]
+    if percent:
+        if of is None and rows is None:
+            raise InvalidInput(
+                f'--within {text!r}: the number of rows is private; write "{text} of 50000", with '
+                "a public figure"
+            )
+        number *= float(of or rows or 0) / 100
+    options.update(within=number, epsilon=None)
+
+
+_WITHIN = re.compile(r"([\d.]*\d)\s*(%(?:\s*of\s+(\d+)(?:\s+rows)?)?)?")
 _MECHANISM = [
     click.option(
         "--mechanism",
@@ -117,9 +167,20 @@ _MECHANISM = [
     click.option(
         "--workload",
         type=int,
-        default=2,
-        show_default=True,
-        help="Number of columns of the marginals to be answered well: 2 for all pairs.",
+        help="Number of columns of the marginals to be answered well  [default: 2, all pairs].",
+    ),
+    click.option(
+        "--queries",
+        type=click.Path(exists=True, dir_okay=False),
+        callback=_questions,
+        help="File of questions to be answered well, one a line, as `pgmkit query` has them; in "
+        "place of --workload and --target.",
+    ),
+    click.option(
+        "--within",
+        metavar="RECORDS",
+        help="Error that every answer to --queries keeps with a probability of 95%, in place of "
+        '--epsilon, which follows: 500, or "1% of 50000".',
     ),
     click.option("--target", help="Column to be predicted later: its marginals matter more."),
 ]
@@ -171,7 +232,9 @@ def budget_options(command: Command) -> Command:
 
 
 def mechanism_options(command: Command) -> Command:
-    """Add --mechanism, --set, --workload, --target and --accounting to a command."""
+    """Add --mechanism, --set, --workload, --queries, --within, --target and --accounting to a
+    command.
+    """
     return _with([*_MECHANISM, accounting_option], command)
 
 

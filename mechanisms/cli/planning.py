@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli.consent import asked_about
 from mechanisms.cli.options import (
     FORMAT,
     as_json,
@@ -15,6 +17,7 @@ from mechanisms.cli.options import (
     mechanism_options,
     read_schema,
     schema_option,
+    settle_budget,
     target_options,
     unit_options,
 )
@@ -66,7 +69,8 @@ def mechanisms(json_out: bool) -> None:
 )
 @file_options
 @as_json
-def plan(rows: int, json_out: bool, **options: Any) -> None:
+@click.pass_context
+def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -> None:
     """Show what a run would cost and keep; it reads no records.
 
     The mechanism runs on made-up records, and shows the split of the budget, the noise, the model's
@@ -76,6 +80,7 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
     \b
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
     pgmkit plan --schema people.yaml --data-format people.csv --out synth.csv
+    pgmkit plan --schema people.yaml --queries questions.txt --within "1%" --rows 50000
     """
     from mechanisms.synthesis.open_columns import assumed
     from mechanisms.synthesis.plan import plan as planned
@@ -83,13 +88,15 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
 
     files = Files.taken_from(options)
     schema = read_schema(files.schema, **{name: options.pop(name) for name in FORMAT})
-    request = Request(schema=schema, **options)
+    settle_budget(context, options, rows)
+    # `synth` pays for this check too.
+    request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)
     preflight(request, files)
     choice = request.choice(assumed(schema), request.likely, rows)
     found = planned(
         choice.name,
         request.likely,
-        request.epsilon,
+        request.budget.epsilon,
         request.delta,
         neighbours=request.neighbours,
         rows=rows,
@@ -98,6 +105,7 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
         settings={**choice.settings, **request.options},
         accounting=request.budget.accounting,
     )
+    found = replace(found, questions=request.planned)
     places = {name: column.place for name, column in request.placed.columns.items()}
     values = {
         **found.to_dict(),
@@ -116,12 +124,17 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
-    """Yield remarks on charges that the plan does not include, and on a delta that protects too few
-    rows.
+    """Yield remarks on the budget, on charges that the plan does not include, and on a delta that
+    protects too few rows.
     """
     from mechanisms.synthesis.open_columns import ASSUMED_LABELS
     from mechanisms.synthesis.request import delta_caution
 
+    if request.within is not None:
+        yield (
+            f"epsilon = {request.budget.epsilon:.4g} is the least by which every answer is within "
+            f"{request.within:g} records of the truth, each with a probability of 95%"
+        )
     if request.schema.unresolved:
         yield (
             f"assumed: {ASSUMED_LABELS} values, or the bins asked for, in what is open: "

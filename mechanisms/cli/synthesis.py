@@ -21,11 +21,13 @@ from mechanisms.cli.options import (
     records_file,
     schema_option,
     seed_option,
+    settle_budget,
     target_options,
     unit_options,
 )
 from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
+from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,7 +160,8 @@ def demo(
 )
 @file_options
 @as_json
-def synth(json_out: bool, **options: Any) -> None:
+@click.pass_context
+def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     """Make private synthetic records from a file.
 
     The file is CSV, parquet, JSON lines, Excel, SPSS or Stata; the promise is differential privacy.
@@ -173,7 +176,8 @@ def synth(json_out: bool, **options: Any) -> None:
     from mechanisms.privacy.budget import Budget
     from pgmkit.errors import InvalidInput
 
-    Budget(options["epsilon"], options["delta"])
+    settle_budget(context, options, None)
+    Budget(options["epsilon"] or 1.0, options["delta"])
     files = Files.taken_from(options)
     if files.out is None and files.save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
@@ -194,6 +198,8 @@ def synth(json_out: bool, **options: Any) -> None:
     preflight(request, files)
     from mechanisms.synthesis.pipeline import release_of
 
+    for each in request.planned:
+        click.echo(printable(f"planned: {each}"), err=True)
     records = _records(request, files)
     if rng is not None:
         click.echo(_INSECURE, err=True)
@@ -210,6 +216,7 @@ def synth(json_out: bool, **options: Any) -> None:
     emit(
         {
             "mechanism": release.mechanism,
+            "questions": [each.to_dict() for each in request.planned],
             "reason": release.reason,
             "verdict": release.verdict.sentences,
             "ledger": release.ledger.to_dict(),

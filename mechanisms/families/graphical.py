@@ -164,7 +164,7 @@ def tree_megabytes(tree: JunctionTree) -> float:
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
-    """Raise InvalidInput if no clique of the workload fits the limit.
+    """Raise InvalidInput if no clique of the workload fits the limit, or none has attributes.
 
     Also raise it for a limit above what estimation accepts: it would refuse after the budget is
     spent.
@@ -177,6 +177,8 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
             f"model_mb = {limit:g} is more than a model that can be sampled may take "
             f"({most:g} MB): lower model_mb"
         )
+    if not any(workload.cliques):
+        raise InvalidInput("the workload asks for the total alone; name at least one column")
     if all(model_megabytes(domain, [clique]) > limit for clique in workload.cliques):
         smallest = min(model_megabytes(domain, [clique]) for clique in workload.cliques)
         raise InvalidInput(

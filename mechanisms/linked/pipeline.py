@@ -169,7 +169,7 @@ def _spent(
         cost = curator.remaining * (weights[name] / left)
         table = curator.table(tables[name], relations[name], cost)
         entry, settings = configure(request.mechanism, **request.options)
-        release = run_on(table, entry, settings, request.workload_over(request.schema.domain))
+        release = run_on(table, entry, settings, request.workload_over(request.schema))
         logger.info("the table %s is measured", name)
         final = constrained(release, request.schema, None)
         found[name] = TableRelease(final, request.schema, None, said[name])

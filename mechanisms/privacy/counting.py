@@ -20,8 +20,11 @@ from pgmkit.records.dataset import Counts, Dataset
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from mechanisms.privacy.integer_matrix import GridMatrix
     from mechanisms.privacy.scores import Tables
     from mechanisms.queries.predicates import Predicates
+
+    Queries = Mapping[Clique, Sequence[GridMatrix]]
 
 __all__ = ["Counting"]
 
@@ -78,9 +81,23 @@ class Counting:
     ) -> NDArray[np.float64]:
         return scores.estimate_of(clique, estimates, self.domain.shape(clique))
 
-    def _distances(self, cliques: Sequence[Clique], estimates: Tables) -> list[int]:
-        """Return ||marginal - estimate||_1 of each clique, in the scores' units."""
-        return scores.distances(cliques, estimates, self._counted(cliques))
+    def _distances(
+        self, cliques: Sequence[Clique], estimates: Tables, queries: Queries | None = None
+    ) -> list[int]:
+        """Return ||marginal - estimate||_1 of each clique, in the scores' units, or the distance by
+        its queries.
+        """
+        counts = self._counted(cliques)
+        if not queries:
+            return scores.distances(cliques, estimates, counts)
+        tables = dict(estimates)
+        plain = [clique for clique in cliques if clique not in queries]
+        found = dict(zip(plain, scores.distances(plain, tables, counts), strict=True))
+        for clique in cliques:
+            if clique not in found:
+                table = self._estimate(clique, tables)
+                found[clique] = scores.asked_distance(counts[clique], table, queries[clique])
+        return [found[clique] for clique in cliques]
 
     def _line(
         self,

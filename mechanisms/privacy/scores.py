@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.privacy.integer_matrix import ENTRY_BITS
+from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_CELLS",
     "LARGEST",
+    "asked_distance",
     "cell_differences",
     "distances",
     "estimate_of",
@@ -106,6 +107,24 @@ def distances(
         if clique not in found:
             estimate_of(clique, {}, ())
     return [found[clique] for clique in cliques]
+
+
+def asked_distance(
+    counts: Counts, estimate: NDArray[np.float64], asked: Sequence[GridMatrix]
+) -> int:
+    """Return the mean, over matrices Q, of ||Q (counts - estimate)||_1 / |Q|, where |Q| is the
+    largest L1 norm of a column, in units of 2^-11 counts.
+
+    One more count changes each norm by at most |Q|, so a distance has exactly the sensitivity of
+    the counts: quotients are rounded down, as scores are. `estimate` has been checked.
+
+    >>> prefixes = GridMatrix((np.tri(2, dtype=np.int64),), 1.0)
+    >>> asked_distance(np.array([3, 1]), np.array([1.0, 3.0]), [prefixes])
+    2048
+    """
+    away = cell_differences(counts.reshape(-1), on_grid("estimates", estimate.reshape(-1)))
+    norms = [sum(np.abs(each.answers(away)).tolist()) // each.l1(differ=False) for each in asked]
+    return sum(norms) // len(norms)
 
 
 def _blocks(

@@ -17,6 +17,7 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from mechanisms.privacy.counting import Queries
     from mechanisms.privacy.scores import Tables
     from mechanisms.queries.predicates import Predicates
 
@@ -36,6 +37,7 @@ class Selecting(Charging):
         weights: Sequence[float] | None = None,
         mechanism: Literal["exponential mechanism", "permute-and-flip"] = "exponential mechanism",
         allowed: Callable[[Clique], bool] | None = None,
+        queries: Queries | None = None,
         step: str = "select",
     ) -> Clique:
         """Select a candidate that the estimates answer badly, by the exponential mechanism.
@@ -46,6 +48,10 @@ class Selecting(Charging):
         few are held at a time. `estimates`, `penalties` (default 0) and `weights` (default 1, above
         0) must not depend on the data except through earlier answers of this Curator. In zCDP the
         mechanism costs epsilon^2 / 8.
+
+        `queries`: by clique, the matrices Q of queries that matter instead of the cells. The L1
+        distance of their answers, over the largest L1 norm of a column of Q, is averaged over the
+        matrices; its sensitivity is again `l1`. They must not depend on the data either.
 
         Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays
         with a pure budget.
@@ -74,7 +80,7 @@ class Selecting(Charging):
         if flip and allowed is not None:
             raise InvalidInput("allowed goes with the exponential mechanism only")
         penalty_units = scores.on_grid("penalties", penalty)
-        distances = self._distances(cliques, estimates)  # may refuse: before the charge
+        distances = self._distances(cliques, estimates, queries)  # may refuse: before the charge
         found = scores.weighted_scores(distances, penalty_units, weight)
         passes = None if allowed is None else lambda place: allowed(cliques[place])
         place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
@@ -86,6 +92,7 @@ class Selecting(Charging):
         estimates: Tables,
         *,
         penalties: Sequence[float] | None = None,
+        queries: Queries | None = None,
     ) -> Scored:
         """Return candidates to choose from several times by the same estimates, compared with the
         data only once.
@@ -96,7 +103,7 @@ class Selecting(Charging):
         cliques = self._candidates(candidates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
         penalty_units = scores.on_grid("penalties", penalty)
-        distances = np.array(self._distances(cliques, estimates), dtype=np.int64)
+        distances = np.array(self._distances(cliques, estimates, queries), dtype=np.int64)
         return Scored(
             scores.in_counts(distances - penalty_units), self.neighbours.l1, self._selected
         )

@@ -13,6 +13,7 @@ from mechanisms.workload import Workload
 from pgmkit.domain import Clique
 
 if TYPE_CHECKING:
+    from mechanisms.privacy.counting import Queries
     from pgmkit.model import GraphicalModel
 
 __all__ = ["draw_forest", "pairs_of", "spanning_edges"]
@@ -26,18 +27,22 @@ def pairs_of(workload: Workload) -> list[Clique]:
 
 
 def draw_forest(
-    curator: Curator, model: GraphicalModel, pairs: Sequence[Clique], cost: float
+    curator: Curator,
+    model: GraphicalModel,
+    pairs: Sequence[Clique],
+    cost: float,
+    queries: Queries | None = None,
 ) -> list[Clique]:
     """Draw a spanning forest by Kruskal's algorithm, each edge by the exponential mechanism on L1
     errors.
 
     `model`: its answers are compared with the pairs. `cost`: that of all draws together, in equal
-    parts.
+    parts. `queries`: as in `Curator.choose`.
     """
     edges = spanning_edges(pairs)
     if not edges:
         return []
-    scored = curator.scored(pairs, model.marginals(pairs))
+    scored = curator.scored(pairs, model.marginals(pairs), queries=queries)
     place = curator.domain.places
     ends = np.array([[place[name] for name in pair] for pair in pairs])
     component = np.arange(len(place))

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS
+from mechanisms.queries.query_sets import query_gram
 from mechanisms.strategies.least_error import of_full_rank, split
-from mechanisms.strategies.query_sets import query_gram
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.strategies.query_sets import Asked, QuerySet
+    from mechanisms.queries.query_sets import Asked, QuerySet
     from pgmkit.domain import Clique, Domain
 
     Array = NDArray[np.float64]

@@ -57,7 +57,7 @@ def best_precision(
     `weights`: those to start from. The value of the dual at d is a lower bound on the error of
     every strategy.
 
-    >>> from mechanisms.strategies.query_sets import query_gram
+    >>> from mechanisms.queries.query_sets import query_gram
     >>> gram = query_gram("prefix", 8)
     >>> precision, weights = best_precision(gram, close=1e-9)
     >>> root = np.sqrt(weights)

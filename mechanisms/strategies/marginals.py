@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechanisms.families.lattice import subsets
+from mechanisms.queries.query_sets import query_gram
+from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mechanisms.queries.query_sets import Asked
     from mechanisms.workload import Workload
     from pgmkit.domain import Clique, Domain
 
@@ -46,14 +49,30 @@ class MarginalsStrategy:
     shares: Mapping[Clique, float]
     expected_error: float
 
+    def noise(self, domain: Domain, power: int, total_known: bool) -> ResidualNoise:
+        """Return the variances of any answer, in the unit of `expected_error`; the variance of a
+        measured marginal is 1 / share^power.
 
-def marginals_strategy(
-    workload: Workload, grams: Mapping[str, Array], norm: int, total_known: bool
-) -> MarginalsStrategy:
+        The contrasts R_s are known as the residual over s with the rows n I - J along each
+        attribute is at a variance of n_s / v_s.
+        """
+        places = subsets(self.shares)
+        inside = _inside(domain, places, list(self.shares))
+        precisions = inside @ np.array(list(self.shares.values())) ** power
+        sizes = np.array([float(domain.size(place)) for place in places])
+        variances = dict(
+            zip(map(domain.ordered, places), (sizes / precisions).tolist(), strict=True)
+        )
+        variances[()] *= not total_known
+        codes = {name: n * np.eye(n) - 1 for name, n in domain.sizes.items() if n > 1}
+        bases = {name: ResidualBasis.of(rows) for name, rows in codes.items()}
+        return ResidualNoise(domain, bases, variances)
+
+
+def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> MarginalsStrategy:
     """Return the marginals strategy of least expected squared error.
 
-    `grams` has W'W of the queries W on each attribute that is not asked code by code. `norm` is 1
-    for Laplace noise, 2 for Gaussian. A known total needs no budget.
+    `norm` is 1 for Laplace noise, 2 for Gaussian. A known total needs no budget.
 
     Candidates are the subsets of the workload's cliques and, if these are not too many or too
     large, all cliques of one attribute more than the largest: with Laplace noise a few larger
@@ -64,7 +83,7 @@ def marginals_strategy(
     >>> from mechanisms.workload import k_way
     >>> from pgmkit.domain import Domain
     >>> pairs = k_way(Domain({"a": 2, "b": 3, "c": 4}), 2)
-    >>> found = marginals_strategy(pairs, {}, norm=2, total_known=False)
+    >>> found = marginals_strategy(pairs, norm=2, total_known=False)
     >>> round(found.expected_error, 1), round(sum(found.shares.values()), 9)
     (52.7, 1.0)
     """
@@ -72,7 +91,7 @@ def marginals_strategy(
 
     lattice = subsets(workload.cliques)
     candidates = _candidates(workload, lattice)
-    seen = _seen(workload, grams, {frozenset(clique): i for i, clique in enumerate(lattice)})
+    seen = _seen(workload, {frozenset(clique): i for i, clique in enumerate(lattice)})
     seen[0] *= not total_known  # the empty clique comes first
     inside = _inside(workload.domain, lattice, candidates)
 
@@ -150,23 +169,28 @@ def _worth(
     return kept | np.array([frozenset(clique) in bare for clique in candidates])
 
 
-def _seen(
-    workload: Workload, grams: Mapping[str, Array], places: Mapping[frozenset[str], int]
-) -> Array:
+def _seen(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
     """Return a_s: the weighted squared norm of the workload's queries within R_s, over the cells of
     the clique.
     """
-    sizes = workload.domain.sizes
-    within, mean = {}, {}  # squared norms of an attribute's queries: in contrasts, along the mean
-    for name, size in sizes.items():
-        gram = grams.get(name)
-        mean[name] = 1.0 if gram is None else float(gram.sum()) / size
-        within[name] = size - 1.0 if gram is None else float(np.trace(gram)) - mean[name]
+    domain = workload.domain
+    norms: dict[tuple[str, object], tuple[float, float]] = {}
+
+    def norms_of(name: str, asked: Asked) -> tuple[float, float]:
+        """Return the squared norms of an attribute's queries: along the mean, in contrasts."""
+        key = (name, asked if isinstance(asked, str) else id(asked))
+        if key not in norms:
+            gram = query_gram(asked, domain.sizes[name])
+            mean = float(gram.sum()) / len(gram)
+            norms[key] = mean, float(np.trace(gram)) - mean
+        return norms[key]
+
     seen = np.zeros(len(places))
-    for clique, weight in zip(workload.cliques, workload.weights, strict=True):
-        scale = weight / workload.domain.size(clique)
-        for subset in subsets([clique]):
-            parts = (within[a] if a in subset else mean[a] for a in clique)
+    for each in workload.sets:
+        scale = each.weight / domain.size(each.clique)
+        own = {n: norms_of(n, asked) for n, asked in zip(each.clique, each.asked, strict=True)}
+        for subset in subsets([each.clique]):
+            parts = (own[name][name in subset] for name in each.clique)
             seen[places[frozenset(subset)]] += scale * math.prod(parts)
     return seen
 

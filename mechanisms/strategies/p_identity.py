@@ -35,7 +35,7 @@ def p_identity(gram: Array, starts: int = 3) -> Array:
     It is optimised by L-BFGS from a few fixed starts; the identity matrix is returned where none is
     better.
 
-    >>> from mechanisms.strategies.query_sets import query_gram
+    >>> from mechanisms.queries.query_sets import query_gram
     >>> gram = query_gram("prefix", 64)
     >>> strategy = p_identity(gram)
     >>> strategy.shape, np.allclose(strategy.sum(axis=0), 1)

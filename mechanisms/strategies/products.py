@@ -10,17 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.queries.query_sets import CODES, query_gram
 from mechanisms.strategies.p_identity import expected_error, p_identity
+from pgmkit.errors import InvalidInput
+from pgmkit.linear.matrix import as_dense
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mechanisms.queries.query_sets import Asked
     from mechanisms.workload import Workload
-    from pgmkit.domain import Clique
+    from pgmkit.domain import Clique, Domain
+    from pgmkit.queries import FactoredQuery
 
     Array = NDArray[np.float64]
 
@@ -38,40 +44,69 @@ class ProductsStrategy:
     shares: Mapping[Clique, float]
     expected_error: float
 
+    def variance(self, query: FactoredQuery, domain: Domain) -> Array:
+        """Return the variance of each answer, in the unit of `expected_error`, from the smallest
+        clique that holds the query's attributes.
+        """
+        place = domain.smallest_holding(list(self.shares), query.attributes)
+        if place is None:
+            raise InvalidInput(f"no measured clique holds {query.attributes!r}; put it there")
+        clique = list(self.shares)[place]
+        spread = []
+        for name in clique:
+            n = domain.sizes[name]
+            asked = as_dense(query.factors[name]) if name in query.factors else np.ones((1, n))
+            rows = self.rows[name]
+            spread.append((asked * np.linalg.solve(rows.T @ rows, asked.T).T).sum(axis=1))
+        found = reduce(np.multiply.outer, spread, np.ones(())) / self.shares[clique] ** 2
+        kept = [axis for axis, name in enumerate(clique) if name in query.factors]
+        found = found.reshape([found.shape[axis] for axis in kept])
+        names = [clique[axis] for axis in kept]
+        turned = found.transpose([names.index(name) for name in query.attributes])
+        return np.asarray(turned.reshape(query.answer_shape))
 
-def products_strategy(workload: Workload, grams: Mapping[str, Array]) -> ProductsStrategy:
+
+def products_strategy(workload: Workload) -> ProductsStrategy:
     """Return the union of products of least expected squared error.
 
-    `grams` are W'W of the queries on attributes that are not asked code by code (those are measured
-    code by code).
+    An attribute that is always asked code by code is measured so. One that is asked in several ways
+    has the strategy that is best for their sum, each way at equal weight.
 
-    >>> from mechanisms.strategies.query_sets import query_gram
     >>> from mechanisms.workload import Workload
     >>> from pgmkit.domain import Domain
     >>> ages = Workload(Domain({"age": 32, "sex": 2}), [("age", "sex"), ("sex",)])
-    >>> found = products_strategy(ages, {"age": query_gram("prefix", 32)})
+    >>> found = products_strategy(ages.asking({"age": "prefix"}))
     >>> {clique: round(share, 2) for clique, share in found.shares.items()}
     {('age', 'sex'): 0.87, ('sex',): 0.13}
     """
     sizes = workload.domain.sizes
-    factors = {
-        name: p_identity(grams[name]) if name in grams else np.eye(sizes[name])
-        for name in workload.domain
-    }
-    own = {
-        name: expected_error(grams[name], factors[name]) if name in grams else float(sizes[name])
-        for name in workload.domain
-    }
-    errors = np.array(
-        [
-            weight * math.prod(own[name] for name in clique)
-            for clique, weight in zip(workload.cliques, workload.weights, strict=True)
-        ]
-    )
-    powers = np.cbrt(errors)
+    grams: dict[str, dict[object, Array]] = {}
+    for each in workload.sets:
+        for name, asked in zip(each.clique, each.asked, strict=True):
+            own = grams.setdefault(name, {})
+            if _key(asked) not in own:
+                own[_key(asked)] = query_gram(asked, sizes[name])
+    factors, own_errors = {}, dict[tuple[str, object], float]()
+    for name, kinds in grams.items():
+        plain = set(kinds) == {CODES}
+        mixed = sum(gram / np.trace(gram) for gram in kinds.values())
+        factors[name] = np.eye(sizes[name]) if plain else p_identity(np.asarray(mixed))
+        for key, gram in kinds.items():
+            own_errors[name, key] = expected_error(gram, factors[name])
+    errors = dict.fromkeys(map(frozenset, workload.cliques), 0.0)
+    for each in workload.sets:
+        parts = zip(each.clique, each.asked, strict=True)
+        product = math.prod(own_errors[name, _key(asked)] for name, asked in parts)
+        errors[frozenset(each.clique)] += each.weight * product
+    found = np.array(list(errors.values()))
+    powers = np.cbrt(found)
     shares = powers / powers.sum()
     return ProductsStrategy(
         factors,
         dict(zip(workload.cliques, shares.tolist(), strict=True)),
-        float((errors / shares**2).sum()),
+        float((found / shares**2).sum()),
     )
+
+
+def _key(asked: Asked) -> object:
+    return asked if isinstance(asked, str) else id(asked)

@@ -48,8 +48,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import FactorNorms, product_l1, product_l2_squared
+from mechanisms.queries.query_sets import query_rows
 from mechanisms.strategies.bases import Lattice, residual_rows
-from mechanisms.strategies.query_sets import query_rows
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from mechanisms.privacy.neighbours import Neighbours
-    from mechanisms.strategies.query_sets import QuerySet
+    from mechanisms.queries.query_sets import QuerySet
     from pgmkit.domain import Clique, Domain
 
     Array = NDArray[np.float64]
@@ -117,11 +117,10 @@ def residuals_strategy(
     domain, and a largest variance among more than a million that differ.
 
     >>> from mechanisms.privacy.neighbours import relation
-    >>> from mechanisms.strategies.query_sets import query_sets
     >>> from mechanisms.workload import k_way
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 3, "c": 4})
-    >>> pairs = query_sets(k_way(domain, 2), {})
+    >>> pairs = k_way(domain, 2).sets
     >>> found = residuals_strategy(domain, pairs, relation("add/remove"), 2, total_known=False)
     >>> {clique: round(share, 3) for clique, share in found.shares.items() if len(clique) < 2}
     {(): 0.086, ('a',): 0.076, ('b',): 0.14, ('c',): 0.192}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -55,7 +55,7 @@ def synthesize(
     data: Any,
     schema: Schema,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float,
     neighbours: str = "add/remove",
     unit: str | None = None,
@@ -65,6 +65,8 @@ def synthesize(
     mechanism: str = "auto",
     settings: Mapping[str, Any] | None = None,
     workload: int | WorkloadLike | None = None,
+    queries: Sequence[str] | None = None,
+    within: float | None = None,
     target: str | None = None,
     public: Any = None,
     seconds: float | None = None,
@@ -92,7 +94,8 @@ def synthesize(
             are counted there, for most mechanisms in one pass.
         schema: What each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first, with a tenth of the budget and a tenth of delta.
-        epsilon: The epsilon promised, for rows or for units (see the privacy page).
+        epsilon: The epsilon promised, for rows or for units (see the privacy page); leave it away
+            with `within`.
         delta: The delta promised; 0 promises pure epsilon-differential privacy.
         neighbours: The change of the data that the promise is about: "add/remove" or "replace-one".
         unit: The column that says to whom a row belongs, to protect all rows of a unit (a person, a
@@ -112,6 +115,14 @@ def synthesize(
         settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
         workload: What should be answered well: an integer k for all marginals of k columns (2 by
             default), a Workload, or sets of columns.
+        queries: What should be answered well, as questions in words (`TableRelease.ask`) in place
+            of a workload: ["cdf(income) | region", "age in 5-year steps x sex"]. "auto" then takes
+            `matrix+pgm`, which has the least noise for them, each question's mean variance counting
+            alike; `expected_errors` states the errors beforehand. Columns that no question names
+            are measured one by one, for little.
+        within: A number of records, from which the least epsilon follows: every answer to the
+            queries is within so many of the truth, each with a probability of 95%. For "auto",
+            `matrix` and `matrix+pgm`; not for sums and means.
         target: A column to predict later: marginals that include it get four times the weight, and
             pairs of other columns are measured together with it.
         public: Records that need no protection, for the mechanisms that use them; with the same
@@ -182,7 +193,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
             found = schema.unresolved
             schema, curator = resolved(data, counts, schema, curator, request.likely)
             check_labels(schema, found)
-        workload = request.workload_over(schema.domain)
+        workload = request.workload_over(schema)
         said += _rows_left_out(curator, excess) if request.report_dropped and excess else ""
         choice, known = _chosen(request, curator, schema, workload)
         logger.info("mechanism %s: %s", choice.name, choice.reason)
@@ -245,8 +256,9 @@ def _chosen(
     a first look at their dependence; if none shows it takes independent columns. The look's
     marginals of columns are passed on, and for a mixture also the distances of pairs.
     """
-    # Public records show dependence for free, whatever the number of private rows.
-    if request.mechanism != "auto" or request.public is not None:
+    # Public records show dependence for free, whatever the number of private rows; questions say
+    # what to measure.
+    if request.mechanism != "auto" or request.public is not None or request.queries:
         return request.choice(schema, workload), {}
     rows = _rows(curator)
     choice = request.choice(schema, workload, rows)

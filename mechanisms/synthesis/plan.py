@@ -25,6 +25,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
 from mechanisms.release.verdict import verdict
+from mechanisms.synthesis.questions import PlannedQuestion
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -66,6 +67,7 @@ class Plan:
         max_rows: The number of rows of each protected unit that are used.
         verdict: What a release of the made-up records keeps and loses, in words
             (`TableRelease.verdict`).
+        questions: The errors that questions will have (`mechanisms.expected_errors`).
     """
 
     mechanism: str
@@ -80,12 +82,14 @@ class Plan:
     neighbours: str
     max_rows: int = 1
     verdict: tuple[str, ...] = ()
+    questions: tuple[PlannedQuestion, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values by the fields' names; the total has the name of its unit."""
         stored = {**vars(self), "steps": [vars(step) for step in self.steps]}
         unit = stored.pop("unit")
         stored["verdict"] = list(self.verdict)
+        stored["questions"] = [each.to_dict() for each in self.questions]
         return {unit if name == "total" else name: value for name, value in stored.items()}
 
     def __str__(self) -> str:
@@ -107,6 +111,9 @@ class Plan:
                 f"{self.neighbours}: a marginal's noise is {self.max_rows} times that of units of "
                 "one row; fewer rows of each leave out more data"
             )
+        if self.questions:
+            lines.append("standard errors of the questions, whatever the data are:")
+            lines += [f"  {on_one_line(str(each))}" for each in self.questions]
         lines += ["on made-up records of this shape:", *self.verdict] if self.verdict else []
         return "\n".join(lines)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,14 +14,21 @@ from mechanisms.dispatch import accounting_of, check_public, only_measures
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours, relation
-from mechanisms.registry import configure
+from mechanisms.registry import MECHANISMS, configure
 from mechanisms.rounds.loop import Round
+from mechanisms.strategies.best import Goal
 from mechanisms.synthesis.auto import Choice, check_limits, choice_of
 from mechanisms.synthesis.open_columns import assumed, open_columns
+from mechanisms.synthesis.questions import (
+    PlannedQuestion,
+    checked_questions,
+    least_budget,
+    planned,
+    question_workload,
+)
 from mechanisms.synthesis.units import check_unit
-from mechanisms.synthesis.unread import UnreadValues
+from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
 from mechanisms.workload import Workload, WorkloadLike, table_workload
-from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import device_of
@@ -65,7 +73,7 @@ class Request:
     """
 
     schema: Schema
-    epsilon: float
+    epsilon: float | None = None
     delta: float
     neighbours: str = "add/remove"
     unit: str | None = None
@@ -75,6 +83,8 @@ class Request:
     mechanism: str = "auto"
     settings: Mapping[str, Any] | None = None
     workload: int | WorkloadLike | None = None
+    queries: Sequence[str] | None = None
+    within: float | None = None
     target: str | None = None
     public: Any = None
     seconds: float | None = None
@@ -88,6 +98,9 @@ class Request:
 
     def __post_init__(self) -> None:
         self._check_kinds()
+        if self.queries is not None:
+            checked_questions(self.schema, self.queries)
+        self._check_queries()
         _ = self.options, self.relation
         check_unit(self.unit, self.schema, self.report_dropped)
         self._check_constraints()
@@ -108,6 +121,8 @@ class Request:
         Raises InvalidInput for a device that does not exist or is given twice.
         """
         settings = {} if self.settings is None else self.settings
+        if self.queries and self._plans and self.mechanism != "auto":
+            settings = {"objective": self._goal, **settings}
         if self.device is None:
             return settings
         device_of(self.device)
@@ -128,13 +143,44 @@ class Request:
         """The workload over the schema with `assumed` values in place of those still to be
         found.
         """
-        return table_workload(assumed(self.schema).domain, self.workload, self.target)
+        return self.workload_over(assumed(self.schema))
 
-    def workload_over(self, domain: Domain) -> Workload:
-        """Return the workload over the domain in which open columns are found."""
-        if self.workload is None or isinstance(self.workload, int):
-            return table_workload(domain, self.workload, self.target)
-        return Workload(domain, self.likely.cliques, self.likely.weights)
+    def workload_over(self, schema: Schema) -> Workload:
+        """Return the workload over the schema in which open columns are found."""
+        if self.queries:
+            return question_workload(schema, self.queries)
+        if self.workload is None or isinstance(self.workload, int) or not self.schema.unresolved:
+            return table_workload(schema.domain, self.workload, self.target)
+        wanted = table_workload(assumed(self.schema).domain, self.workload, self.target)
+        return Workload(schema.domain, wanted.cliques, wanted.weights)
+
+    @property
+    def _plans(self) -> bool:
+        """True if the errors of questions are known before the run."""
+        if self.mechanism == "auto":
+            return self.public is None
+        entry = MECHANISMS.get(self.mechanism)
+        return entry is not None and entry.name in ("matrix", "matrix+pgm")
+
+    @property
+    def _goal(self) -> Goal:
+        return "mean" if self.within is None else "largest"
+
+    @property
+    def _left(self) -> float:
+        """The share of the budget that remains for the mechanism after what it pays before."""
+        return (1 - COST_SHARE) ** (bool(self.report_unread) + bool(self.report_dropped))
+
+    @cached_property
+    def planned(self) -> tuple[PlannedQuestion, ...]:
+        """The errors that the questions will have; empty if they are not known before the run."""
+        if not self.queries or not self._plans or self.schema.unresolved:
+            return ()
+        goal = dict(self.options).get("objective", self._goal)
+        cost = self._left * self.budget.total
+        return planned(
+            self.schema, self.queries, self.relation, cost, pure=self.budget.pure, goal=goal
+        )
 
     @cached_property
     def budget(self) -> Budget:
@@ -142,6 +188,19 @@ class Request:
 
         Raises InvalidInput for a pure budget if columns are to be found.
         """
+        if self.within is not None:
+            assert self.queries is not None  # by `_check_queries`
+            of_ledger = None if self.ledger is None else self.ledger.budget.accounting
+            return least_budget(
+                self.schema,
+                self.queries,
+                self.within,
+                self.delta,
+                self.relation,
+                self.accounting or of_ledger,
+                self._left,
+            )
+        assert self.epsilon is not None
         budget = Budget(self.epsilon, self.delta)
         if self.schema.unresolved and budget.pure:
             raise InvalidInput(
@@ -176,6 +235,13 @@ class Request:
         `schema`, `workload`: with all values known. `rows`: the number of rows if it is public or
         paid for.
         """
+        if self.queries and self.mechanism == "auto" and self.public is None:
+            return Choice(
+                "matrix+pgm",
+                f"{len(self.queries)} questions: measured together with the least noise, so that "
+                "their errors are known beforehand",
+                {"objective": self._goal, "inference": "auto"},
+            )
         return choice_of(
             self.mechanism,
             schema,
@@ -230,6 +296,28 @@ class Request:
         if not (isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)):
             raise InvalidInput(f"settings must be a mapping from names to values, got {settings!r}")
         generator(self.seed)
+
+    def _check_queries(self) -> None:
+        """Raise InvalidInput for arguments that questions exclude, and for no budget or two."""
+        if self.queries and not (self.workload is None and self.target is None):
+            raise InvalidInput(
+                "queries are the workload; leave workload and target away, or ask for their tables "
+                'in words: "age x sex"'
+            )
+        if (self.within is None) == (self.epsilon is None):
+            raise InvalidInput("give either epsilon or within, from which epsilon follows")
+        if self.within is None:
+            return
+        number = isinstance(self.within, int | float) and not isinstance(self.within, bool)
+        if not (number and math.isfinite(self.within) and self.within > 0):
+            raise InvalidInput(f"within must be a number of records above 0, got {self.within!r}")
+        if not self.queries or not self._plans or self.schema.unresolved:
+            raise InvalidInput(
+                "within needs queries, a schema without open columns and a mechanism whose errors "
+                "are known beforehand (auto without public records, matrix, matrix+pgm)"
+            )
+        if self.settings and "objective" in self.settings:
+            raise InvalidInput("within takes the objective 'largest'; leave the setting away")
 
     def _check_constraints(self) -> None:
         for constraint in self.schema.constraints:

@@ -17,9 +17,9 @@ from statistics import NormalDist
 from mechanisms.privacy.curator import Curator
 from pgmkit.tables.schema import Schema
 
-__all__ = ["UnreadValues", "check_labels", "check_values"]
+__all__ = ["COST_SHARE", "UnreadValues", "check_labels", "check_values"]
 
-_COST_SHARE = 0.01
+COST_SHARE = 0.01
 """The share of the budget for this check; the noise of all else grows by half a hundredth."""
 _MANY = 0.1
 """The share of a column's values above which the check warns; smaller shares are usual if a schema
@@ -79,7 +79,7 @@ def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None])
     `asked`: True to warn if some column has many such values, or a callable that gets the noisy
     shares and may raise to end the run.
     """
-    counts, rows, stddev = curator.measure_unread(_COST_SHARE * curator.remaining)
+    counts, rows, stddev = curator.measure_unread(COST_SHARE * curator.remaining)
     of = max(rows, 1.0)
     # If the number of rows is private, its noise enters each share; little for a tenth or less.
     noise = stddev / of * (1.0 if curator.neighbours.rows_public else math.hypot(1, _MANY))

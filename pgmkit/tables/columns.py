@@ -221,6 +221,15 @@ class Column(ABC):
         """
         raise InvalidInput(f"a {self.type} column has no order; list its values instead")
 
+    def steps(self, width: float) -> list[tuple[str, int, int]]:
+        """Return the codes between multiples of `width`, as (label, first code, code after the
+        last); codes that are no numbers are groups of their own.
+
+        Raises InvalidInput for a column that is not of numbers, a width that is not above 0, and
+        steps that cut a bin in two.
+        """
+        raise InvalidInput(f"steps need a column of numbers; this one is {self.type}")
+
     @property
     def midpoints(self) -> NDArray[np.float64] | None:
         """The middle of each code's values, NaN for missing ones; None if the values are no

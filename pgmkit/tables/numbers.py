@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,45 @@ class _Numbers(Binned):
             # Larger numbers lie beyond every bin; they must not turn the others into floats.
             return np.minimum(array, np.uint64(LARGEST + 1)).astype(np.int64)
         return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
+
+    def steps(self, width: float) -> list[tuple[str, int, int]]:
+        """Return the bins between multiples of `width` (`Column.steps`); special values and
+        missing ones are groups of their own.
+
+        >>> Integer(17, 30, special=(99,)).steps(5)
+        [('17..19', 0, 3), ('20..24', 3, 8), ('25..29', 8, 13), ('30', 13, 14), ('99', 14, 15)]
+        """
+        if not (math.isfinite(width) and width > 0):
+            raise InvalidInput(f"steps must have a width above 0, got {width!r}")
+        starts, stops = self.positions[:-1], self.positions[1:]
+        first = np.floor(_whole(starts / width))
+        last = np.ceil(_whole(stops / width)) - 1
+        if self.whole:
+            last = np.floor(_whole((stops - 1) / width))
+        cut = last > first
+        if cut.any():
+            raise InvalidInput(
+                f"steps of {width:g} cut the bin {self.labels[int(np.argmax(cut))]}; use steps "
+                "that bins end at"
+            )
+        ends = [0, *(np.flatnonzero(np.diff(first)) + 1).tolist(), len(starts)]
+        found = [
+            (
+                self.labels[start]
+                if stop - start == 1
+                else self._range_shown(self.positions[start], self.positions[stop]),
+                start,
+                stop,
+            )
+            for start, stop in itertools.pairwise(ends)
+        ]
+        return [*found, *((self.labels[i], i, i + 1) for i in range(len(starts), self.size))]
+
+
+def _whole(ratios: NDArray[Any]) -> NDArray[np.float64]:
+    """Return ratios, with those that are whole numbers up to rounding as whole numbers."""
+    near = np.rint(ratios)
+    return np.where(np.isclose(ratios, near, rtol=1e-12, atol=1e-12), near, ratios)
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,29 @@
 """The grammar of questions in words: "income | age in 30..44 and sex = F".
 
-    question    =  targets [ "|" conditions ]
-    targets     =  target { "," target }
-    target      =  column | summary(column) | quantile(column, level)
+    question    =  targets [ "|" givens ]
+    targets     =  target { ("," | "x") target }
+    target      =  group | summary(column) | quantile(column, level)
+    group       =  column [ "in" number"-"unit "steps"  |  "in steps of" number ]
     summary     =  "cdf" | "sum" | "mean" | "median"
-    conditions  =  condition { ("," | "and") condition }
+    givens      =  given { ("," | "and") given }
+    given       =  group | condition
     condition   =  column "=" value  |  column "!=" value
                 |  column "in" low..high  |  column "in" { value, ... }
                 |  column ("<" "<=" ">" ">=") value
 
-`count` as the only target asks for the number of records. At most one target may be a summary. The
-value `missing`, or "" in quotes, stands for a missing value. Names and values with commas or blanks
-at their ends stand in double quotes, and so does a value that is spelled `missing`; a quote within
-quotes is written twice.
+`count` as the only target asks for the number of records. At most one target may be a summary. A
+group behind the bar is tabulated too, and shares are within its records: "income | region" is the
+income of each region. Steps join the bins of a column of numbers: "age in 5-year steps" are 0..4,
+5..9, and so on; the unit is not interpreted. The value `missing`, or "" in quotes, stands for a
+missing value. Names and values with commas or blanks at their ends stand in double quotes, and so
+does a value that is spelled `missing`; a quote within quotes is written twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Question", "Summary", "conditions", "parse", "quoted"]
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
+_STEPS = re.compile(r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+))$", re.IGNORECASE)
+_TIMES = re.compile(r"\s+x\s+")
 _CONDITION = re.compile(r'^("(?:[^"]|"")*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$', re.DOTALL)
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 _COUNT = "count"
@@ -64,14 +70,18 @@ class Question:
     """A parsed question.
 
     Attributes:
-        groups: The columns to tabulate.
+        groups: The columns to tabulate, those behind the bar first.
         summary: The summary of one column, if any.
         allowed: A Boolean for each code of each column with conditions: True if it meets them.
+        within: The number of groups behind the bar.
+        steps: The width of the steps of groups that have some.
     """
 
     groups: tuple[str, ...]
     summary: Summary | None
     allowed: Mapping[str, NDArray[np.bool_]]
+    within: int = 0
+    steps: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -89,19 +99,24 @@ def parse(schema: Schema, text: str) -> Question:
     {'age': array([False, False,  True, False])}
     """
     left, bar, right = _halves(text)
-    targets = _split(left)
+    targets = [each for part in _split(left) for each in _factors(schema, part)]
     if targets == [_COUNT] and _COUNT not in schema.columns:
         targets = []
     elif not targets:
         raise InvalidInput(
             'the question is empty; ask, for example, "income | sex = F", or "count"'
         )
-    groups: list[str] = []
+    if bar and not right.strip():
+        raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
+    givens = [each for part in _split(right) for each in _joined(schema, part)]
+    behind = [each for each in givens if _group(schema, each) is not None]
+    steps: dict[str, float] = {}
+    groups = [_known_group(schema, part, steps) for part in behind]
     summary: Summary | None = None
     for part in targets:
         found = _summary(schema, part)
         if found is None:
-            groups.append(_asked_for(schema, part))
+            groups.append(_known_group(schema, part, steps))
         elif summary is not None:
             raise InvalidInput(
                 f"{part!r}: only one cdf, sum, mean, median or quantile in a question; ask twice"
@@ -112,9 +127,8 @@ def parse(schema: Schema, text: str) -> Question:
     for name in named:
         if named.count(name) > 1:
             raise InvalidInput(f"column {name!r} is asked for twice; name it once")
-    if bar and not right.strip():
-        raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
-    return Question(tuple(groups), summary, conditions(schema, right))
+    rest = [each for each in givens if each not in behind]
+    return Question(tuple(groups), summary, _met(schema, rest), len(behind), steps)
 
 
 def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
@@ -122,14 +136,57 @@ def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
 
     The result has a Boolean for each code. Raises InvalidInput if no value of a column remains.
     """
+    return _met(schema, [each for part in _split(text) for each in _joined(schema, part)])
+
+
+def _met(schema: Schema, parts: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
     allowed: dict[str, NDArray[np.bool_]] = {}
-    for part in _split(text):
-        for condition in _joined(schema, part):
-            name, mask = _condition(schema, condition)
-            allowed[name] = allowed[name] & mask if name in allowed else mask
-            if not allowed[name].any():
-                raise InvalidInput(f"{condition!r} leaves no value of {name!r}")
+    for condition in parts:
+        name, mask = _condition(schema, condition)
+        allowed[name] = allowed[name] & mask if name in allowed else mask
+        if not allowed[name].any():
+            raise InvalidInput(f"{condition!r} leaves no value of {name!r}")
     return allowed
+
+
+def _factors(schema: Schema, part: str) -> list[str]:
+    """Return the targets that " x " joins outside quotes and brackets; a sign within a name joins
+    nothing.
+    """
+    pieces = _outside_quotes(part, _TIMES, "(", ")")
+    found: list[str] = []
+    while pieces:
+        ends = range(len(pieces), 1, -1)
+        joined = (e for e in ends if _group(schema, " x ".join(pieces[:e])) is not None)
+        end = next(joined, 1)
+        found.append(" x ".join(pieces[:end]))
+        pieces = pieces[end:]
+    return found
+
+
+def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
+    """Return the column and the width of its steps, None without; None for anything else."""
+    if _unquoted(part) in schema.columns:
+        return _unquoted(part), None
+    found = _STEPS.match(part)
+    if found is None:
+        return None
+    try:
+        return _known(schema, found[1]), float(found[2] or found[3])
+    except ValueError:
+        return None
+
+
+def _known_group(schema: Schema, part: str, steps: dict[str, float]) -> str:
+    """Return the column of a group, and note its steps."""
+    name, width = _group(schema, part) or (_asked_for(schema, part), None)
+    if width is not None:
+        try:
+            schema.columns[name].steps(width)
+        except InvalidInput as error:
+            raise InvalidInput(f"column {name!r}: {error}") from None
+        steps[name] = width
+    return name
 
 
 def _summary(schema: Schema, part: str) -> Summary | None:
@@ -160,22 +217,23 @@ def _summary(schema: Schema, part: str) -> Summary | None:
 def _joined(schema: Schema, part: str) -> list[str]:
     """Return the conditions that "and" joins; an "and" within a name or a value joins nothing."""
     found: list[str] = []
-    pieces = _outside_quotes(part)
+    pieces = _outside_quotes(part, _AND, "{", "}")
     for i, piece in enumerate(pieces):
         match = _CONDITION.match(" and ".join(pieces[i:]))
-        if found and (match is None or _unquoted(match[1]) not in schema.columns):
+        own = match is not None and _unquoted(match[1]) in schema.columns
+        if found and not own and _group(schema, piece) is None:
             found[-1] += f" and {piece}"
         else:
             found.append(piece)
     return found
 
 
-def _outside_quotes(text: str) -> list[str]:
-    """Return the pieces between each "and" that stands outside quotes and braces."""
+def _outside_quotes(text: str, sign: re.Pattern[str], opening: str, closing: str) -> list[str]:
+    """Return the pieces between each `sign` that stands outside quotes and brackets."""
     pieces, start = [], 0
-    for match in _AND.finditer(text):
+    for match in sign.finditer(text):
         before = text[: match.start()]
-        if before.count('"') % 2 == 0 and before.count("{") <= before.count("}"):
+        if before.count('"') % 2 == 0 and before.count(opening) <= before.count(closing):
             pieces.append(text[start : match.start()])
             start = match.end()
     return [*pieces, text[start:]]

@@ -8,14 +8,16 @@ reply says how many.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pgmkit.queries import FactoredQuery, identity
+from pgmkit.queries import FactoredQuery
 from pgmkit.tables.bins import Binned
-from pgmkit.tables.question_grammar import Question, parse
+from pgmkit.tables.question_grammar import parse
+from pgmkit.tables.question_plan import Answering, QuestionPlan
 from pgmkit.tables.reply import Reply
 
 if TYPE_CHECKING:
@@ -42,12 +44,6 @@ less.
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 
 
-class Answering(Protocol):
-    """A model, or one of its replicates."""
-
-    def answer(self, query: FactoredQuery) -> Array: ...
-
-
 class Bars(Protocol):
     """Error bars of factored queries, and of any other function of a model."""
 
@@ -68,9 +64,10 @@ def ask(
     """Return the model's reply: a line for each combination of the grouped columns' values.
 
     The reply's `count` is the expected number of records. Its `share` refers to the records that
-    meet the conditions; for `count` alone to all records; for a cdf to the group's records whose
-    value is not missing. A sum, mean, median or quantile is over the values in each group that are
-    not missing. Bins count at their middles in sums and means, and as evenly filled in quantiles
+    meet the conditions, with groups behind the bar to those of the same groups; for `count` alone
+    to all records; for a cdf to the group's records whose value is not missing. A sum, mean, median
+    or quantile is over the values in each group that are not missing. Bins count at their middles
+    in sums and means, and as evenly filled in quantiles
     (the smallest value that at least this share of the records do not exceed).
 
     With `bars`, counts and sums get a standard error and an interval; for a mean, median or
@@ -87,7 +84,7 @@ def ask(
     M    40     0.5714
     (share: of the 70 records that meet the conditions)
     """
-    plan = _Plan(schema, parse(schema, text))
+    plan = QuestionPlan(schema, parse(schema, text))
     summary = plan.question.summary
     if summary is None:
         return _table(model, plan, bars, level)
@@ -102,92 +99,7 @@ def ask(
     return Reply(reply.columns, (*notes, *reply.notes), summary.kind == "cdf")
 
 
-class _Plan:
-    """A question with its schema: the factors of its queries and the labels of its lines."""
-
-    def __init__(self, schema: Schema, question: Question) -> None:
-        self.question = question
-        self.columns = schema.columns
-        self.groups: dict[str, Sequence[str]] = {}
-        self.factors: dict[str, Array] = {}
-        for name in question.groups:
-            kept = self._allowed(name)
-            labels = schema.columns[name].labels
-            self.groups[name] = [text for text, keep in zip(labels, kept, strict=True) if keep]
-            self.factors[name] = identity(len(kept))[kept]
-        for name, mask in question.allowed.items():
-            if name not in self.factors:
-                self.factors[name] = mask[None, :].astype(np.float64)
-        if question.summary is not None:
-            self.column: Column = schema.columns[question.summary.column]
-            self.codes = self._codes(question.summary.column)
-
-    def _allowed(self, name: str) -> NDArray[np.bool_]:
-        return self.question.allowed.get(name, np.ones(self.columns[name].size, dtype=bool))
-
-    def _codes(self, name: str) -> NDArray[np.intp]:
-        """Return the summarised column's codes that count, in the order of their values."""
-        column = self.columns[name]
-        codes = np.flatnonzero(self._allowed(name) & _present(column))
-        if column.midpoints is None:
-            return codes
-        codes = codes[~np.isnan(column.midpoints[codes])]
-        return codes[np.argsort(column.midpoints[codes], kind="stable")]
-
-    @property
-    def leaves_out(self) -> bool:
-        """True if records can meet the conditions without having a value to summarise."""
-        assert self.question.summary is not None
-        return int(self._allowed(self.question.summary.column).sum()) > len(self.codes)
-
-    def counted(self) -> FactoredQuery:
-        """Return the query for the number of records in each group."""
-        return FactoredQuery(self.factors)
-
-    def met(self) -> FactoredQuery:
-        """Return the query for the number of all records that meet the conditions."""
-        masks = self.question.allowed.items()
-        return FactoredQuery({name: mask[None, :].astype(np.float64) for name, mask in masks})
-
-    def absent(self) -> FactoredQuery:
-        """Return the query for the number of records in each group whose value is left out."""
-        assert self.question.summary is not None
-        name = self.question.summary.column
-        mask = self._allowed(name).astype(np.float64)
-        mask[self.codes] = 0.0
-        return self.weighted(mask[None, :])
-
-    def weighted(self, rows: Array) -> FactoredQuery:
-        """Return the query that sums the summarised column's codes in each group, with weights
-        (sums, codes).
-        """
-        assert self.question.summary is not None
-        own = self.question.summary.column
-        order = [*self.groups, *(n for n in self.factors if n not in self.groups and n != own)]
-        return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
-
-    def rows(self, matrix: Array) -> Array:
-        """Return weights of the codes that count as weights of all codes, with zeros for the
-        others.
-        """
-        spread = np.zeros((len(matrix), self.column.size))
-        spread[:, self.codes] = matrix
-        return spread
-
-    def tables(self, model: Answering) -> Array:
-        """Return the counts, shape (groups, codes that count)."""
-        query = self.weighted(self.rows(np.eye(len(self.codes))))
-        return np.maximum(model.answer(query).reshape(-1, len(self.codes)), 0.0)
-
-
-def _present(column: Column) -> NDArray[np.bool_]:
-    """Return a Boolean for each code: True if it stands for a value, False for missing ones."""
-    present = np.ones(column.size, dtype=bool)
-    present[column.size - (column.missing is not None) :] = False
-    return present
-
-
-def _table(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     """Return the counts of the groups' combinations; without groups, of all records that meet the
     conditions.
     """
@@ -195,15 +107,22 @@ def _table(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Re
     counts = model.answer(query).reshape(-1)
     whole = float(model.answer(plan.met() if plan.groups else FactoredQuery({})).sum())
     columns: dict[str, Any] = {**_labelled(plan.groups), "count": counts}
-    columns["share"] = counts / whole if whole > 0 else np.zeros_like(counts)
     notes = []
-    if plan.question.allowed:
-        met = f"the {whole:.6g} records that meet the conditions"
-        notes = [f"share: of {met if plan.groups else f'all {whole:.6g} records'}"]
+    outer = list(plan.groups)[: plan.question.within]
+    if 0 < len(outer) < len(plan.groups):
+        lines = counts.reshape(math.prod(len(plan.groups[name]) for name in outer), -1)
+        wholes = np.repeat(lines.sum(axis=1), lines.shape[1])
+        notes = [f"share: of the records of the same {', '.join(outer)}"]
+    else:
+        wholes = np.full(len(counts), whole)
+        if plan.question.allowed:
+            met = f"the {whole:.6g} records that meet the conditions"
+            notes = [f"share: of {met if plan.groups else f'all {whole:.6g} records'}"]
+    columns["share"] = np.divide(counts, wholes, out=np.zeros_like(counts), where=wholes > 0)
     return _with_bars(columns, notes, counts, bars, lambda b: b.answer(query, level=level))
 
 
-def _curve(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     """Return the records with values up to and including each value, and their share within the
     group.
     """
@@ -221,7 +140,7 @@ def _curve(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Re
     return _with_bars(columns, [], columns["count"], bars, lambda b: b.answer(query, level=level))
 
 
-def _sums(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     middles = plan.column.midpoints
     assert plan.question.summary is not None and middles is not None
     query = plan.weighted(plan.rows(middles[plan.codes][None, :]))
@@ -231,7 +150,7 @@ def _sums(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Rep
     return _with_bars(columns, [], np.abs(sums), bars, lambda b: b.answer(query, level=level))
 
 
-def _averages(model: Answering, plan: _Plan, bars: Bars | None, level: float) -> Reply:
+def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     """Return means, medians or quantiles, with the number of records they are computed from."""
     assert plan.question.summary is not None
 
@@ -252,7 +171,7 @@ def _averages(model: Answering, plan: _Plan, bars: Bars | None, level: float) ->
     return Reply(*_judged(columns, weak, found.method))
 
 
-def _average(plan: _Plan, tables: Array) -> Array:
+def _average(plan: QuestionPlan, tables: Array) -> Array:
     summary, middles = plan.question.summary, plan.column.midpoints
     assert summary is not None and middles is not None
     if summary.kind != "mean":
@@ -262,7 +181,7 @@ def _average(plan: _Plan, tables: Array) -> Array:
     return np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
 
 
-def _deviations(plan: _Plan, tables: Array) -> Array:
+def _deviations(plan: QuestionPlan, tables: Array) -> Array:
     """Return the standard deviation of the values in each group, with bins at their middles."""
     assert plan.column.midpoints is not None
     middles, sizes = plan.column.midpoints[plan.codes], tables.sum(axis=1)

@@ -31,6 +31,11 @@ WRONG: dict[str, list[list[str]]] = {
                  ["--mechanism", "mwem+pgm", "--set", "rounds=-1"],
                  ["--mechanism", "mwem+pgm", "--set", "rounds=2", "--set", "rounds=3"]],
     "workload": [["--workload", k] for k in ("0", "4", "-1", "x")],
+    "queries": [["--queries", name] for name in ("none.txt", "asked.txt", "empty.csv")]
+               + [["--queries", "age.txt", "--workload", "2"]],
+    "within": [["--within", "9"], ["--within", "1%", "--queries", "age.txt"],
+               ["--within", "x", "--queries", "age.txt"],
+               ["--within", "9", "--queries", "age.txt", "--mechanism", "mst"]],
     "target": [["--target", "wages"], ["--target", ""]],
     "accounting": [["--accounting", "renyi"], ["--accounting", "gaussian", "--delta", "0"]],
     "epsilon": [["--epsilon", each] for each in ("0", "-1", "nan", "inf", "x")],
@@ -86,6 +91,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with (tmp_path / name).open("w", newline="") as file:
             csv.writer(file).writerows(lines)
     (tmp_path / "schema.json").write_text(json.dumps(SIZES))
+    (tmp_path / "age.txt").write_text("# ages\n\ncdf(age) | sex\n")
+    (tmp_path / "asked.txt").write_text("cdf(age) | sex\ncdf(age) | wages\n")
     (tmp_path / "bad.json").write_text('{"columns": {"age": {"type": "integr"}}}')
     Ledger.create(tmp_path / "all.ledger", Budget(2.0, 1e-5), neighbours="add/remove")
     monkeypatch.chdir(tmp_path)

@@ -15,15 +15,16 @@ from mechanisms import MECHANISMS, run
 from mechanisms.baselines import Gaussian, gaussian
 from mechanisms.datasets.census import census
 from mechanisms.families.tables import TablesModel
-from mechanisms.matrix import Matrix, MatrixPgm, best_strategy, matrix, matrix_pgm
+from mechanisms.matrix import Matrix, MatrixPgm, matrix, matrix_pgm
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import NEIGHBOURS, Neighbours, relation
+from mechanisms.queries.query_sets import QUERIES, QuerySet, query_rows
+from mechanisms.strategies.best import best_strategy
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.lower_bound import lower_bound
 from mechanisms.strategies.marginals import marginals_strategy
-from mechanisms.strategies.query_sets import QUERIES, QuerySet, query_rows, query_sets
 from mechanisms.strategies.residuals import Objective, ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload, k_way
 from pgmkit import estimate
@@ -229,7 +230,7 @@ def test_the_largest_variance_against_a_general_optimiser() -> None:
 
     domain = Domain({"a": 2, "b": 3, "c": 7})
     workload = Workload(domain, [("a", "b"), ("c",), ("b", "c"), ("a", "c")], [1, 4, 0.5, 2])
-    found = planned(domain, query_sets(workload, {}), objective="largest")
+    found = planned(domain, workload.sets, objective="largest")
     parts = list(found.shares)
 
     def part_of(clique: Clique, residual: Clique) -> float:
@@ -264,7 +265,7 @@ def test_never_worse_than_noise_on_marginals(seed: int) -> None:
     if min(domain.shape()) < 2 or not any(each.clique for each in sets):
         return
     workload = Workload(domain, [s.clique for s in sets], [s.weight for s in sets])
-    theirs = marginals_strategy(workload, {}, 2, False)
+    theirs = marginals_strategy(workload, 2, False)
     assert 2 * planned(domain, sets).expected_error <= theirs.expected_error * (1 + 1e-9)
 
 
@@ -283,7 +284,7 @@ def test_draws_match_charges_and_the_plan(
     norm = 1 if delta == 0 else 2
     known = curator.public_total is not None
     objective: Objective = "largest" if delta == 0 else "sum"  # with Laplace noise: residuals, too
-    plan = planned(DATA.domain, query_sets(PAIRS, queries), neighbours, norm, known, objective)
+    plan = planned(DATA.domain, PAIRS.asking(queries).sets, neighbours, norm, known, objective)
     whole = curator.remaining
     settings = Matrix(queries, objective, clip=False)
     release = matrix(curator, PAIRS, settings)
@@ -377,7 +378,7 @@ def test_too_many_turned_attributes_are_refused() -> None:
 def test_answers_are_the_least_squares_solution(total: float | None) -> None:
     domain = Domain({"a": 2, "b": 3, "year": 1, "c": 4})
     rng = np.random.default_rng(0)
-    sets = query_sets(Workload(domain, [("b", "a"), ("c", "b")]), {"c": "prefix", "b": "range"})
+    sets = Workload(domain, [("b", "a"), ("c", "b")]).asking({"c": "prefix", "b": "range"}).sets
     bases = {n: rows / np.abs(rows).max() for n, rows in planned(domain, sets).rows.items()}
     parts = [("a",), ("b",), ("c",), ("b", "a"), ("c", "b")]
     measurements = [
@@ -441,7 +442,7 @@ def test_errors_are_the_stated_variances(queries: dict[str, str], neighbours: st
     ]
     known = neighbours == "replace-one"
     plan = planned(
-        DATA.domain, query_sets(PAIRS, queries), relation(neighbours), 2, known, "largest"
+        DATA.domain, PAIRS.asking(queries).sets, relation(neighbours), 2, known, "largest"
     )
     squares: dict[int, list[float]] = {place: [] for place in range(len(asked))}
     exact = [query_of(query) for query in asked]
@@ -468,7 +469,7 @@ def query_of(query: FactoredQuery) -> np.ndarray:
 def test_errors_are_as_expected_of_the_best_strategy(neighbours: str, delta: float) -> None:
     truth = DATA.marginals(PAIRS.cliques)
     norm, known = (2 if delta else 1), neighbours == "replace-one"
-    strategy = best_strategy(PAIRS, {}, relation(neighbours), norm, total_known=known)
+    strategy = best_strategy(PAIRS, relation(neighbours), norm, total_known=known)
     unit = 1.0
     if not isinstance(strategy, ResidualsStrategy):
         moved = relation(neighbours)
@@ -495,7 +496,7 @@ def test_prefixes_beat_noise_on_every_cell() -> None:
         ):
             gaps = release.answer(query) - query_of(query)
             errors[release.mechanism].append(float((gaps**2).mean()))
-    plan = planned(DATA.domain, query_sets(workload, HOURS))
+    plan = planned(DATA.domain, workload.asking(HOURS).sets)
     assert_mean(
         errors["matrix"], float(plan.noise.variance(query).mean()) / Budget(1.0, 1e-8).total
     )
@@ -583,8 +584,9 @@ def test_clipping_leaves_cumulative_tables_alone() -> None:
 def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="to one of 'identity', 'prefix', .*; got .*median"):
         Matrix({"hours": "median"})
-    with pytest.raises(InvalidInput, match="objective must be one of 'sum', 'largest'; got 'mean'"):
-        Matrix(objective="mean")  # type: ignore[arg-type]
+    known = "objective must be one of 'sum', 'mean', 'largest'; got 'least'"
+    with pytest.raises(InvalidInput, match=known):
+        Matrix(objective="least")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="model_mb"):
         MatrixPgm(model_mb=-1)
     curator = curator_with("replace-one", 1e-8)

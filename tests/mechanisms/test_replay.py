@@ -261,6 +261,7 @@ PATHS: dict[str, tuple[Schema, dict[str, Any], Any]] = {
     "target": (Schema(CLOSED), {"mechanism": "mwem+pgm", "target": "wage"}, frame),
     "public": (Schema(CLOSED), {"mechanism": "pmw-pub", "public": frame(PUBLIC)}, frame),
     "engine": (Schema(CLOSED), {"mechanism": "mst"}, duckdb_relation),
+    "queries": (Schema(CLOSED), {"queries": ["cdf(wage) | sex", "mean(wage) | job"]}, frame),
 }
 
 

@@ -1,5 +1,7 @@
 """Questions in words, against sums over the joint table."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ from chance import assert_stddev
 
 from pgmkit import GraphicalModel, InvalidInput, Measurement, estimate
 from pgmkit.tables.question_grammar import parse
+from pgmkit.tables.question_plan import linear_parts
 from pgmkit.tables.questions import ask
 from pgmkit.tables.reply import Reply
 from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, Schema
@@ -43,6 +46,78 @@ def test_two_columns_and_a_condition_on_one_of_them() -> None:
     assert list(reply.columns) == ["sex", "age", "count", "share"]
     np.testing.assert_allclose(reply.columns["count"], JOINT[:2, 1, :, :, 1].sum(axis=(1, 2)))
     assert reply.columns["sex"] == ["M", "M"]
+
+
+def test_groups_behind_the_bar() -> None:
+    found = ask(MODEL, SCHEMA, "pay | sex and age < 20, ill").columns
+    cells = JOINT[:2].sum(axis=(0, 3)).transpose(0, 2, 1)  # sex, ill, pay
+    assert list(found) == ["sex", "ill", "pay", "count", "share"]
+    np.testing.assert_allclose(found["count"], cells.reshape(-1))
+    shares = cells / cells.sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(found["share"], shares.reshape(-1))
+    inside = ask(MODEL, SCHEMA, "sex, cdf(age) | ill = true").columns
+    behind = ask(MODEL, SCHEMA, "cdf(age) | ill = true and sex").columns
+    for name in inside:
+        np.testing.assert_array_equal(inside[name], behind[name])
+
+
+def test_steps_join_bins() -> None:
+    found = ask(MODEL, SCHEMA, "age in 20-year steps x sex | age >= 10").columns
+    wanted = np.stack([JOINT[1], JOINT[2:4].sum(0), JOINT[4:6].sum(0)]).sum(axis=(2, 3, 4))
+    assert found["age"][::2] == ["0..19", "20..39", "40..59"]
+    np.testing.assert_allclose(found["count"], wanted.reshape(-1))
+    missing = ask(MODEL, SCHEMA, "pay in steps of 20").columns
+    assert missing["pay"] == ["0..20", "20..40", "(missing)"]
+    tenths = Numeric(edges=(0, 0.1, 0.3, 0.7, 0.9), spikes=(0,))
+    assert [each[1:] for each in tenths.steps(0.1 * 7)] == [(0, 4), (4, 5)]
+
+
+def test_columns_whose_names_hold_the_signs_of_the_grammar() -> None:
+    names = ["a x b", "c in 2-year steps", "d"]
+    schema = Schema({name: Integer(0, 3) for name in names})
+    assert parse(schema, "a x b x d").groups == ("a x b", "d")
+    assert parse(schema, "c in 2-year steps").steps == {}
+    assert parse(schema, '"a x b" x "c in 2-year steps" in 2-year steps').steps == {names[1]: 2.0}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pay | sex", "age in 20-year steps x sex", "cdf(pay) | sex", "sum(age) | ill",
+     "mean(pay) | sex", "median(age) | pay < 20", "count | sex = F", "count"],
+)  # fmt: skip
+def test_linear_parts_are_what_replies_are_computed_from(text: str) -> None:
+    reply = ask(MODEL, SCHEMA, text).columns
+    parts = linear_parts(SCHEMA, text)
+    question, query, unit = parts.question, parts.query, parts.unit
+    found = MODEL.answer(query).reshape([len(f) for f in query.factors.values()])
+    if question.summary is None:
+        np.testing.assert_allclose(found.reshape(-1), reply["count"])
+    elif question.summary.kind == "cdf":
+        np.testing.assert_allclose(found[:, :4].reshape(-1), reply["count"])
+        np.testing.assert_allclose(found[:, 4], JOINT[:, :, 4].sum(axis=(0, 2, 3)))
+    elif question.summary.kind == "sum":
+        np.testing.assert_allclose(unit * found[:, 0], reply["sum(age)"])
+    elif question.summary.kind == "mean":
+        np.testing.assert_allclose(found[:, 0], reply["count"])
+        np.testing.assert_allclose(20 + unit * found[:, 1] / found[:, 0], reply["mean(pay)"])
+    else:
+        np.testing.assert_allclose(found[..., -1].sum(), reply["count"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("age in 15-year steps", "column 'age': steps of 15 cut the bin 10..19"),
+        ("sex in steps of 2", "column 'sex': steps need a column of numbers"),
+        ("age in 0-year steps", "a width above 0"),
+        ("pay | sex, pay", "asked for twice"),
+        ("pay | wages", "condition 'wages' is not understood"),
+        ("sex x wages", "no column 'wages'"),
+    ],
+)
+def test_groups_that_are_refused(text: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(said)):
+        ask(MODEL, SCHEMA, text)
 
 
 def test_means_have_error_bars_of_their_own() -> None:

@@ -22,6 +22,7 @@ over that of the noise.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
 from pgmkit.estimation.start import PRECISION
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.inference.layout import Layout
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
@@ -63,8 +65,25 @@ _MOST_ROWS = 2 * DENSE_ROWS
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
-    """True if the covariances of all cells and the metric of all values fit into memory."""
-    return max(layout.cells, sum(len(m.values) for m in measurements)) <= _MOST_ROWS
+    """True if the covariances of all cells and the metric of all values fit into memory, and also
+    the products that the metric is added up from: one for each cell and entry of a matrix.
+    """
+    values = sum(len(m.values) for m in measurements)
+    if max(layout.cells, values) > _MOST_ROWS:
+        return False
+    return layout.cells * sum(map(_entries, measurements)) <= _MOST_ROWS**2
+
+
+def _entries(measurement: Measurement) -> int:
+    """Return the number of entries other than 0 of the measurement's matrix."""
+    matrix = measurement.matrix
+    if matrix is None:
+        return len(measurement.values)
+    factors = matrix.factors if isinstance(matrix, Kronecker) else (matrix,)
+    return math.prod(
+        int(np.count_nonzero(each)) if isinstance(each, np.ndarray) else int(each.nnz)
+        for each in factors
+    )
 
 
 @dataclass

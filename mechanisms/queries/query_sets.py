@@ -6,7 +6,7 @@ matrices). Attributes that it does not name are summed away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,16 +18,18 @@ from pgmkit.linear.matrix import as_dense, as_matrix
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.workload import Workload
-    from pgmkit.domain import Clique
+    from pgmkit.domain import Clique, Domain
     from pgmkit.linear.matrix import MatrixLike
 
     Array = NDArray[np.float64]
 
-__all__ = ["QUERIES", "Asked", "QuerySet", "query_gram", "query_rows", "query_sets"]
+__all__ = ["CODES", "QUERIES", "Asked", "QuerySet", "number_of_queries", "query_gram", "query_rows"]
+
+CODES = "identity"
+"""What is asked along an attribute unless something else is said: every single code."""
 
 QUERIES = {
-    "identity": "every single code",
+    CODES: "every single code",
     "prefix": "all codes up to each code (cumulative counts)",
     "range": "every interval of codes",
     "circular": "every interval of codes on a circle, such as hours across midnight",
@@ -53,24 +55,14 @@ class QuerySet:
     asked: tuple[Asked, ...]
     weight: float = 1.0
 
+    @property
+    def plain(self) -> bool:
+        """True if every code is asked along all attributes."""
+        return all(isinstance(each, str) and each == CODES for each in self.asked)
 
-def query_sets(workload: Workload, queries: Mapping[str, Asked]) -> list[QuerySet]:
-    """Return one set for each clique of the workload; attributes without an entry are asked code by
-    code.
-
-    Raises InvalidInput for attributes that are not in the domain.
-
-    >>> from mechanisms.workload import Workload
-    >>> from pgmkit.domain import Domain
-    >>> ages = Workload(Domain({"age": 9, "sex": 2}), [("age",), ("sex", "age")])
-    >>> [each.asked for each in query_sets(ages, {"age": "range"})]
-    [('range',), ('identity', 'range')]
-    """
-    workload.domain.clique(queries, "queries")
-    return [
-        QuerySet(clique, tuple(queries.get(name, "identity") for name in clique), weight)
-        for clique, weight in zip(workload.cliques, workload.weights, strict=True)
-    ]
+    def along(self, name: str) -> Asked:
+        """Return what is asked along an attribute of the clique."""
+        return self.asked[self.clique.index(name)]
 
 
 def query_gram(asked: Asked, n: int) -> Array:
@@ -125,6 +117,23 @@ def query_rows(asked: Asked, n: int) -> Array:
         return ((low[:, None] <= codes) & (codes <= high[:, None])).astype(np.float64)
     start, length = np.divmod(np.arange(n * n), n)
     return ((codes - start[:, None]) % n <= length[:, None]).astype(np.float64)
+
+
+def number_of_queries(domain: Domain, each: QuerySet) -> int:
+    """Return the number of queries in a set: of all combinations along its attributes.
+
+    >>> from pgmkit.domain import Domain
+    >>> number_of_queries(Domain({"age": 9, "sex": 2}), QuerySet(("age", "sex"), ("range", CODES)))
+    90
+    """
+
+    def along(n: int, asked: Asked) -> int:
+        if not isinstance(asked, str):
+            return len(query_rows(asked, n))
+        return {"range": n * (n + 1) // 2, "circular": n * n}.get(asked, n)
+
+    sizes = domain.shape(each.clique)
+    return math.prod(along(n, asked) for n, asked in zip(sizes, each.asked, strict=True))
 
 
 def _unknown(name: str) -> InvalidInput:

@@ -1,0 +1,103 @@
+"""The best of the strategies for a workload, and the variances of answers from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from mechanisms.queries.query_sets import number_of_queries
+from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
+from mechanisms.strategies.products import ProductsStrategy, products_strategy
+from mechanisms.strategies.residuals import ResidualsStrategy, residuals_strategy
+from mechanisms.workload import Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mechanisms.privacy.neighbours import Neighbours
+    from pgmkit.queries import FactoredQuery
+
+__all__ = ["Goal", "Strategy", "best_strategy", "expected_variance"]
+
+Goal: TypeAlias = Literal["sum", "mean", "largest"]
+Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy
+
+_MOST_LATTICE = 1 << 11
+"""The residuals of the largest workload for which strategies of marginals are searched: the search
+holds a dense matrix of residuals by marginals, 100 MB of them."""
+
+
+def best_strategy(
+    workload: Workload,
+    neighbours: Neighbours,
+    norm: int,
+    *,
+    total_known: bool,
+    objective: Goal = "sum",
+) -> Strategy:
+    """Return the strategy of least expected error for these queries; `norm` is 1 for Laplace noise,
+    2 for Gaussian.
+
+    `objective`: what is least, by the sets' weights: the "sum" of the variances of all queries, the
+    sum of the sets' "mean" variances, or the "largest" variance of one query.
+
+    Errors are at a budget of 1 (rho, or epsilon). Where Gaussian noise protects against one row
+    more or less, residuals are never worse than the others, which are not searched for the largest
+    variance either.
+
+    >>> from mechanisms.privacy.neighbours import relation
+    >>> from mechanisms.workload import Workload
+    >>> from pgmkit.domain import Domain
+    >>> ages = Workload(Domain({"age": 64, "sex": 2}), [("age", "sex")]).asking({"age": "range"})
+    >>> for norm in (1, 2):
+    ...     found = best_strategy(ages, relation("add/remove"), norm, total_known=False)
+    ...     print(type(found).__name__)
+    ProductsStrategy
+    ResidualsStrategy
+    """
+    domain = workload.domain
+    if objective == "mean":
+        counts = [number_of_queries(domain, each) for each in workload.sets]
+        pairs = zip(workload.sets, counts, strict=True)
+        workload = Workload.of(domain, [replace(s, weight=s.weight / n) for s, n in pairs])
+    residuals = residuals_strategy(
+        domain,
+        workload.sets,
+        neighbours,
+        norm,
+        total_known=total_known,
+        objective="largest" if objective == "largest" else "sum",
+    )
+    found: list[tuple[float, Strategy]] = [(residuals.expected_error, residuals)]
+    if objective != "largest" and (norm == 1 or neighbours.exchanged):
+        unit = _unit(neighbours, norm)
+        if len(residuals.shares) <= _MOST_LATTICE:
+            marginals = marginals_strategy(workload, norm, total_known)
+            found.append((marginals.expected_error * unit, marginals))
+        if norm == 1:
+            products = products_strategy(workload)
+            found.append((products.expected_error * unit, products))
+    return min(found, key=lambda each: each[0])[1]
+
+
+def expected_variance(
+    workload: Workload, strategy: Strategy, query: FactoredQuery, neighbours: Neighbours, norm: int
+) -> NDArray[np.float64]:
+    """Return the variance of each answer at a budget of 1, in squared counts.
+
+    Divide by rho, or by epsilon^2. Raises InvalidInput for queries that the strategy does not
+    answer.
+    """
+    domain = workload.domain
+    if isinstance(strategy, ResidualsStrategy):
+        return strategy.noise.variance(query)
+    if isinstance(strategy, MarginalsStrategy):
+        noise = strategy.noise(domain, 2 // norm, neighbours.rows_public)
+        return noise.variance(query) * _unit(neighbours, norm)
+    return strategy.variance(query, domain) * _unit(neighbours, norm)
+
+
+def _unit(neighbours: Neighbours, norm: int) -> float:
+    """Return the variance of noise on one marginal at a budget of 1."""
+    return 2.0 * neighbours.l1**2 if norm == 1 else neighbours.l2**2 / 2

@@ -1,0 +1,158 @@
+"""What a workload of queries asks of single cliques, for mechanisms that select cliques.
+
+A candidate is scored by its part in the workload's own queries: along its attributes what the sets
+that hold it ask there, with the others summed away. It is measured by the rows of least error for
+these queries in place of single cells. For a product of queries that is the product of the best
+rows along each attribute: the dual programme of `least_error` is a product as well, so its bound
+is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.privacy.integer_matrix import GridMatrix
+from mechanisms.queries.query_sets import CODES, query_rows
+from mechanisms.strategies.least_error import best_precision
+from mechanisms.strategies.p_identity import p_identity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.privacy.curator import Curator
+    from mechanisms.queries.query_sets import Asked
+    from mechanisms.workload import Workload
+    from pgmkit.domain import Clique
+    from pgmkit.measurement import Measurement
+
+    Array = NDArray[np.float64]
+
+__all__ = ["CliqueQueries"]
+
+_CODES_TOO = 0.1
+"""The weight of single codes beside what is asked along an attribute: records are drawn from the
+model, and conditions on one value leave the others out."""
+_SMALL = 2**10
+"""Whole numbers up to this are scored as they are, without rounding to a grid."""
+
+
+class CliqueQueries:
+    """The queries of a workload by clique; for a workload of cells everything is as without it."""
+
+    def __init__(self, workload: Workload, *, pure: bool) -> None:
+        self.domain, self._sets, self._plain = workload.domain, workload.sets, workload.plain
+        self._pure = pure
+        self._rows: dict[str, Array | None] = {}
+        self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
+
+    def of(self, cliques: Sequence[Clique]) -> dict[Clique, tuple[GridMatrix, ...]]:
+        """Return the queries of those cliques that are not asked cell by cell, for
+        `Curator.choose`.
+        """
+        if self._plain:
+            return {}
+        found = {clique: self._asked(clique) for clique in cliques}
+        return {clique: asked for clique, asked in found.items() if asked}
+
+    def measure(self, curator: Curator, clique: Clique, cost: float, *, step: str) -> Measurement:
+        """Return the clique's cells, or the rows from which its queries have the least error."""
+        rows = [self.rows(name) for name in clique]
+        if all(each is None for each in rows):
+            return curator.measure(clique, cost, step=step)
+        sizes = self.domain.shape(clique)
+        factors = [np.eye(n) if each is None else each for n, each in zip(sizes, rows, strict=True)]
+        return curator.measure_queries(clique, factors, cost, step=step)
+
+    def distance(self, clique: Clique, difference: Array) -> float:
+        """Return the distance by which the Curator scores such a difference of two tables."""
+        asked = self.of([clique]).get(clique)
+        if not asked:
+            return float(np.abs(difference).sum())
+        found = []
+        for grid in asked:
+            answers = difference.reshape(-1)
+            for factor in grid.factors:
+                answers = (factor @ answers.reshape(factor.shape[1], -1)).T
+            found.append(float(np.abs(answers).sum()) / grid.l1(differ=False))
+        return sum(found) / len(found)
+
+    def noise(self, clique: Clique) -> float:
+        """Return the expected distance that a measurement's noise makes, in units of the expected
+        absolute noise of one cell measured at the same cost.
+        """
+        asked = self.of([clique]).get(clique)
+        if not asked:
+            return float(self.domain.size(clique))
+        found = []
+        for grid in asked:
+            spread = 1.0
+            for name, factor in zip(clique, grid.factors, strict=True):
+                rows = self.rows(name)
+                precision = np.eye(factor.shape[1]) if rows is None else rows.T @ rows
+                variances = (factor * np.linalg.solve(precision, factor.T).T).sum(axis=1)
+                spread *= float(np.sqrt(variances.clip(min=0)).sum())
+            found.append(spread / grid.l1(differ=False))
+        return sum(found) / len(found)
+
+    def rows(self, name: str) -> Array | None:
+        """Return the rows to measure along an attribute, of sensitivity 1; None for its codes."""
+        if name not in self._rows:
+            self._rows[name] = self._made(name)
+        return self._rows[name]
+
+    def _made(self, name: str) -> Array | None:
+        n = self.domain.sizes[name]
+        kinds = self._along[name]
+        if n == 1 or all(_is_codes(each) for each in kinds.values()):
+            return None
+        gram = _CODES_TOO * np.eye(n) / n
+        for each in kinds.values():
+            rows = query_rows(each, n)
+            gram += rows.T @ rows / max(1.0, float((rows**2).sum())) / len(kinds)
+        if self._pure:
+            return p_identity(gram)
+        values, vectors = np.linalg.eigh(best_precision(gram)[0])
+        return np.asarray((vectors * np.sqrt(values.clip(min=0))).T)
+
+    @cached_property
+    def _along(self) -> dict[str, dict[object, Asked]]:
+        """What is asked along each attribute, each way once."""
+        found: dict[str, dict[object, Asked]] = {name: {} for name in self.domain}
+        for each in self._sets:
+            for name, asked in zip(each.clique, each.asked, strict=True):
+                found[name][_key(asked)] = asked
+        return found
+
+    def _asked(self, clique: Clique) -> tuple[GridMatrix, ...]:
+        if clique not in self._known:
+            ways: dict[tuple[object, ...], list[Asked]] = {}
+            for each in self._sets:
+                if set(clique) <= set(each.clique):
+                    own = [each.along(name) for name in clique]
+                    ways[tuple(map(_key, own))] = own
+            plain = all(_is_codes(asked) for own in ways.values() for asked in own)
+            self._known[clique] = (
+                () if plain else tuple(self._grid(clique, own) for own in ways.values())
+            )
+        return self._known[clique]
+
+    def _grid(self, clique: Clique, asked: Sequence[Asked]) -> GridMatrix:
+        sizes = self.domain.shape(clique)
+        rows = [query_rows(each, n) for each, n in zip(asked, sizes, strict=True)]
+        whole = all(np.array_equal(each, np.rint(each)) for each in rows)
+        if whole and math.prod(float(np.abs(each).max()) for each in rows) <= _SMALL:
+            return GridMatrix(tuple(each.astype(np.int64) for each in rows), 1.0)
+        return GridMatrix.over(self.domain, clique, rows)
+
+
+def _is_codes(asked: Asked) -> bool:
+    return isinstance(asked, str) and asked == CODES
+
+
+def _key(asked: Asked) -> object:
+    return asked if isinstance(asked, str) else id(asked)

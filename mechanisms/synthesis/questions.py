@@ -1,0 +1,199 @@
+"""Questions in words as a workload: what is measured for them, and their errors in advance.
+
+Errors of the mechanisms `matrix` and `matrix+pgm` depend on the questions, the schema and the
+budget alone, so they are known before anything is spent, and the least budget for given errors too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechanisms.privacy.budget import Budget
+from mechanisms.queries.query_sets import CODES, Asked, QuerySet
+from mechanisms.strategies.best import Goal, best_strategy, expected_variance
+from mechanisms.synthesis.open_columns import assumed
+from mechanisms.workload import Workload
+from pgmkit.errors import InvalidInput
+from pgmkit.linear.matrix import as_dense
+from pgmkit.tables.question_plan import linear_parts
+
+if TYPE_CHECKING:
+    from mechanisms.privacy.budget import Accounting
+    from mechanisms.privacy.neighbours import Neighbours
+    from pgmkit.linear.matrix import MatrixLike
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["PlannedQuestion", "checked_questions", "least_budget", "planned", "question_workload"]
+
+_OTHERS = 0.1
+"""The budget, beside that of the questions, for the columns that no question names."""
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class PlannedQuestion:
+    """The standard error that the answers to a question will have, whatever the data are.
+
+    Attributes:
+        question: The question.
+        stddev: The root of the mean of the answers' variances: in records for counts and cumulative
+            counts, also for those behind a median or quantile; in the column's unit for a sum. For
+            a mean in the column's unit times the group's number of records.
+        largest: The largest standard error of an answer, in the same unit.
+        kind: "count", or the kind of the question's summary, such as "cdf".
+    """
+
+    question: str
+    stddev: float
+    largest: float
+    kind: str = "count"
+
+    def __str__(self) -> str:
+        unit = {"mean": " / records of the group", "sum": ""}.get(self.kind, " records")
+        if self.kind in ("median", "quantile"):
+            unit += " in rank"
+        spread = "" if self.largest < 1.05 * self.stddev else f" (at most {self.largest:.3g})"
+        return f"{self.question}: +-{self.stddev:.3g}{unit}{spread}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values by the fields' names."""
+        return dict(vars(self))
+
+
+def checked_questions(schema: Schema, questions: Sequence[str]) -> None:
+    """Raise InvalidInput unless the questions are texts that the schema answers.
+
+    What depends on values that are still to be found in the data is refused.
+    """
+    listed = isinstance(questions, Sequence) and not isinstance(questions, str | bytes)
+    if not listed or not questions or not all(isinstance(each, str) for each in questions):
+        raise InvalidInput(
+            f"queries must be a list of questions in words, got {questions!r}; write, for example, "
+            '["cdf(income) | region", "age in 5-year steps x sex"]'
+        )
+    known = assumed(schema)
+    for text in questions:
+        try:
+            question = linear_parts(known, text).question
+        except InvalidInput as error:
+            found = ", ".join(schema.unresolved)
+            told = f"; the values of {found} are still to be found" if found else ""
+            raise InvalidInput(f"the question {text!r}: {error}{told}") from None
+        for name in (*question.allowed, *question.steps):
+            if name in schema.unresolved:
+                raise InvalidInput(
+                    f"the question {text!r} has a condition on {name!r}, or steps of it, whose "
+                    "values are still to be found; list them in the schema"
+                )
+
+
+def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
+    """Return the workload of the questions, each of weight 1, and of the other columns one by one.
+
+    The other columns are measured too, so that records have something to be drawn from, for about a
+    tenth of what the questions get.
+
+    >>> from pgmkit.tables.schema import Boolean, Integer, Schema
+    >>> people = Schema({"age": Integer(0, 9), "ill": Boolean(), "old": Boolean()})
+    >>> [each.clique for each in question_workload(people, ["ill", "cdf(age) | ill"]).sets]
+    [('ill',), ('ill', 'age'), ('old',)]
+    """
+    sets = [_query_set(schema, text) for text in questions]
+    named = {name for each in sets for name in each.clique}
+    others = [name for name, size in schema.domain.sizes.items() if name not in named and size > 1]
+    # The share of a set grows with the root of its weight.
+    weight = (_OTHERS * len(sets) / len(others)) ** 2 if others else 1.0
+    sets += [QuerySet((name,), (CODES,), weight) for name in others]
+    return Workload.of(schema.domain, sets)
+
+
+def planned(
+    schema: Schema,
+    questions: Sequence[str],
+    relation: Neighbours,
+    cost: float,
+    *,
+    pure: bool,
+    goal: Goal,
+) -> tuple[PlannedQuestion, ...]:
+    """Return the errors of the questions when `matrix` spends `cost` on them, in rho or epsilon."""
+    norm = 1 if pure else 2
+    workload = question_workload(schema, questions)
+    strategy = best_strategy(
+        workload, relation, norm, total_known=relation.rows_public, objective=goal
+    )
+    found = []
+    for text in questions:
+        parts = linear_parts(schema, text)
+        variance = expected_variance(workload, strategy, parts.query, relation, norm)
+        lengths = [len(as_dense(each)) for each in parts.query.factors.values()]
+        variance = np.reshape(variance, lengths or [1])[..., parts.shown]
+        summary = parts.question.summary
+        kind = "count" if summary is None else summary.kind
+        errors = parts.unit * np.sqrt(variance / cost ** (2 / norm))
+        typical = float(np.sqrt((errors**2).mean()))
+        found.append(PlannedQuestion(text, typical, float(errors.max(initial=0.0)), kind))
+    return tuple(found)
+
+
+def least_budget(
+    schema: Schema,
+    questions: Sequence[str],
+    within: float,
+    delta: float,
+    relation: Neighbours,
+    accounting: Accounting | None,
+    share: float = 1.0,
+) -> Budget:
+    """Return the least budget with which every answer is `within` so many records of the truth,
+    with a probability of 95% each, if `share` of the budget is for the questions.
+
+    Raises InvalidInput for sums and means, which are not in records.
+    """
+    pure = delta == 0
+    found = planned(schema, questions, relation, 1.0, pure=pure, goal="largest")
+    for each in found:
+        if each.kind in ("sum", "mean"):
+            raise InvalidInput(
+                f"{each.question!r} is not answered in records, which `within` is about; leave it "
+                "out, or give epsilon"
+            )
+    # Of sums of Laplace variables a single one has the heaviest tails.
+    reach = -math.log(1 - _LEVEL) / 2**0.5 if pure else NormalDist().inv_cdf((1 + _LEVEL) / 2)
+    wanted = reach * max(each.largest for each in found) / within
+    cost = (wanted if pure else wanted**2) / share
+    if pure:
+        return Budget(cost, accounting=accounting or "zcdp")
+    kinds: tuple[Accounting, ...] = ("gaussian", "zcdp") if accounting is None else (accounting,)
+    return min((_reaching(cost, delta, kind) for kind in kinds), key=lambda each: each.epsilon)
+
+
+def _reaching(cost: float, delta: float, accounting: Accounting) -> Budget:
+    """Return the least budget whose total is `cost`, up to rounding of the conversion."""
+    epsilon = Budget(1.0, delta, accounting=accounting).epsilon_spent(cost)
+    while Budget(epsilon, delta, accounting=accounting).total < cost:
+        epsilon *= 1 + 1e-6
+    return Budget(epsilon, delta, accounting=accounting)
+
+
+def _query_set(schema: Schema, text: str) -> QuerySet:
+    query = linear_parts(schema, text).query
+    factors = query.factors
+    return QuerySet(query.attributes, tuple(_named(factors[name]) for name in query.attributes))
+
+
+def _named(matrix: MatrixLike) -> Asked:
+    """Return the name of these queries, or the matrix itself if they have none."""
+    rows = as_dense(matrix)
+    n = rows.shape[1]
+    if rows.shape == (n, n):
+        for name, named in ((CODES, np.eye(n)), ("prefix", np.tri(n))):
+            if np.array_equal(rows, named):
+                return name
+    return rows

@@ -1,0 +1,181 @@
+"""A question with its schema: the queries that its reply is computed from, and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.queries import FactoredQuery, identity
+from pgmkit.tables.question_grammar import Question, parse
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.columns import Column
+    from pgmkit.tables.schema import Schema
+
+    Array = NDArray[np.float64]
+
+__all__ = ["Answering", "LinearParts", "QuestionPlan", "linear_parts"]
+
+
+class Answering(Protocol):
+    """A model, or one of its replicates."""
+
+    def answer(self, query: FactoredQuery) -> Array: ...
+
+
+class QuestionPlan:
+    """A question with its schema: the factors of its queries and the labels of its lines."""
+
+    def __init__(self, schema: Schema, question: Question) -> None:
+        self.question = question
+        self.columns = schema.columns
+        self.groups: dict[str, Sequence[str]] = {}
+        self.factors: dict[str, Array] = {}
+        for name in question.groups:
+            self.groups[name], self.factors[name] = self._cells(name)
+        for name, mask in question.allowed.items():
+            if name not in self.factors:
+                self.factors[name] = mask[None, :].astype(np.float64)
+        if question.summary is not None:
+            self.column: Column = schema.columns[question.summary.column]
+            self.codes = self._codes(question.summary.column)
+
+    def _allowed(self, name: str) -> NDArray[np.bool_]:
+        every: NDArray[np.bool_] = np.ones(self.columns[name].size, dtype=bool)
+        return self.question.allowed.get(name, every)
+
+    def _cells(self, name: str) -> tuple[Sequence[str], Array]:
+        """Return the labels of a group's cells and, for each, its codes among those allowed."""
+        kept, column = self._allowed(name), self.columns[name]
+        if name not in self.question.steps:
+            labels = [text for text, keep in zip(column.labels, kept, strict=True) if keep]
+            return labels, identity(len(kept))[kept]
+        steps = column.steps(self.question.steps[name])
+        codes = np.arange(column.size)
+        rows = np.array([(start <= codes) & (codes < stop) & kept for _, start, stop in steps])
+        some: NDArray[np.bool_] = rows.any(axis=1)
+        labels = [label for (label, _, _), each in zip(steps, some, strict=True) if each]
+        return labels, rows[some].astype(np.float64)
+
+    def _codes(self, name: str) -> NDArray[np.intp]:
+        """Return the summarised column's codes that count, in the order of their values."""
+        column = self.columns[name]
+        codes = np.flatnonzero(self._allowed(name) & _present(column))
+        if column.midpoints is None:
+            return codes
+        codes = codes[~np.isnan(column.midpoints[codes])]
+        return codes[np.argsort(column.midpoints[codes], kind="stable")]
+
+    @property
+    def leaves_out(self) -> bool:
+        """True if records can meet the conditions without having a value to summarise."""
+        assert self.question.summary is not None
+        return int(self._allowed(self.question.summary.column).sum()) > len(self.codes)
+
+    def counted(self) -> FactoredQuery:
+        """Return the query for the number of records in each group."""
+        return FactoredQuery(self.factors)
+
+    def met(self) -> FactoredQuery:
+        """Return the query for the number of all records that meet the conditions."""
+        masks = self.question.allowed.items()
+        return FactoredQuery({name: mask[None, :].astype(np.float64) for name, mask in masks})
+
+    def absent(self) -> FactoredQuery:
+        """Return the query for the number of records in each group whose value is left out."""
+        assert self.question.summary is not None
+        name = self.question.summary.column
+        mask = self._allowed(name).astype(np.float64)
+        mask[self.codes] = 0.0
+        return self.weighted(mask[None, :])
+
+    def weighted(self, rows: Array) -> FactoredQuery:
+        """Return the query that sums the summarised column's codes in each group, with weights
+        (sums, codes).
+        """
+        assert self.question.summary is not None
+        own = self.question.summary.column
+        order = [*self.groups, *(n for n in self.factors if n not in self.groups and n != own)]
+        return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
+
+    def rows(self, matrix: Array) -> Array:
+        """Return weights of the codes that count as weights of all codes, with zeros for the
+        others.
+        """
+        spread = np.zeros((len(matrix), self.column.size))
+        spread[:, self.codes] = matrix
+        return spread
+
+    def tables(self, model: Answering) -> Array:
+        """Return the counts, shape (groups, codes that count)."""
+        query = self.weighted(self.rows(np.eye(len(self.codes))))
+        return np.maximum(model.answer(query).reshape(-1, len(self.codes)), 0.0)
+
+
+def _present(column: Column) -> NDArray[np.bool_]:
+    """Return a Boolean for each code: True if it stands for a value, False for missing ones."""
+    present = np.ones(column.size, dtype=bool)
+    present[column.size - (column.missing is not None) :] = False
+    return present
+
+
+@dataclass(frozen=True)
+class LinearParts:
+    """A question and the linear query that its reply is computed from.
+
+    Attributes:
+        question: The question.
+        query: Its axes are the groups, the columns with conditions and the summarised column.
+        unit: What the answers are multiplied by to be in the column's unit; 1 but for sums and
+            means, whose largest weight is 1.
+        shown: The answers along the last axis that the reply is about.
+    """
+
+    question: Question
+    query: FactoredQuery
+    unit: float = 1.0
+    shown: slice = field(default_factory=lambda: slice(None))
+
+
+def linear_parts(schema: Schema, text: str) -> LinearParts:
+    """Return what a reply is computed from: of a table its cells; of a cdf, median or quantile the
+    cumulative counts; of a sum the weighted sum; of a mean the number of records, and the weighted
+    sum about the middle of the column's values. Where records without a value are left out, their
+    number is asked too.
+
+    Raises InvalidInput as `parse` does, and for conditions that leave no value to summarise.
+
+    >>> from pgmkit.tables.schema import Categorical, Integer, Schema
+    >>> schema = Schema({"age": Integer(0, 2), "sex": Categorical(("F", "M"))})
+    >>> linear_parts(schema, "mean(age) | sex").query.factors["age"]
+    array([[ 1.,  1.,  1.],
+           [-1.,  0.,  1.]])
+    """
+    question = parse(schema, text)
+    plan = QuestionPlan(schema, question)
+    if question.summary is None:
+        return LinearParts(question, plan.counted())
+    count = len(plan.codes)
+    if not count:
+        raise InvalidInput(f"{text!r}: the conditions leave no value to summarise")
+    kind, unit, shown = question.summary.kind, 1.0, slice(0, count)
+    if kind in ("sum", "mean"):
+        assert plan.column.midpoints is not None
+        values = plan.column.midpoints[plan.codes]
+        if kind == "mean":
+            values = values - (values.min() + values.max()) / 2
+        unit = float(np.abs(values).max()) or 1.0
+        rows, shown = plan.rows(values[None, :] / unit), slice(0, 1)
+        if kind == "mean":
+            rows, shown = np.vstack([plan.rows(np.ones((1, count))), rows]), slice(1, 2)
+    else:
+        rows = plan.rows(np.tri(count))
+    if plan.leaves_out:
+        rows = np.vstack([rows, plan.absent().factors[question.summary.column]])
+    return LinearParts(question, plan.weighted(rows), unit, shown)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery, identity
+from pgmkit.tables.bins import Binned
 from pgmkit.tables.question_grammar import Question, parse
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class QuestionPlan:
         steps = column.steps(self.question.steps[name])
         codes = np.arange(column.size)
         rows = np.array([(start <= codes) & (codes < stop) & kept for _, start, stop in steps])
-        some: NDArray[np.bool_] = rows.any(axis=1)
+        some = [bool(row.any()) for row in rows]
         labels = [label for (label, _, _), each in zip(steps, some, strict=True) if each]
         return labels, rows[some].astype(np.float64)
 
@@ -111,6 +112,17 @@ class QuestionPlan:
         spread = np.zeros((len(matrix), self.column.size))
         spread[:, self.codes] = matrix
         return spread
+
+    def ends(self) -> tuple[Array, Array]:
+        """Return the lowest and the highest value of each code that counts."""
+        column = self.column
+        assert column.midpoints is not None
+        low, high = column.midpoints.copy(), column.midpoints.copy()
+        if isinstance(column, Binned):
+            bins = len(column.positions) - 1
+            low[:bins] = column.positions[:-1]
+            high[:bins] = column.positions[1:] - int(column.whole)
+        return low[self.codes], high[self.codes]
 
     def tables(self, model: Answering) -> Array:
         """Return the counts, shape (groups, codes that count)."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pgmkit.queries import FactoredQuery
+from pgmkit.tables.average_bars import AverageBars, average_bars
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.question_grammar import parse
 from pgmkit.tables.question_plan import Answering, QuestionPlan
@@ -164,10 +165,15 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     columns["count"] = counts
     if bars is None:
         return Reply(columns)
-    found = bars.statistic(both, level=level)
-    columns |= {"stderr": found.stddev[0], "low": found.low[0], "high": found.high[0]}
-    weak = ~(found.stddev[0] <= UNRELIABLE * spread) & ~(found.stddev[0] == 0.0)
-    weak |= ~(found.stddev[1] <= UNRELIABLE * counts)
+    found = average_bars(plan, bars, values, counts, level)
+    if found is None:
+        drawn = bars.statistic(both, level=level)
+        found = AverageBars(
+            drawn.stddev[0], drawn.low[0], drawn.high[0], drawn.stddev[1], "bootstrap"
+        )
+    columns |= {"stderr": found.stddev, "low": found.low, "high": found.high}
+    weak = ~(found.stddev <= UNRELIABLE * spread) & ~(found.stddev == 0.0)
+    weak |= ~(found.records <= UNRELIABLE * counts)
     return Reply(*_judged(columns, weak, found.method))
 
 

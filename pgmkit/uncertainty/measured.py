@@ -74,12 +74,12 @@ class MeasuredBars:
 
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
         """Raise ``NotMeasured``: ratios and similar statistics need re-estimated models."""
-        _refuse("means, medians, quantiles and other ratios")
+        _refuse("ratios and other statistics of a whole model")
 
 
 def _refuse(what: str) -> NoReturn:
     raise NotMeasured(
-        f"{what} have no error bars here: this model is not re-estimated, and only counts and sums "
-        "within one measured table have them from the tables; a graphical model, as of "
-        "mechanism='aim' or 'mst', has them for all questions"
+        f"{what} have no error bars here: this model is not re-estimated, and only counts, sums, "
+        "means and quantiles within one measured table have them from the tables; a graphical "
+        "model, as of mechanism='aim' or 'mst', has them for all questions"
     )

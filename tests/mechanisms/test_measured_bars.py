@@ -83,7 +83,7 @@ def test_what_no_table_holds_has_none_and_the_message_says_so() -> None:
     assert bars.marginal(("d", "a")).estimate.shape == (5, 3)
     with pytest.raises(NotMeasured, match="a question of a, b, c have no error bars.*'aim'"):
         bars.marginal(("a", "b", "c"))
-    with pytest.raises(NotMeasured, match="means, medians"):
+    with pytest.raises(NotMeasured, match="ratios and other statistics"):
         bars.statistic(lambda model: 1.0)
     with pytest.raises(InvalidInput, match="level must be"):
         bars.marginal(("a",), level=95)

@@ -1,0 +1,110 @@
+"""Intervals of means, medians and quantiles from those of sums: no model is estimated anew.
+
+A group's level-quantile is x where the cumulative count F(x) first reaches level times its records
+N. So g(x) = F(x) - level N is below 0 before the quantile and at least 0 from there on, and values
+are kept where an interval of g leaves that open: from the first x where g may be 0 or more, to the
+one after the last x where it may be below 0 (Woodruff 1952, with the interval of each g by itself).
+If the intervals of g cover with a given probability, so does that of the quantile: it is missed at
+an end only where the interval of one g, that at the quantile or just before it, is missed.
+
+A mean m is where D = S - m N is 0, S the weighted sum: its interval is that of D at the answer,
+divided by the number of records (the delta method).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pgmkit.queries import FactoredQuery
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.question_plan import QuestionPlan
+    from pgmkit.uncertainty import Interval
+
+    Array = NDArray[np.float64]
+
+__all__ = ["AverageBars", "average_bars"]
+
+
+class Answering(Protocol):
+    """Error bars of factored queries."""
+
+    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval: ...
+
+
+@dataclass(frozen=True)
+class AverageBars:
+    """For each group the standard error and the interval of the average, and the standard error of
+    its number of records.
+    """
+
+    stddev: Array
+    low: Array
+    high: Array
+    records: Array
+    method: str = "closed form"
+
+
+def average_bars(
+    plan: QuestionPlan, bars: Answering, values: Array, counts: Array, level: float
+) -> AverageBars | None:
+    """Return the intervals of the averages `values` of groups with so many records; None where the
+    sums that they come from have no intervals in closed form.
+    """
+    from scipy.special import ndtri
+
+    every = np.ones((1, len(plan.codes)))
+    records = bars.answer(plan.weighted(plan.rows(every)), level=level)
+    if records.method != "closed form":
+        return None
+    assert plan.question.summary is not None
+    if plan.question.summary.kind == "mean":
+        stddev, low, high = _of_means(plan, bars, values, counts, level)
+    else:
+        low, high = _of_quantiles(plan, bars, level)
+        stddev = (high - low) / (2 * float(ndtri((1 + level) / 2)))
+    stddev, low, high = (np.where(counts > 0, each, np.nan) for each in (stddev, low, high))
+    return AverageBars(stddev, low, high, records.stddev.reshape(-1))
+
+
+def _of_means(
+    plan: QuestionPlan, bars: Answering, means: Array, counts: Array, level: float
+) -> tuple[Array, Array, Array]:
+    middles = plan.column.midpoints
+    assert middles is not None and plan.question.summary is not None
+    found = []
+    shape = [len(labels) for labels in plan.groups.values()]
+    for line, (mean, count) in enumerate(zip(means, counts, strict=True)):
+        if not count > 0:
+            found.append((np.nan, np.nan, np.nan))
+            continue
+        query = plan.weighted(plan.rows((middles[plan.codes] - mean)[None, :]))
+        places = dict(zip(plan.groups, np.unravel_index(line, shape), strict=True))
+        factors = {
+            name: np.asarray(factor)[[places[name]]] if name in places else factor
+            for name, factor in query.factors.items()
+        }
+        away = bars.answer(FactoredQuery(factors), level=level)
+        ends = (float(each.reshape(-1)[0]) / count for each in (away.stddev, away.low, away.high))
+        stddev, low, high = ends
+        found.append((stddev, mean + low, mean + high))
+    stddevs, lows, highs = np.array(found, dtype=np.float64).T
+    return stddevs, lows, highs
+
+
+def _of_quantiles(plan: QuestionPlan, bars: Answering, level: float) -> tuple[Array, Array]:
+    assert plan.question.summary is not None
+    steps = len(plan.codes)
+    rows = np.tri(steps) - plan.question.summary.level
+    away = bars.answer(plan.weighted(plan.rows(rows)), level=level)
+    reached = away.high.reshape(-1, steps) >= 0
+    before = away.low.reshape(-1, steps) < 0
+    first = np.where(reached.any(axis=1), reached.argmax(axis=1), steps - 1)
+    last = np.where(before.any(axis=1), steps - before[:, ::-1].argmax(axis=1), 0)
+    low, high = plan.ends()
+    return low[first], high[np.minimum(last, steps - 1)]

@@ -39,6 +39,7 @@ TESTS = (
     "discovery",
     "curator",
     "cells",
+    "clique_queries",
     "ledger_file",
     "permute_and_flip",
     "budget",
@@ -195,6 +196,20 @@ MUTANTS = (
         "    if size > LARGEST:",
         "    if False:",
         "scores",
+    ),
+    Mutant(
+        "answers of queries compared without their norm",
+        SCORES,
+        "sum(np.abs(each.answers(away)).tolist()) // each.l1(differ=False)",
+        "sum(np.abs(each.answers(away)).tolist())",
+        "clique_queries",
+    ),
+    Mutant(
+        "distances by several queries added up",
+        SCORES,
+        "return sum(norms) // len(norms)",
+        "return sum(norms)",
+        "clique_queries",
     ),
     Mutant(
         "a share's error counted twice",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,11 @@ class PlannedQuestion:
     stddev: float
     largest: float
     kind: str = "count"
+
+    def at(self, cost: float, pure: bool) -> PlannedQuestion:
+        """Return the errors at this cost of those at a cost of 1."""
+        smaller = cost if pure else cost**0.5
+        return replace(self, stddev=self.stddev / smaller, largest=self.largest / smaller)
 
     def __str__(self) -> str:
         unit = {"mean": " / records of the group", "sum": ""}.get(self.kind, " records")
@@ -114,15 +119,9 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
 
 
 def planned(
-    schema: Schema,
-    questions: Sequence[str],
-    relation: Neighbours,
-    cost: float,
-    *,
-    pure: bool,
-    goal: Goal,
+    schema: Schema, questions: Sequence[str], relation: Neighbours, *, pure: bool, goal: Goal
 ) -> tuple[PlannedQuestion, ...]:
-    """Return the errors of the questions when `matrix` spends `cost` on them, in rho or epsilon."""
+    """Return the errors of the questions when `matrix` spends 1 on them, in rho or epsilon."""
     norm = 1 if pure else 2
     workload = question_workload(schema, questions)
     strategy = best_strategy(
@@ -136,28 +135,27 @@ def planned(
         variance = np.reshape(variance, lengths or [1])[..., parts.shown]
         summary = parts.question.summary
         kind = "count" if summary is None else summary.kind
-        errors = parts.unit * np.sqrt(variance / cost ** (2 / norm))
+        errors = parts.unit * np.sqrt(variance)
         typical = float(np.sqrt((errors**2).mean()))
         found.append(PlannedQuestion(text, typical, float(errors.max(initial=0.0)), kind))
     return tuple(found)
 
 
 def least_budget(
-    schema: Schema,
-    questions: Sequence[str],
+    found: Sequence[PlannedQuestion],
     within: float,
     delta: float,
-    relation: Neighbours,
     accounting: Accounting | None,
     share: float = 1.0,
 ) -> Budget:
     """Return the least budget with which every answer is `within` so many records of the truth,
     with a probability of 95% each, if `share` of the budget is for the questions.
 
+    `found`: the errors of the questions at a cost of 1.
+
     Raises InvalidInput for sums and means, which are not in records.
     """
     pure = delta == 0
-    found = planned(schema, questions, relation, 1.0, pure=pure, goal="largest")
     for each in found:
         if each.kind in ("sum", "mean"):
             raise InvalidInput(

@@ -174,13 +174,16 @@ class Request:
     @cached_property
     def planned(self) -> tuple[PlannedQuestion, ...]:
         """The errors that the questions will have; empty if they are not known before the run."""
+        cost, pure = self._left * self.budget.total, self.budget.pure
+        return tuple(each.at(cost, pure) for each in self._planned_at_1)
+
+    @cached_property
+    def _planned_at_1(self) -> tuple[PlannedQuestion, ...]:
         if not self.queries or not self._plans or self.schema.unresolved:
             return ()
         goal = dict(self.options).get("objective", self._goal)
-        cost = self._left * self.budget.total
-        return planned(
-            self.schema, self.queries, self.relation, cost, pure=self.budget.pure, goal=goal
-        )
+        pure = self.delta == 0
+        return planned(self.schema, self.queries, self.relation, pure=pure, goal=goal)
 
     @cached_property
     def budget(self) -> Budget:
@@ -189,17 +192,9 @@ class Request:
         Raises InvalidInput for a pure budget if columns are to be found.
         """
         if self.within is not None:
-            assert self.queries is not None  # by `_check_queries`
             of_ledger = None if self.ledger is None else self.ledger.budget.accounting
-            return least_budget(
-                self.schema,
-                self.queries,
-                self.within,
-                self.delta,
-                self.relation,
-                self.accounting or of_ledger,
-                self._left,
-            )
+            accounting = self.accounting or of_ledger
+            return least_budget(self._planned_at_1, self.within, self.delta, accounting, self._left)
         assert self.epsilon is not None
         budget = Budget(self.epsilon, self.delta)
         if self.schema.unresolved and budget.pure:

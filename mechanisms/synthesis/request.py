@@ -143,16 +143,18 @@ class Request:
         """The workload over the schema with `assumed` values in place of those still to be
         found.
         """
-        return self.workload_over(assumed(self.schema))
+        schema = assumed(self.schema)
+        if self.queries:
+            return question_workload(schema, self.queries)
+        return table_workload(schema.domain, self.workload, self.target)
 
     def workload_over(self, schema: Schema) -> Workload:
         """Return the workload over the schema in which open columns are found."""
         if self.queries:
             return question_workload(schema, self.queries)
-        if self.workload is None or isinstance(self.workload, int) or not self.schema.unresolved:
+        if self.workload is None or isinstance(self.workload, int):
             return table_workload(schema.domain, self.workload, self.target)
-        wanted = table_workload(assumed(self.schema).domain, self.workload, self.target)
-        return Workload(schema.domain, wanted.cliques, wanted.weights)
+        return Workload.of(schema.domain, self.likely.sets)
 
     @property
     def _plans(self) -> bool:

@@ -119,14 +119,15 @@ def test_a_run_that_measures_alone_is_accounted_for_exactly() -> None:
 
 
 def test_the_workload_is_read_once_and_laid_over_what_is_found() -> None:
-    found = Domain({"job": 3, **CLOSED.domain.sizes})
+    jobs = Schema({"job": Categorical(("a", "b", "c")), **CLOSED.columns})
+    found = jobs.domain
     cliques = [("job", "sex"), ("ill",)]
-    once = request(schema=OPEN, workload=iter(cliques), target="sex").workload_over(found)
+    once = request(schema=OPEN, workload=iter(cliques), target="sex").workload_over(jobs)
     assert once.domain == found and set(cliques) < set(once.cliques)
     assert dict(zip(once.cliques, once.weights, strict=True))["ill",] == 1.0 < max(once.weights)
-    assert request(schema=OPEN, workload=1).workload_over(found) == k_way(found, 1)
-    assert request(schema=OPEN).workload_over(found) == k_way(found, 2)
-    nothing = Domain({"job": 1, **CLOSED.domain.sizes})
+    assert request(schema=OPEN, workload=1).workload_over(jobs) == k_way(found, 1)
+    assert request(schema=OPEN).workload_over(jobs) == k_way(found, 2)
+    nothing = Schema({"job": Categorical(("a",)), **CLOSED.columns})
     told = request(schema=OPEN).workload_over(nothing).cliques
     assert set(told) == set(k_way(CLOSED.domain, 2).cliques), "of one value nothing is to be learnt"
 

@@ -87,7 +87,7 @@ def test_what_is_asked_for_is_what_is_held(
             f"mechanisms.{module}.check_room", lambda _device, needed, _what: asked.append(needed)
         )
     with pretend_card() as card:
-        trained(kind, seed)
+        trained(kind, seed, epsilon=100.0)  # no code is lost in noise, so none saves room
     assert card.peak_bytes <= max(asked) <= 4 * card.peak_bytes
 
 

@@ -94,7 +94,8 @@ class Gem(SelectionSettings):
         rounds: The number of rounds T, 1 or more; None for at most so many as a rule from the
             number of rows and the budget says (`RoundsRule`), fewer where they find only noise.
         queries: The number of queries k of a round, 1 or more; 1 if whole marginals are selected.
-            None for 2, or 1 marginal: the paper's 1 takes twice the time for the same number.
+            None for 1, as in the paper; but as many in fewer rounds, unless their number is given,
+            if the frequent codes are more than 512: then one more for each 512.
         select_share: The share of each round's budget for selection, above 0 and below 1; None for
             0.8, which is the paper's alpha of 0.67, or 0.5 for whole marginals.
         one_way_share: The share of the budget for the one-way marginals before the rounds, at least
@@ -116,8 +117,8 @@ class Gem(SelectionSettings):
         worst: The most queries that a step trains on, those with the largest errors, 1 or more.
         tolerance: The error that is not trained on, in standard deviations of the answer's own
             noise, above 0.
-        smoothing: The weight of the previous moving average of the weights in each round, at least
-            0 and below 1.
+        smoothing: The weight of the previous moving average of the weights after each query of the
+            planned budget, at least 0 and below 1; a round that pays for two counts as two.
         gradient: "exact", or "reinforce" to estimate gradients from drawn records (appendix B.3).
         records: The number of records drawn from each row for such an estimate, 1 or more.
         device: Where the generator is trained: "cpu", "cuda", or "auto": a GPU if there is one. The
@@ -166,7 +167,8 @@ class GemPub(Gem):
     pretrain_rate: float = setting(2e-3, positive())
 
 
-_QUERIES = {"queries": 2, "marginals": 1}
+_WIDE = 512
+"""Columns: the last layer of the default network is then two thirds of a training step's work."""
 _SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 0.5}
 """The shares of a round's budget for its selection: for queries the paper's alpha is 0.67."""
 _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
@@ -178,9 +180,9 @@ _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
 """The losses that an update minimises: appendix D.4 uses squared errors for whole marginals."""
 _PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
-    ("gem", "queries"): RoundsRule(0.7),
+    ("gem", "queries"): RoundsRule(1.4),
     ("gem", "marginals"): RoundsRule(0.35),
-    ("gem-pub", "queries"): RoundsRule(0.0025, power=2),
+    ("gem-pub", "queries"): RoundsRule(0.005, power=2),
     ("gem-pub", "marginals"): RoundsRule(0.001, power=2),
 }
 
@@ -249,13 +251,12 @@ def _run(
     prepare: Callable[[Generator, Columns], None],
     progress: Callable[[Round[GemState, Any]], None] | None,
 ) -> Release:
-    count = settings.queries or _QUERIES[settings.select]
-    settings = replace(settings, queries=count)
     check_queries(curator, workload, settings)
     device = device_of(settings.device)
     columns = Columns(curator.domain)
     rule = _RULES[name, settings.select]
     expected = rule.of(curator, workload, settings, least_total(curator), one_way_share)
+    count = settings.queries or 1
     _check_room(device, columns, workload, settings, expected * count)
     with card_memory(device):
         first, total = measure_one_way(curator, one_way_share)
@@ -269,6 +270,9 @@ def _run(
         frequent = Frequent.of(workload, seen, total, rounds * count)
         columns = Columns(frequent.domain)
         options: dict[str, Any] = {}
+        if single and settings.rounds is None and settings.queries is None:
+            count = min(rounds, 1 + columns.width // _WIDE)
+            rounds = rounds // count
         if single:
             options = {"codes": frequent.codes, "anneal": settings.rounds is None}
         steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
@@ -277,7 +281,11 @@ def _run(
         # with any number of threads.
         with threads_for(generator.multiplications, 1e9):
             prepare(generator, columns)
-            update = trainer(generator, columns, _training(settings), lambda: steps.late, total)
+
+            def smoothing() -> float | None:
+                return float(settings.smoothing**steps.planned) if steps.late else None
+
+            update = trainer(generator, columns, _training(settings), smoothing, total)
             state = GemState(
                 columns, generator().detach(), total, generator.weights_now(), frequent=frequent
             )
@@ -335,7 +343,6 @@ def _training(settings: Gem) -> Training:
         learning_rate=settings.learning_rate,
         steps=settings.steps,
         tolerance=settings.tolerance,
-        smoothing=settings.smoothing,
         loss=_LOSSES[settings.select](settings),
         records=settings.records if settings.gradient == "reinforce" else None,
         seed=settings.seed,

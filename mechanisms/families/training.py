@@ -26,7 +26,6 @@ class Training:
         learning_rate: Adam's first rate; it falls along a cosine.
         steps: The most steps of one update.
         tolerance: An error within so many standard deviations of its own noise counts as none.
-        smoothing: The weight of the previous moving average of the weights in each round.
         loss: The function that is minimised, of (errors, standard deviations of their noise, the
             threshold of each), all as fractions of the total; it returns None if there is nothing
             to train.
@@ -37,7 +36,6 @@ class Training:
     learning_rate: float
     steps: int
     tolerance: float
-    smoothing: float
     loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
     records: int | None = None
     seed: int = 0
@@ -60,13 +58,14 @@ def trainer(
     generator: Generator,
     columns: Columns,
     training: Training,
-    late: Callable[[], bool],
+    smoothing: Callable[[], float | None],
     total: float,
 ) -> Callable[[GemState, Sequence[Measurement]], GemState]:
     """Return GEM-UPDATE (Algorithm 3), which trains on all noisy answers so far with a new Adam
     each time.
 
-    `late` tells whether the rounds are in their last half, over which weights are averaged.
+    `smoothing` returns the weight of the previous moving average of the weights in this round, or
+    None before the last half of the rounds, over which they are averaged.
     """
     device = generator.noise.device
     random = torch.Generator(device).manual_seed(training.seed)
@@ -96,17 +95,15 @@ def trainer(
         # The cosine ends at a rate too small to change anything.
         last_rate = min(1e-8, training.learning_rate)
         descend(optimizer, losses(), training.steps, last_rate=last_rate)
-        return _next(state, generator, error, late(), training.smoothing)
+        return _next(state, generator, error, smoothing())
 
     return update
 
 
-def _next(
-    state: GemState, generator: Generator, error: float, late: bool, smoothing: float
-) -> GemState:
+def _next(state: GemState, generator: Generator, error: float, smoothing: float | None) -> GemState:
     weights = generator.weights_now()
     average = state.average
-    if late:
+    if smoothing is not None:
         average = average or weights
         average = tuple(
             smoothing * before + (1 - smoothing) * now

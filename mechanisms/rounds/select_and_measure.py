@@ -202,12 +202,19 @@ class SelectionRounds(ABC):
         self._whole = curator.remaining
         self._per_round = self._whole / rounds
         self._select_share = select_share
+        self._planned = rounds * queries
+        self._spent = 0.0
         self._done = 0
 
     @property
     def late(self) -> bool:
         """True once half of the budget of the rounds is spent."""
         return self._curator.remaining <= self._whole * (0.5 + _ROUNDING)
+
+    @property
+    def planned(self) -> float:
+        """The number of queries that the last round has paid for, at the budget planned for one."""
+        return self._spent / self._whole * self._planned
 
     @staticmethod
     @abstractmethod
@@ -231,6 +238,7 @@ class SelectionRounds(ABC):
         if self._curator.remaining <= self._whole * _ROUNDING:
             return None
         self._done += 1
+        self._spent = self._curator.remaining
         return self._select(model, f"round {self._done}: select")
 
     def measure(self, picked: Sequence[Any]) -> list[Measurement]:
@@ -238,7 +246,9 @@ class SelectionRounds(ABC):
         # What is left for less than another round goes to this one.
         last = self._curator.remaining < self._per_round * (2 - self._select_share)
         cost = self._curator.remaining if last else self._measure_cost
-        return self._measure(picked, cost, f"round {self._done}: measure")
+        found = self._measure(picked, cost, f"round {self._done}: measure")
+        self._spent -= self._curator.remaining
+        return found
 
     @property
     def _select_cost(self) -> float:

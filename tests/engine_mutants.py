@@ -509,6 +509,13 @@ MUTANTS = (
         CALIBRATED,
     ),
     Mutant(
+        "second computations beside the memory limit",
+        C + "graph_tables.py",
+        "room=self.memory_limit - kept,",
+        "room=4.0 * self.memory_limit,",
+        "engine/test_pass_memory::test_second_computations_stay_within_the_limit",
+    ),
+    Mutant(
         "relevant attributes without the evidence's ancestors",
         P + "conditioning/graph_tables.py",
         "            new = around & ~found\n",
@@ -706,6 +713,13 @@ MUTANTS = (
         "    return table.sum(axis=summed).transpose([kept.index(name) for name in clique])\n",
         "    return table.sum(axis=summed).reshape([table.shape[held.index(name)] for name in clique])\n",
         f"{REGIONS}::test_answers_inside_are_the_tables_and_those_outside_say_so",
+    ),
+    Mutant(
+        "answers beyond regions without the sums that regions tell",
+        P + "regions/model.py",
+        "self._raked(clique, table) if table.size <= RECORDS else table",
+        "table",
+        "engine/test_region_models::test_answers_beyond_the_regions_have_the_regions_sums",
     ),
     Mutant(
         "local tables that need not sum to the total",

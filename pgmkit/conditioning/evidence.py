@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,8 +57,8 @@ def sliced(
     domain: Domain,
     tables: Iterable[tuple[Clique, NDArray[np.float64]]],
     evidence: Evidence,
-) -> list[tuple[Clique, NDArray[np.float64]]]:
-    """Return the logarithms of the tables, with observed attributes fixed at their codes, followed
+) -> Iterator[tuple[Clique, NDArray[np.float64]]]:
+    """Yield the logarithms of the tables, with observed attributes fixed at their codes, followed
     by those of the evidence's likelihoods.
 
     Every attribute that was not observed is in at least one table. A table of which all attributes
@@ -68,13 +68,12 @@ def sliced(
     given = [*tables, *(((name,), weights) for name, weights in evidence.likelihood.items())]
     held = {name for clique, _ in given for name in clique}
     given += [((name,), np.ones(domain.sizes[name])) for name in domain if name not in held]
-    found = []
-    with np.errstate(divide="ignore"):
-        for clique, table in given:
-            left = tuple(name for name in clique if name not in codes)
-            kept = tuple(codes.get(name, slice(None)) for name in clique)
-            found.append((left, np.log(table[kept])))
-    return found
+    for clique, table in given:
+        left = tuple(name for name in clique if name not in codes)
+        kept = tuple(codes.get(name, slice(None)) for name in clique)
+        with np.errstate(divide="ignore"):
+            logarithms = np.log(table[kept])
+        yield left, logarithms
 
 
 def observed_codes(

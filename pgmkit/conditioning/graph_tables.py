@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from pgmkit.conditioning.elimination import (
 from pgmkit.conditioning.joint import MOST_CELLS, Joint
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
+from pgmkit.conditioning.pass_memory import kept_bytes
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
@@ -88,18 +89,24 @@ class GraphTables:
     @property
     def plain_sums(self) -> PlainSums:
         """The tables as the second computation takes them, which shares nothing with inference but
-        an elimination order: any order gives the same sums.
+        an elimination order: any order gives the same sums. It has the memory that the limit leaves
+        beside the answer.
         """
-        names = self.domain.attributes
         latest = next(reversed(self.trees.values()), None)
-        order = () if latest is None else tuple([names[v] for v in latest.order])
-        return replace(self._logarithms, order=order)
-
-    @cached_property
-    def _logarithms(self) -> PlainSums:
-        with np.errstate(divide="ignore"):
-            tables = [(clique, np.log(table)) for clique, table in self.tables]
-        return PlainSums(tables, self.domain.sizes, self.children)
+        order, kept = (), 0.0
+        if latest is not None:
+            order = tuple([self.domain.attributes[v] for v in latest.order])
+            kept = kept_bytes(latest, self.memory_limit)
+        if (calibrated := self.__dict__.get("_calibrated")) is not None:
+            kept = max(kept, 2.0 * CELL_BYTES * calibrated.work)
+        return PlainSums(
+            self.tables,
+            self.domain.sizes,
+            self.children,
+            order,
+            plain=True,
+            room=self.memory_limit - kept,
+        )
 
     @cached_property
     def bits(self) -> dict[str, int]:

@@ -14,7 +14,14 @@ from pgmkit.conditioning.modes import pointer_type
 from pgmkit.runtime.memory import check_room, counted, room
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
-__all__ = ["check_marginals", "check_record", "check_sum", "records_within", "surely_fits"]
+__all__ = [
+    "check_marginals",
+    "check_record",
+    "check_sum",
+    "kept_bytes",
+    "records_within",
+    "surely_fits",
+]
 
 _SMALL_PASS = 8 * TABLE_CELLS * CELL_BYTES
 """The bytes of the quick bound below which the system's counters are not read. Reading them takes a
@@ -73,6 +80,17 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
     if count * each > _SMALL_PASS:
         limit = min(limit, room())
     return int(limit // each)
+
+
+def kept_bytes(tree: EliminationTree, limit: int) -> float:
+    """Return a bound of the bytes that marginals leave behind for further ones, beside which a
+    second computation runs: inputs, values and adjoints. Above the ``limit`` a quick bound is made
+    exact.
+    """
+    if (bound := 2 * CELL_BYTES * tree.cells) <= limit:
+        return bound
+    adjoints = sum([tree.cells_of(scope) for scope in tree.scopes])
+    return CELL_BYTES * (sum(_own_cells(tree)) + adjoints)
 
 
 def _own_cells(tree: EliminationTree) -> list[int]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -220,15 +220,19 @@ class Posterior:
     def entropy(self) -> float:
         """Return the entropy, in nats, of the attributes that were not observed."""
         started = self._started
-        marginals = self.marginals([clique for clique, _ in self._logarithms])
+        entropy = self.log_partition - self._expected_logarithms()
+        self._look("entropy", (), started, lambda op, s: op.entropy(entropy, s))
+        return entropy
+
+    def _expected_logarithms(self) -> float:
+        """Return the expectation of the logarithm of the tables' product."""
+        marginals = self.marginals([clique for clique, _ in self._logarithms()])
         expected = 0.0
-        for clique, table in self._logarithms:
+        for clique, table in self._logarithms():
             weights = marginals[clique]
             present = weights > 0
             expected += float(weights[present] @ table[present])
-        entropy = self.log_partition - expected
-        self._look("entropy", (), started, lambda op, s: op.entropy(entropy, s))
-        return entropy
+        return expected
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` independent records; observed attributes have their values.
@@ -262,7 +266,7 @@ class Posterior:
         if not free:
             raise InvalidInput("all attributes are observed: no distribution is left to model")
         potentials = tuple(
-            Factor(domain.project(clique), table) for clique, table in self._logarithms
+            Factor(domain.project(clique), table) for clique, table in self._logarithms()
         )
         return GraphicalModel(
             self.graph.domain.project(free),
@@ -275,9 +279,8 @@ class Posterior:
     def _routes(self) -> EvidenceMarginals:
         return EvidenceMarginals(self.graph, self.evidence)
 
-    @cached_property
-    def _logarithms(self) -> list[tuple[Clique, Array]]:
-        """The logarithms of the tables and likelihoods, with observed attributes fixed (see
+    def _logarithms(self) -> Iterator[tuple[Clique, Array]]:
+        """Yield the logarithms of the tables and likelihoods, with observed attributes fixed (see
         ``sliced``).
         """
         return sliced(self.graph.domain, self.graph.tables, self.evidence)
@@ -289,7 +292,7 @@ class Posterior:
         except Underflow:
             pass
         if not set(self.graph.domain) - set(self.evidence.codes):
-            return float(sum(table for _, table in self._logarithms))
+            return float(sum(table for _, table in self._logarithms()))
         try:
             return self._in_logarithms.log_partition
         except Contradiction:
@@ -366,7 +369,7 @@ class Posterior:
         """
         bits, constant = self.graph.bits, 0.0
         scopes, tables = list[int](), list[Array]()
-        for clique, table in self._logarithms:
+        for clique, table in self._logarithms():
             if not clique:
                 constant += float(table)
                 continue

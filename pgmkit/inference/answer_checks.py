@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
-from pgmkit.inference.plain_sums import CELL_SECONDS, PlainSums, Table, TooLong
+from pgmkit.inference.plain_sums import CELL_SECONDS, PlainSums, Table, TooLong, sliced
 from pgmkit.inference.self_check import (
     CLOSE,
     DEFECT,
@@ -88,33 +88,43 @@ class SecondOpinion:
         cliques = [clique for clique in found if clique]
         if not cliques:
             return
+        beside = self._beside_tables(found)
         chance = Random(len(found))  # this choice affects no answer
         chosen = [max(cliques, key=lambda clique: found[clique].size)]
         if seconds > LEAST:
             chosen.append(chance.choice(cliques))
         for clique in chosen:
             left = seconds / 2 - (time.perf_counter() - begun)
-            self._table(clique, found[clique] / total, left, chance)
+            beside._table(clique, found[clique], total, left, chance)
 
-    def _table(self, clique: Clique, found: Array, seconds: float, chance: Random) -> None:
-        """Check one marginal: all its cells or, of a large one, its likeliest cell and one other
-        that is not rare.
+    def _beside_tables(self, found: Mapping[Clique, Array]) -> SecondOpinion:
+        """Return the same checks within the memory that is left beside these tables."""
+        room = self.sums.room - sum([table.nbytes for table in found.values()])
+        return replace(self, sums=replace(self.sums, room=room))
+
+    def _table(
+        self, clique: Clique, found: Array, total: float, seconds: float, chance: Random
+    ) -> None:
+        """Check one marginal in units of ``total``: all its cells or, of a large one, its likeliest
+        cell and one other that is not rare.
         """
         begun = time.perf_counter()
         if found.size <= FEW_CELLS:
             with suppress(TooLong):
                 expected = self._shares(clique, {}, seconds)
                 at = tuple([self.evidence.get(name, slice(None)) for name in clique])
-                worst = int(np.abs(found[at] - expected).argmax())
+                free = found[at] / total
+                worst = int(np.abs(free - expected).argmax())
                 name = f"the marginal of {clique} at its free cell {worst}"
-                self._compare(name, float(found[at].flat[worst]), float(expected.flat[worst]))
+                self._compare(name, float(free.flat[worst]), float(expected.flat[worst]))
                 return
         seconds -= time.perf_counter() - begun
         for cell in _cells(found, chance, seconds / 4):
             codes = [int(code) for code in np.unravel_index(cell, found.shape)]
             record = dict(zip(clique, codes, strict=True))
             share = float(self._shares((), record, seconds / 2))
-            self._compare(f"the marginal of {clique} at {record}", float(found.flat[cell]), share)
+            mine = float(found.flat[cell]) / total
+            self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
         """Check a factored query's answers in counts: the largest, and one drawn at random."""
@@ -175,11 +185,12 @@ class SecondOpinion:
         """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds
         changes: dict[str, Any] = {}
-        for clique, table in (*self.sums.tables, *self.weights):
-            at: list[Any] = [record[name] for name in clique]
-            for axis, name in enumerate(clique):
-                line = table[(*at[:axis], slice(None), *at[axis + 1 :])]
-                changes[name] = changes.get(name, 0.0) + line - line[at[axis]]
+        own_tables = [(table, self.sums.logarithms) for table in self.sums.tables]
+        for table, part in (*own_tables, *((weight, sliced) for weight in self.weights)):
+            for name in table[0]:
+                others = {other: record[other] for other in table[0] if other != name}
+                line = part(table, others)[1]
+                changes[name] = changes.get(name, 0.0) + line - line[record[name]]
             if time.perf_counter() > deadline:
                 return
         for name, change in changes.items():
@@ -223,7 +234,7 @@ class SecondOpinion:
         size = 1.0 + self.sums.size
         step = 1e-4 / size
         around = [
-            replace(self.sums, tables=[(c, t * factor) for c, t in self.sums.tables], children=None)
+            replace(self.sums, power=factor, children=None)
             .log_sum(self.evidence, [(c, t * factor) for c, t in self.weights], seconds / 3)
             .real
             for factor in (1 - step, 1 + step)

@@ -189,7 +189,7 @@ class ModelTables:
     def sums(self) -> PlainSums:
         """The tables for the second computation, which shares nothing else with inference."""
         tables = [(factor.domain.attributes, factor.numpy()) for factor in self.factors]
-        return PlainSums(tables, dict(self.domain.sizes))
+        return PlainSums(tables, dict(self.domain.sizes), room=self.memory_limit)
 
     @cached_property
     def second_opinion(self) -> SecondOpinion:

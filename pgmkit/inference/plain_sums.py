@@ -7,9 +7,10 @@ differentiates it; so these sums can contradict it (``self_check``, ``answer_che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from math import inf, isinf, log, prod
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,10 @@ summed out.
 """
 CALL_SECONDS = 1e-5
 """The seconds that a slow machine takes for each table and attribute, apart from their cells."""
+_COPIES = 4
+"""The arrays of a block's cells that are held at once: the sum of tables before and after the last
+one is added, its exponentials, and their arguments.
+"""
 
 
 def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
@@ -67,7 +72,7 @@ def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[s
 
 
 class TooLong(Exception):
-    """Raised if a sum would take longer than it may."""
+    """Raised if a sum would take longer, or more memory, than it may."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +86,10 @@ class PlainSums:
         children: in a Bayesian network the variable of each table; None for other tables.
         order: attributes in an order of elimination that is known to be cheap. Any order gives the
             same sums; attributes that it lacks follow by the greedy order.
+        plain: whether the tables hold numbers instead; the logarithms of the part that agrees with
+            the evidence are then taken when they are needed, and not kept.
+        power: what the tables' logarithms are multiplied by.
+        room: the most bytes that a sum may hold beside the tables.
 
     >>> sums = PlainSums([(("a", "b"), np.log([[4.0, 1.0], [1.0, 4.0]]))], {"a": 2, "b": 2})
     >>> round(float(np.exp(sums.log_sum({"a": 0}))), 6), round(float(np.exp(sums.largest())), 6)
@@ -93,6 +102,9 @@ class PlainSums:
     sizes: Mapping[str, int]
     children: Sequence[str] | None = None
     order: Sequence[str] = ()
+    plain: bool = False
+    power: float = 1.0
+    room: float = inf
 
     def about(self, names: Iterable[str]) -> PlainSums:
         """Return the part of the sums that matters to evidence or weights on these attributes: in a
@@ -108,7 +120,7 @@ class PlainSums:
                 found[name] = self.tables[self._places[name]]
                 waiting += found[name][0]
         sizes = {name: self.sizes[name] for name in found}
-        return PlainSums(list(found.values()), sizes, None, self.order)
+        return replace(self, tables=list(found.values()), sizes=sizes, children=None)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -127,7 +139,23 @@ class PlainSums:
     @cached_property
     def size(self) -> float:
         """The sum of the tables' largest magnitudes; rounding is in proportion to it."""
-        return sum(size_of(table) for _, table in self.tables)
+        return abs(self.power) * sum(self._size_of(table) for _, table in self.tables)
+
+    def _size_of(self, table: Any) -> float:
+        if not self.plain:
+            return size_of(table)
+        least = float(table.min(initial=inf, where=table > 0))
+        return max(abs(log(least)), abs(log(float(table.max())))) if least < inf else 0.0
+
+    def logarithms(self, table: Table, evidence: Mapping[str, int]) -> Table:
+        """Return the logarithms of the part of one of the tables that agrees with the evidence,
+        without the observed axes.
+        """
+        clique, values = sliced(table, evidence)
+        if self.plain:
+            with np.errstate(divide="ignore"):
+                values = np.log(values)
+        return clique, values if self.power == 1.0 else self.power * values
 
     @cached_property
     def log_total(self) -> float:
@@ -177,7 +205,7 @@ class PlainSums:
         score: Array | float = 0.0
         for clique, table in self.tables:
             if name in clique:
-                left, kept = sliced((clique, table), evidence)
+                left, kept = self.logarithms((clique, table), evidence)
                 others = tuple(axis for axis, other in enumerate(left) if other != name)
                 score = score + kept.max(axis=others)
         return int(np.argmax(score))
@@ -192,7 +220,7 @@ class PlainSums:
 
         ``weights`` are further tables of logarithms, complex ones for negative numbers; the result
         is complex only if some are. Raises TooLong instead of building tables for longer than
-        ``seconds``.
+        ``seconds``, or of more bytes than there is ``room`` for.
         """
         found: complex = self._eliminated((), evidence, weights, _log_sum, seconds).item()
         return found
@@ -220,7 +248,8 @@ class PlainSums:
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
         """Return the sum of the tables at one record."""
-        return float(sum(sliced(table, record)[1].real for table in (*self.tables, *weights)))
+        own = [self.logarithms(table, record)[1] for table in self.tables]
+        return float(sum(own) + sum(sliced(weight, record)[1].real for weight in weights))
 
     def _eliminated(
         self,
@@ -243,36 +272,47 @@ class PlainSums:
             rank[name] = place - len(rank) - len(kept)
         buckets: dict[str, list[Table]] = {name: [] for name in self._rank}
         left: list[Table] = []
-        constant: complex = 0.0
-        for axes, values in (*self.tables, *weights):
-            if not evidence.keys().isdisjoint(axes):
-                axes, values = sliced((axes, values), evidence)
+        held, constant = 0, 0j
+        for table in (*self.tables, *weights):
+            held += sliced(table, evidence)[1].nbytes
+        self._check_room(held)
+        for axes, values in chain(
+            (self.logarithms(table, evidence) for table in self.tables),
+            (sliced(weight, evidence) for weight in weights),
+        ):
             turned = tuple(sorted(axes, key=rank.__getitem__))
             if turned != axes:
                 values = values.transpose([axes.index(name) for name in turned])
             (buckets[turned[-1]] if turned else left).append((turned, values))
         for name in self._rank:
-            held = buckets[name]
+            inside = buckets.pop(name)
             if name in kept:
-                left += held
+                left += inside
                 continue
-            if not held:
+            if not inside:
                 if name not in evidence:
                     constant += float(over(np.zeros(self.sizes[name])))
                 continue
-            union = held[0][0]
-            if any(axes != union for axes, _ in held):
-                names = {name for axes, _ in held for name in axes}
+            union = inside[0][0]
+            if any(axes != union for axes, _ in inside):
+                names = {name for axes, _ in inside for name in axes}
                 union = tuple(sorted(names, key=rank.__getitem__))
             shape = [self.sizes[n] for n in union]
             seconds -= CELL_SECONDS * prod(shape)
             if seconds < 0:
                 raise TooLong
-            made = _in_blocks([self._spread(each, union) for each in held], shape, over)
+            size = max(values.itemsize for _, values in inside)
+            self._check_room(held + size * (prod(shape[:-1]) + _COPIES * _block(shape)))
+            made = _in_blocks([self._spread(each, union) for each in inside], shape, over)
+            held += made.nbytes - sum(values.nbytes for _, values in inside)
             axes = union[:-1]
             (buckets[axes[-1]] if axes and axes[-1] not in kept else left).append((axes, made))
         found = np.zeros([self.sizes[name] for name in kept])
         return sum([self._spread(each, kept) for each in left], found) + constant
+
+    def _check_room(self, held: int) -> None:
+        if held > self.room:
+            raise TooLong
 
     def _spread(self, table: Table, union: Clique) -> Any:
         """Return the table, whose attributes are some of ``union`` in its order, in a shape that
@@ -297,8 +337,8 @@ def _in_blocks(
     """Reduce the sum of tables that broadcast to ``shape`` by ``over``, along its last axis; only a
     block of the sum is held at once.
     """
-    first, inner = shape[0], prod(shape[1:])
-    rows = max(1, BLOCK_CELLS // inner) if len(shape) > 1 else first
+    first = shape[0]
+    rows = _block(shape) // prod(shape[1:])
     if rows >= first:
         return over(sum(spread[1:], spread[0]))
     # A table with fewer axes than the sum, or length 1 along the first, is the same in each block.
@@ -311,6 +351,12 @@ def _in_blocks(
         for start in range(0, first, rows)
     ]
     return np.concatenate([over(sum(block[1:], block[0])) for block in blocks])
+
+
+def _block(shape: Sequence[int]) -> int:
+    """Return the cells of a sum of this shape that are held at once."""
+    rows = max(1, BLOCK_CELLS // prod(shape[1:])) if len(shape) > 1 else shape[0]
+    return min(rows, shape[0]) * prod(shape[1:])
 
 
 def _maximum(values: Array) -> Array:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import FromRecords, InvalidInput
+from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
@@ -32,6 +33,8 @@ from pgmkit.regions.checks import (
 from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
+from pgmkit.regions.raking import raked
+from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.structural_zeros import Zeros
@@ -42,8 +45,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 RECORDS = 20_000
-"""The number of records that the joint distribution is fitted with, and answers are
-computed from.
+"""The number of records that the joint distribution is fitted with, and answers are computed from.
+A larger table has mostly empty cells, and is not scaled to known sums.
 """
 
 
@@ -55,8 +58,9 @@ class RegionModel(QueryAnswers):
     much as the noise asks for (``pgmkit.regions.shrinkage``). The model is a relaxation: there need
     not be a distribution that has all these tables at once. Marginals and queries within a region
     are answered from its table. All others, and records, come from ``joint``, a distribution near
-    the tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. There is no
-    most probable record (``map`` refuses).
+    the tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. Those of up
+    to ``RECORDS`` cells are scaled to the sums that regions tell. There is no most probable record
+    (``map`` refuses).
 
     Attributes:
         domain: the attributes.
@@ -176,22 +180,58 @@ class RegionModel(QueryAnswers):
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return many marginals at once, by clique; see ``marginal``."""
         asked = [self.domain.clique(clique) for clique in cliques]
-        held = {clique: self.region(clique) for clique in asked}
-        outside = [clique for clique, region in held.items() if region is None]
-        found = {
-            clique: _summed(self.tables[region], region, clique)
-            for clique, region in held.items()
-            if region is not None
-        }
+        found = {clique: table for clique in asked if (table := self._within(clique)) is not None}
         for clique, table in found.items():
             self._check(("marginal", clique), *cell_weights(self.domain, clique, table))
-        if outside:
+        if outside := [clique for clique in asked if clique not in found]:
             self._warn(f"marginals over {', '.join(map(repr, outside[:3]))}")
-            shares = expected_marginals(self.joint, outside)
-            found.update({clique: table * self.total for clique, table in shares.items()})
-            for clique in outside:
-                self._check(("marginal", clique), *cell_weights(self.domain, clique, found[clique]))
+            found |= self._beyond(outside)
         return {clique: found[clique] for clique in asked}
+
+    def _within(self, clique: Clique) -> Array | None:
+        """Return the marginal from the smallest region that holds it; None if there is none."""
+        region = self.region(clique)
+        return None if region is None else _summed(self.tables[region], region, clique)
+
+    def _beyond(self, cliques: Sequence[Clique]) -> dict[Clique, Array]:
+        """Return marginals over attributes that share no region: those of ``joint`` or, of no more
+        cells than it has records, the nearest tables with the sums that are known of them.
+        """
+        found = {}
+        for clique, shares in expected_marginals(self.joint, cliques).items():
+            table = shares * self.total
+            self._check(("marginal", clique), *cell_weights(self.domain, clique, table))
+            found[clique] = self._raked(clique, table) if table.size <= RECORDS else table
+        return found
+
+    def _raked(self, clique: Clique, table: Array) -> Array:
+        """Return the nearest table with the sums that regions have over some of its attributes."""
+        index = self._index
+        near = dict.fromkeys(place for name in clique for place in index.places.get(name, ()))
+        parts = [tuple([n for n in clique if n in index.sets[place]]) for place in near]
+        parts = [parts[place] for place in maximal(parts)]
+        if not parts:
+            return table
+        wanted = [self._spread(clique, part) for part in parts]
+        found = raked(table, wanted, MOST_ROUNDS)
+        if not found.any():  # all records have values that the regions rule out
+            return table
+        left = found.sum(axis=tuple(i for i, n in enumerate(clique) if n not in parts[-1]))
+        self._check(("sums", clique), *cell_weights(self.domain, parts[-1], left))
+        # Cells that no record has cannot be scaled; the others take their share.
+        return found * (self.total / found.sum())
+
+    def _spread(self, clique: Clique, part: Clique) -> Array:
+        """Return the marginal over ``part``, whose attributes share a region, with an axis of
+        length 1 for each further attribute of the clique.
+        """
+        known = self._within(part)
+        assert known is not None
+        return known.reshape([self.domain.sizes[n] if n in part else 1 for n in clique])
+
+    @cached_property
+    def _index(self) -> CliqueIndex:
+        return CliqueIndex(self.cliques)
 
     def map(self) -> NoReturn:
         """Raise ``InvalidInput``: many distributions are near the tables, and the most probable
@@ -249,18 +289,21 @@ class RegionModel(QueryAnswers):
         return cls(**read_regions(path, max_bytes))
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """Return the answer from the smallest region that holds the query's attributes or, if there
-        is none, from the records of ``joint``, with a warning.
+        """Return the answer from the marginal of the query's attributes or, if no region holds them
+        and it is larger than ``joint`` has records, from these, with a warning.
         """
         query.check(self.domain)
-        region = self.region(query.attributes)
-        if region is None:
-            self._warn(f"a query over {query.attributes!r}")
+        names = query.attributes
+        table = self._within(names)
+        if table is None:
+            self._warn(f"a query over {names!r}")
+            if self.domain.size(names) <= RECORDS:
+                table = self._beyond([names])[names]
+        if table is None:
             found = expected_answer(self.joint, query) * self.total
         else:
-            table = _summed(self.tables[region], region, query.attributes)
             found = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
-        self._check(("answer", query.attributes, query.shape), *row_weights(query, found))
+        self._check(("answer", names, query.shape), *row_weights(query, found), table)
         return found.reshape(query.answer_shape)
 
     @cached_property
@@ -268,20 +311,26 @@ class RegionModel(QueryAnswers):
         """The structures whose first answer has been compared with a second computation."""
         return set()
 
-    def _check(self, structure: object, weights: Weights, found: float) -> None:
+    def _check(
+        self, structure: object, weights: Weights, found: float, table: Array | None = None
+    ) -> None:
         """Compare one number of a structure's first answer with a second computation
         (``pgmkit.regions.checks``).
+
+        ``table``: the marginal of the attributes from which the answer was computed, if any.
         """
         if structure in self._checked:
             return
         self._checked.add(structure)
         names = set(weights)
         region = next((each for each in reversed(self.cliques) if names <= set(each)), None)
-        if region is None:
+        if region is not None:
+            check_table(self.tables[region], region, weights, found, self.total)
+        elif table is not None:
+            check_table(table, tuple(weights), weights, found, self.total)
+        else:
             mean = expected_product(self.joint, weights)
             check_mean(mean * self.total, weights, found, self.total)
-        else:
-            check_table(self.tables[region], region, weights, found, self.total)
 
     def _warn_of_missed_tables(self) -> None:
         missed = self.agreement.missed

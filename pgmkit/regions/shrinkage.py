@@ -31,6 +31,7 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
 from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.regions.raking import raked
 from pgmkit.regions.relaxation import UNSEEN
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import CLOSE
@@ -217,9 +218,7 @@ def _independent(polytope: LocalPolytope, tables: Array) -> Array:
 
 
 def _of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
-    """Return the tables of maximum entropy with these two-way tables (iterative proportional
-    fitting).
-    """
+    """Return the tables of maximum entropy with these two-way tables."""
     products, found = _independent(polytope, tables), []
     for clique, start in zip(polytope.cliques, polytope.offsets, strict=False):
         shape = polytope.domain.shape(clique)
@@ -230,8 +229,7 @@ def _of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
             tuple(set(range(len(shape))) - set(pair)) for pair in combinations(range(len(shape)), 2)
         ]
         wanted = [mixed.sum(axis=axes, keepdims=True) for axes in rest]
-        for _ in range(_ROUNDS if len(shape) > 2 else 0):
-            for axes, pair in zip(rest, wanted, strict=True):
-                fitted = fitted * (pair / fitted.sum(axis=axes, keepdims=True))
+        if len(shape) > 2:
+            fitted = raked(fitted, wanted, _ROUNDS)
         found.append(fitted.reshape(-1))
     return np.concatenate(found)

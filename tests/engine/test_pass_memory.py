@@ -6,6 +6,7 @@ import sys
 import textwrap
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from pgmkit.conditioning import pass_memory
 from pgmkit.conditioning.elimination import EliminationTree, elimination_tree
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.inference.first_uses import FirstUses
+from pgmkit.inference.plain_sums import TooLong
 
 Ask = Callable[[Posterior], object]
+Check = Callable[[float], None]
 
 
 def grid(rows: int, columns: int, seed: int = 0, **settings: int) -> FactorGraph:
@@ -64,6 +67,50 @@ def test_the_count_is_what_numpy_takes(asked: str, monkeypatch: pytest.MonkeyPat
     if asked != "pair":  # the bound that saves the count
         (tree,) = graph._shared.trees.values()
         assert not pass_memory.surely_fits(tree, max(counts) - 1, 1)
+
+
+@pytest.mark.parametrize("asked", ["sum", "singles", "pair", "record", "entropy"])
+def test_second_computations_stay_within_the_limit(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all the time they want they take what the answer leaves, and run if that is enough."""
+    rng, names = np.random.default_rng(0), [f"x{i}" for i in range(9)]
+    tables = [(pair, rng.uniform(0.1, 1.0, (300, 300))) for pair in itertools.pairwise(names)]
+    domain = Domain(dict.fromkeys(names, 300))
+    asks: dict[str, Ask] = {
+        "sum": lambda posterior: posterior.log_partition,
+        "singles": lambda posterior: posterior.marginals(),
+        "pair": lambda posterior: posterior.marginal(("x1", "x0")),
+        "record": lambda posterior: posterior.map(),
+        "entropy": lambda posterior: posterior.entropy(),
+    }
+    looked: list[bool] = []
+
+    def look(self: FirstUses, kind: str, structure: object, started: float, at: Check) -> None:
+        try:
+            at(60.0)
+        except TooLong:
+            looked.append(False)
+        else:
+            looked.append(True)
+
+    def peak(limit: int) -> int:
+        posterior = FactorGraph(domain, tables, memory_limit=limit).posterior()
+        tracemalloc.start()
+        try:
+            asks[asked](posterior)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FirstUses, "look", lambda *_: None)
+        alone = peak(1 << 30)
+    monkeypatch.setattr(FirstUses, "look", look)
+    for limit in (alone + (1 << 20), 2 * alone, 4 * alone):
+        with suppress(ModelTooLarge):
+            assert peak(limit) <= limit + (1 << 16)
+    assert looked[-1]
 
 
 def dropping_routes(posterior: Posterior) -> object:

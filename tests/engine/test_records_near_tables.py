@@ -316,7 +316,7 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
         model_module.expected_answer, model_module.expected_marginals, Chain.sample
     )  # fmt: skip
     query = FactoredQuery({"a": queries.prefix(3), "b": [1.0, -2.0, 0.0]})
-    beyond = FactoredQuery({"a": queries.prefix(3), "c": queries.prefix(3)})
+    beyond = FactoredQuery({"a": queries.prefix(3), "c": [1.0, -2.0, 0.0]})
 
     def wrong_marginals(joint: Joint, cliques: list[Clique]) -> dict[Clique, Array]:
         return {clique: table * 1.01 for clique, table in marginals(joint, cliques).items()}
@@ -341,10 +341,21 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
             model.answer(query)
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):
             cycle().given({"a": 0}).marginal(("b",))
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:  # a question larger than the joint has records
+        patch.setattr(model_module, "RECORDS", 1)
         patch.setattr(model_module, "expected_answer", lambda *given: expected(*given) * 1.01)
         with pytest.raises(NumericalFailure, match="by the model's records"):
             model.answer(beyond)
+    with monkeypatch.context() as patch:
+        patch.setattr(model_module, "raked", lambda table, *_: table)
+        with pytest.raises(NumericalFailure, match="by the table of the region"):
+            model.marginal(("a", "c"))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            model_module.Kronecker, "matvec", lambda self, x: kronecker(self, x[::-1].copy())
+        )
+        with pytest.raises(NumericalFailure, match="contradicts a second computation"):
+            cycle().answer(beyond)
     with monkeypatch.context() as patch:
         patch.setattr(model_module, "expected_marginals", wrong_marginals)
         with pytest.raises(NumericalFailure, match="by the model's records"):

@@ -1,35 +1,40 @@
 # ruff: noqa: E501  # texts of the package, to the letter
 """Planted mistakes in the engine: each is put into a copy of the packages, and a test must notice.
 
-    python tests/engine_mutants.py              # all of them, half an hour of an idle machine
+    python tests/engine_mutants.py              # all of them, six minutes of a busy machine
     python tests/engine_mutants.py --list       # their names, as docs/mathematics.md has them
     python tests/engine_mutants.py given chain  # those whose names hold one of these words
     python tests/engine_mutants.py --record     # and write benchmarks/results/engine_mutants.json
 
 The machinery is that of ``mutants.py``, with two differences: a mutant names the one test that must
 notice it, and nothing else is tried; and the public calls of ``engine_calls.py`` run on the same
-copy, to tell whether the program notices by itself. A mutant whose text is not in its file exactly
+code, to tell whether the program notices by itself. A mutant whose text is not in its file exactly
 once is stale, which counts as a failure.
 """
 
 from __future__ import annotations
 
-import json
+import importlib
+import re
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from engine_calls import Outcome
-from mutants import HUNG, ROOT, Mutant, copy, failure, planted, record, started
+from mutants import ROOT, Mutant, copy, record
+from warm_tests import Collected
+
+if TYPE_CHECKING:
+    from engine_calls import Outcome
 
 TABLE = ROOT / "benchmarks" / "results" / "engine_mutants.json"
 
 P, C, E, B = "pgmkit/", "pgmkit/conditioning/", "pgmkit/estimation/", "pgmkit/batches/"
 R, U = "pgmkit/regions/", "pgmkit/uncertainty/"
 
-LONGEST = 300.0
-"""Seconds that a test and the public calls may take, ten times what they do."""
+LONGEST = 30.0
+"""Seconds of processor time that a test or the public calls may take, several times what they do."""
 
 STRUCTURES = "engine/test_structures::test_no_structure_is_wrong"
 JOINT = "engine/test_factor_graph::test_every_answer_is_that_of_the_joint_written_out"
@@ -787,24 +792,36 @@ class Fate:
     seconds: float = 0.0
 
 
-def called(folder: Path) -> Outcome:
-    """The public calls on the copy; errors of all where they do not come to their end."""
-    ended = started(folder, "tests/engine_calls.py", timeout=LONGEST)
-    if ended.returncode:
-        return Outcome(errors={"all": ended.stderr[-200:] or HUNG})
-    return Outcome(**json.loads(ended.stdout))
+def calls() -> Any:
+    """The module of the public calls, which imports the packages of the copy."""
+    return importlib.import_module("engine_calls")
 
 
-def fate(mutant: Mutant, folder: Path, sound: Outcome) -> Fate:
-    """Plant the mistake, run its test and the public calls, and take it out again."""
-    if (folder / mutant.file).read_text(encoding="utf-8").count(mutant.old) != 1:
+def called(tests: Collected, change: tuple[str, str]) -> Outcome:
+    """The public calls after a change; errors of all where they do not come to their end."""
+    found = tests.answer(lambda: asdict(calls().outcome()), change, LONGEST)
+    return calls().Outcome(**(found or {"errors": {"all": "no end"}}))
+
+
+def fate(mutant: Mutant, tests: Collected, sound: Outcome) -> Fate:
+    """Run its test and the public calls on code with the mistake."""
+    text = (tests.folder / mutant.file).read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
         return Fate("STALE")
-    with planted(mutant, folder) as clock:
-        test = failure(folder, (mutant.first,), LONGEST)
-        made = called(folder)
-        end = "HUNG" if test == HUNG else "caught" if test else "SURVIVED"
-        found = made.contradicted, made.errors, made.wrong(sound)
-        return Fate(end, test, *map(tuple, found), clock())
+    begun, change = time.monotonic(), (mutant.file, text.replace(mutant.old, mutant.new))
+    noticed = tests.outcome(dict.fromkeys(named(mutant, tests), LONGEST), change)
+    made = called(tests, change)
+    end = "HUNG" if noticed.hung else "caught" if noticed.failed else "SURVIVED"
+    found = made.contradicted, made.errors, made.wrong(sound)
+    seconds = round(time.monotonic() - begun, 1)
+    return Fate(end, noticed.failed.removeprefix("tests/"), *map(tuple, found), seconds)
+
+
+def named(mutant: Mutant, tests: Collected) -> list[str]:
+    """The tests that must notice it: one, with all its parameters, or those of a file."""
+    file, _, test = mutant.first.partition("::")
+    own = re.compile(re.escape(f"tests/{file}.py::{test}") + (r"(\[|$)" if test else ""))
+    return [name for name in tests.items if own.match(name)]
 
 
 def run(words: tuple[str, ...] = (), kept: bool = False) -> dict[str, Fate]:
@@ -814,15 +831,21 @@ def run(words: tuple[str, ...] = (), kept: bool = False) -> dict[str, Fate]:
     """
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     found: dict[str, Fate] = {}
-    with copy() as folder:
-        sound = called(folder)
+
+    def work(tests: Collected) -> None:
+        same = (tests.folder / MUTANTS[0].file).read_text(encoding="utf-8")
+        sound = called(tests, (MUTANTS[0].file, same))
         for number, mutant in enumerate(chosen, 1):
-            found[mutant.name] = one = fate(mutant, folder, sound)
+            found[mutant.name] = one = fate(mutant, tests, sound)
             told = f"{number}/{len(chosen)} {one.end} ({one.seconds:.0f} s): {mutant.name}"
-            calls = f"{len(one.alone)} contradicted, {len(one.errors)} other errors"
-            print(f"{told}: {one.test}; {calls}, {len(one.wrong)} wrong", flush=True)
+            counts = f"{len(one.alone)} contradicted, {len(one.errors)} other errors"
+            print(f"{told}: {one.test}; {counts}, {len(one.wrong)} wrong", flush=True)
             if kept:
                 record(found, MUTANTS, TABLE)
+
+    files = dict.fromkeys(f"tests/{m.first.partition('::')[0]}.py" for m in chosen)
+    with copy() as folder:
+        Collected(folder, work).collect([*files])
     print(score(found))
     return found
 

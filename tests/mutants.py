@@ -16,10 +16,7 @@ counts as a failure too.
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -825,13 +822,6 @@ MUTANTS = (
 )
 
 
-Completed = subprocess.CompletedProcess[str]
-
-HUNG = "it did not end in time"
-_OUT_OF_TIME = 124
-"""The exit status of what did not end in time, as a mistake may make it."""
-_LONGEST = 1800.0
-"""Seconds that the fast privacy tests may take, several times what they do."""
 _LONGEST_TEST = 20.0
 """Seconds of processor time that one of them may take, several times what it does."""
 
@@ -846,59 +836,6 @@ def copy() -> Iterator[Path]:
             )
         shutil.copy(ROOT / "pyproject.toml", folder)
         yield Path(folder)
-
-
-def failure(folder: Path, names: tuple[str, ...], timeout: float = _LONGEST) -> str:
-    """The first of these tests that fails on the copy; empty where all pass, HUNG where they do not
-    end within so many seconds.
-    """
-    files = []
-    for name in names:
-        file, _, test = name.partition("::")
-        files.append(f"{_path(file)}::{test}" if test else _path(file))
-    words = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files)
-    found = started(folder, *words, timeout=timeout)
-    if found.returncode == 0:
-        return ""
-    if found.returncode == _OUT_OF_TIME:
-        return HUNG
-    failed = re.search(r"^FAILED tests/(?:mechanisms/)?(\S+)", found.stdout, re.MULTILINE)
-    if found.returncode != 1 or failed is None:
-        raise RuntimeError(f"the tests do not run: {found.stdout[-2000:]}{found.stderr[-2000:]}")
-    return failed[1]
-
-
-def started(folder: Path, *words: str, timeout: float) -> Completed:
-    """Python in the copy, ended."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(folder), str(folder / "tests")]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    try:
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(words, _OUT_OF_TIME, "", "")
-
-
-@contextmanager
-def planted(mutant: Mutant, folder: Path) -> Iterator[Callable[[], float]]:
-    """The copy with the mistake in it; yields the seconds since."""
-    path = folder / mutant.file
-    sound, begun = path.read_text(encoding="utf-8"), time.monotonic()
-    path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
-    try:
-        yield lambda: round(time.monotonic() - begun, 1)
-    finally:
-        path.write_text(sound, encoding="utf-8")
 
 
 @dataclass(frozen=True)

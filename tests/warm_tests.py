@@ -121,19 +121,12 @@ class Collected:
         """Run tests, each with its seconds, until one fails, after a change of a file: its path and
         its new text. A test that takes several times as long is ended: it hangs.
         """
-        file, text = change
-        path = self.folder / file
-        sound = path.read_text(encoding="utf-8")
-        codes = new_code(sound, text, str(path))
         together = sum(tests.values())
 
-        def work() -> dict[str, Any]:
-            if codes is None:
+        def work(inside: bool) -> dict[str, Any]:
+            if not inside:
                 signal.setitimer(signal.ITIMER_PROF, _IMPORTS + 3 * together)
                 return {"failed": self._afresh(list(tests))}
-            for place, code in codes.items():
-                for function in self._functions.get(place, ()):
-                    function.__code__ = code
             for item, following in _followed([self.items[name] for name in tests]):
                 signal.setitimer(signal.ITIMER_PROF, _SPARE + 3 * tests[item.nodeid])
                 self._run(item, following)
@@ -141,24 +134,62 @@ class Collected:
                     break
             return {"failed": self._first.test}
 
+        found, hung = self._changed(change, work, _WAITING * (together + _IMPORTS))
+        return Outcome((found or {"failed": "(the process ended)"})["failed"], hung)
+
+    def answer(
+        self, call: Callable[[], dict[str, Any]], change: tuple[str, str], seconds: float
+    ) -> dict[str, Any] | None:
+        """What a call gives after a change of a file, as `outcome` takes it; None where it has no
+        end within so many seconds of processor time. The call imports the packages itself.
+        """
+
+        def work(inside: bool) -> dict[str, Any]:
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            if not inside:
+                self._forget()
+            return call()
+
+        return self._changed(change, work, _WAITING * seconds)[0]
+
+    def _changed(
+        self, change: tuple[str, str], work: Callable[[bool], dict[str, Any]], seconds: float
+    ) -> tuple[dict[str, Any] | None, bool]:
+        """Do some work in a fork after a change of a file; it is told whether the change is inside
+        functions, and done.
+        """
+        file, text = change
+        path = self.folder / file
+        sound = path.read_text(encoding="utf-8")
+        codes = new_code(sound, text, str(path))
+
+        def changed() -> dict[str, Any]:
+            for place, code in (codes or {}).items():
+                for function in self._functions.get(place, ()):
+                    function.__code__ = code
+            return work(codes is not None)
+
         path.write_text(text, encoding="utf-8")
         try:
-            found, hung = _forked(self.folder, work, _WAITING * (together + _IMPORTS))
+            return _forked(self.folder, changed, seconds)
         finally:
             path.write_text(sound, encoding="utf-8")
-        return Outcome((found or {"failed": "(the process ended)"})["failed"], hung)
 
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
     def _afresh(self, names: Sequence[str]) -> str:
         """The first failure of a session that imports the packages and the tests once more."""
-        for name, module in list(sys.modules.items()):
-            if (getattr(module, "__file__", None) or "").startswith(str(self.folder)):
-                del sys.modules[name]
+        self._forget()
         first = _FirstFailure()
         code = pytest.main([*_options(self.folder / "again"), "-x", *names], plugins=[first])
         return first.test or ("" if code == 0 else f"(exit code {int(code)})")
+
+    def _forget(self) -> None:
+        """Make the next import of the packages or of the tests a new one."""
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+                del sys.modules[name]
 
 
 class _FirstFailure:

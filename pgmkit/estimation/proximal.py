@@ -90,7 +90,8 @@ def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: 
         bound, dual = ascent(problem.inference, loss, dual, problem.total)
         monitor.raise_bound(bound)
         gap = monitor.best_loss - bound
-        if gap * (gap / before) ** _ASCENTS > max(monitor.goal, gap / 2) and before < inf:
+        later = gap * (gap / before) ** _ASCENTS
+        if later > max(monitor.goal, monitor.gap / 2) and before < inf:
             break
         before = gap
 

@@ -272,7 +272,8 @@ class PlainSums:
             rank[name] = place - len(rank) - len(kept)
         buckets: dict[str, list[Table]] = {name: [] for name in self._rank}
         left: list[Table] = []
-        held, constant = 0, 0j
+        held = 0
+        constant: complex = 0.0
         for table in (*self.tables, *weights):
             held += sliced(table, evidence)[1].nbytes
         self._check_room(held)

@@ -147,8 +147,9 @@ class RegionModel(QueryAnswers):
 
     def region(self, attrs: Iterable[str]) -> Clique | None:
         """Return the smallest region that holds ``attrs``; None if ``joint`` would answer."""
-        place = self.domain.smallest_holding(self.cliques, self.domain.clique(attrs))
-        return None if place is None else self.cliques[place]
+        places = self._index.containing(self.domain.clique(attrs))
+        holding = [self.cliques[place] for place in places]
+        return min(holding, key=self.domain.size, default=None)
 
     @cached_property
     def joint(self) -> Joint:
@@ -322,9 +323,9 @@ class RegionModel(QueryAnswers):
         if structure in self._checked:
             return
         self._checked.add(structure)
-        names = set(weights)
-        region = next((each for each in reversed(self.cliques) if names <= set(each)), None)
-        if region is not None:
+        places = self._index.containing(weights)
+        if places:
+            region = self.cliques[places[-1]]
             check_table(self.tables[region], region, weights, found, self.total)
         elif table is not None:
             check_table(table, tuple(weights), weights, found, self.total)

@@ -93,9 +93,9 @@ class GraphTables:
         beside the answer.
         """
         latest = next(reversed(self.trees.values()), None)
-        order, kept = (), 0.0
+        names, kept = self.domain.attributes, 0.0
+        order = () if latest is None else tuple([names[v] for v in latest.order])
         if latest is not None:
-            order = tuple([self.domain.attributes[v] for v in latest.order])
             kept = kept_bytes(latest, self.memory_limit)
         if (calibrated := self.__dict__.get("_calibrated")) is not None:
             kept = max(kept, 2.0 * CELL_BYTES * calibrated.work)

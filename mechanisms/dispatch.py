@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mechanisms.privacy.ledger import FileLedger
     from mechanisms.privacy.neighbours import Neighbours
     from mechanisms.release.record import Release
-    from mechanisms.rounds.distances import Distances
     from mechanisms.rounds.loop import Round
     from pgmkit.measurement import Measurement
     from pgmkit.records.dataset import Dataset
@@ -80,14 +79,13 @@ def run_on(
     *,
     public: Dataset | Sequence[Dataset] | None = None,
     first: Sequence[Measurement] = (),
-    distances: Distances | None = None,
     bins: Mapping[str, int] | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
     `first`: one-way marginals that were measured already, for mechanisms that use them.
-    `distances`, for `mixture` only: the noisy distances of pairs from independence. `bins`: the
+    `bins`: the
     number of ordered codes of attributes, which mechanisms that merge codes use.
     """
     check_public(entry, public is not None)
@@ -97,8 +95,6 @@ def run_on(
         options["public"] = public
     if first:
         options["first"] = first
-    if distances is not None:
-        options["distances"] = distances
     if bins is not None and entry.name in ("mixture", "pair-graph"):
         options["bins"] = bins
     release: Release = entry.load()[0](curator, workload, settings, **options)

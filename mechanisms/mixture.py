@@ -2,12 +2,12 @@
 
 Every one-way marginal, every pair of the workload, and every larger subset of its cliques if those
 have few cells, are measured; then one fit follows. No junction tree limits what can be measured,
-and no budget goes to selection. The shares of the budget for pairs minimise their predicted error
-(see `mechanisms.rounds.shares`), which depends on their distances from independence. A fiftieth of
-the budget measures these distances for all pairs together, unless they were measured before. Noise
-is kept out of the fit twice: each noisy table is drawn towards independence as its own noise asks
-for (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model
-(see `MixtureFit`); the size of the penalty follows from the noisy tables (see
+and no budget goes to selection. The shares of the budget for pairs and single attributes minimise
+their predicted error (see `mechanisms.rounds.shares`), which depends on the pairs' distances from
+independence. A fiftieth of the budget measures these distances for all pairs together. Noise is
+kept out of the fit twice: each noisy table is drawn towards independence as its own noise asks for
+(see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model (see
+`MixtureFit`); the size of the penalty follows from the noisy tables (see
 `mechanisms.families.held_out`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
@@ -30,6 +30,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_level, splits
 from mechanisms.families.misfit import Misfit
 from mechanisms.families.mixture_fit import MixtureFit
+from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.shrinkage import near_independence
 from mechanisms.families.training_memory import fitting_tables_bytes
@@ -37,7 +38,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import Distances, measure_distances
 from mechanisms.rounds.merging import best_tables, known_noise, measure_tables
-from mechanisms.rounds.select_and_measure import known_total, measure_one_way
+from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import (
     Settings,
     at_least,
@@ -51,7 +52,6 @@ from mechanisms.settings import (
 )
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import card_memory, check_room, device_of
 from pgmkit.runtime.threads import one_thread
@@ -81,8 +81,8 @@ class Mixture(Settings):
             attribute less.
         select_share: The share of the budget for selecting pairs if they are too many to measure,
             above 0 and below 0.5.
-        errors_share: The share of the budget for the distances of pairs from independence, if they
-            were not measured before; above 0 and below 0.5.
+        errors_share: The share of the budget for the distances of pairs from independence, above 0
+            and below 0.5.
         cells: The most cells of all cliques of the same number of attributes, two or more, that are
             measured completely, 1 or more. If pairs have more, some are selected; larger cliques
             with more are left out.
@@ -134,20 +134,15 @@ def mixture(
     workload: WorkloadLike,
     settings: Mixture | None = None,
     *,
-    first: Sequence[Measurement] = (),
-    distances: Distances | None = None,
     bins: Mapping[str, int] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
-    `first`: noisy one-way marginals of all attributes, if the Curator has measured them already.
-    `distances`: noisy distances from independence of every pair of attributes in the workload, if
-    the Curator has measured them. `bins`: for an attribute the number n such that its codes 0..n-1
-    are ordered bins; neighbouring bins may be merged if the noise is large
-    (`mechanisms.rounds.merging`). An attribute that is left out has none.
+    `bins`: for an attribute the number n such that its codes 0..n-1 are ordered bins; neighbouring
+    bins may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is
+    left out has none.
 
-    Raises InvalidInput, before anything is spent, for a workload over another domain, and for
-    distances that lack a pair.
+    Raises InvalidInput, before anything is spent, for a workload over another domain.
     """
     settings = settings or Mixture()
     workload = Workload.over(curator.domain, workload)
@@ -155,31 +150,24 @@ def mixture(
     device = device_of(settings.device)
     orders = _orders(workload)
     kept = settings.whole(domain, orders)
-    if kept and distances is not None and (lacking := set(kept[0]) - set(distances.of)):
-        raise InvalidInput(
-            f"distances must hold every pair of the workload, and lack {min(lacking)!r}; measure "
-            "them of all pairs, or leave them out"
-        )
     columns = Columns(domain)
     _check_room(device, columns, orders, settings)
     whole = curator.remaining
-    if first:
-        total = known_total(curator, first)
-    else:
-        first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
+    first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
 
     if orders:
         alone = estimator(domain, curator.public_total)(None, measurements)
         if not kept:
-            kept, distances = [_thinned(curator, alone, orders[0], settings, whole)], None
-        if distances is None:
-            cost = settings.errors_share * whole
-            distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
+            kept = [_thinned(curator, alone, orders[0], settings, whole)]
+        cost = settings.errors_share * whole
+        distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         measurements += _measured(curator, kept, alone, measurements, distances, bins or {})
     with one_thread(), card_memory(device):
         rows = _fitted(columns, measurements, total, settings, device)
-    model = ProductMixtureModel(domain, rows.double().cpu().numpy(), total)
+    larger = any(len(each.clique) > 2 for each in measurements)
+    family = ProductMixtureModel if larger else PairMixtureModel
+    model = family(domain, rows.double().cpu().numpy(), total)
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
 
 
@@ -203,6 +191,7 @@ def _measured(
     pairs, *larger = orders
     names = curator.domain.ordered({name for pair in pairs for name in pair})
     noise = curator.expected_error(shares[0])
+    pure = curator.ledger.budget.pure
     tables = best_tables(
         pairs,
         {name: alone.marginal((name,)) for name in names},
@@ -210,11 +199,14 @@ def _measured(
         known_noise(names, first, noise / curator.scale(shares[0])),
         noise,
         bins=bins,
-        pure=curator.ledger.budget.pure,
+        pure=pure,
+        residuals=not pure,
     )
     parts = np.maximum(tables.pairs, _LEAST * tables.pairs.mean())
     tables = replace(tables, pairs=parts)
-    measurements = measure_tables(curator, names, pairs, tables, float(shares[0]))
+    measurements = measure_tables(
+        curator, names, pairs, tables, float(shares[0]), residuals=not pure
+    )
     for share, cliques in zip(shares[1:], larger, strict=True):
         step = f"{len(cliques[0])}-way: measure"
         measurements += [curator.measure(c, share / len(cliques), step=step) for c in cliques]
@@ -293,10 +285,11 @@ def _check_room(
 
 
 def _orders(workload: Workload) -> list[list[Clique]]:
-    """Return all subsets of the workload's cliques with more than one attribute, grouped by their
-    number of attributes.
+    """Return all subsets of the workload's cliques with more than one attribute, each of more than
+    one value, grouped by their number of attributes.
     """
-    larger = [clique for clique in downward_closure(workload) if len(clique) > 1]
+    shape = workload.domain.shape
+    larger = [c for c in downward_closure(workload) if len(c) > 1 and min(shape(c)) > 1]
     return [list(group) for _, group in itertools.groupby(larger, key=len)]
 
 

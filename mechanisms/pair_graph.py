@@ -230,7 +230,17 @@ def _measured(
     left = {name: _NOISE_LEFT * known[name] for name in names}
     pure = curator.ledger.budget.pure
     while True:
-        tables = best_tables(drawn, counts, far, left, noise, bins=bins, pure=pure, others=others)
+        tables = best_tables(
+            drawn,
+            counts,
+            far,
+            left,
+            noise,
+            bins=bins,
+            pure=pure,
+            residuals=False,
+            others=others,
+        )
         sides = 1.0 + np.array([[a[-1], b[-1]] for a, b in tables.groups])
         cells, widest = sides.prod(1), sides.max(1)
         # Counts are not below 0, so that cells which dependence leaves empty tell it from noise; at
@@ -241,6 +251,6 @@ def _measured(
         ratios = np.divide(noise * filled, seen, out=np.zeros_like(seen), where=seen > 0)
         hidden = ratios > _HIDDEN
         if not hidden.any():
-            return measure_tables(curator, names, drawn, tables, rest)
+            return measure_tables(curator, names, drawn, tables, rest, residuals=False)
         # What the worse half of them leave may uncover the others.
         far[ratios >= np.median(ratios[hidden])] = 0.0

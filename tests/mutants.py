@@ -720,13 +720,6 @@ MUTANTS = (
         f"return max(1.0, float({EXACT}))",
     ),
     Mutant(
-        "exact n in a mixture after a look",
-        "mechanisms/mixture.py",
-        "total = known_total(curator, first)",
-        f"total = float({EXACT})",
-        "first_look",
-    ),
-    Mutant(
         "bins merged by their exact counts",
         "mechanisms/mixture.py",
         "{name: alone.marginal((name,)) for name in names}",

@@ -11,6 +11,8 @@ import numpy as np
 
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.workload import Workload
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
 
@@ -105,3 +107,14 @@ def total_variation(data: Dataset, model: GraphicalModel | Dataset, workload: Wo
             ]
         )
     )
+
+
+def residual_price(m: Measurement, relation: str) -> float:
+    """The zCDP price of the noise on linear answers, by every pair of neighbouring columns."""
+    assert isinstance(m.matrix, Kronecker)
+    columns = np.kron(*m.matrix.factors).T
+    if relation == "add/remove":
+        moved = (columns**2).sum(axis=1).max()
+    else:
+        moved = max(((columns - each) ** 2).sum(axis=1).max() for each in columns)
+    return float(moved / (2 * m.stddev**2))

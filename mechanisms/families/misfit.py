@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     _Place = tuple[int, int]
     _Tables = dict[tuple[_Place, _Place], tuple[float, NDArray[np.float64]]]
 
-__all__ = ["Misfit", "merged"]
+__all__ = ["Misfit", "factors"]
 
 
 class Misfit:
@@ -87,8 +87,8 @@ class Misfit:
 class _Pairs:
     """The misfit of pairs, by one matrix product of the rows with themselves.
 
-    `sums`: a matrix columns.width x W that adds codes up to the groups of some pair; None if all
-    pairs have single codes. `weights` and `means`: W x W, with each pair twice.
+    `sums`: a matrix columns.width x W whose columns are the rows of all pairs' matrices; None if
+    every pair has the identity. `weights` and `means`: W x W, with each pair twice.
     """
 
     def __init__(
@@ -97,23 +97,21 @@ class _Pairs:
         self._sums, self._weights, self._means = sums, weights, means
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._missed(self._wide(rows))
+        return (self._weights * self._missed(rows).square()).sum() / 2
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the gradient, in the shape of the rows."""
-        found = self._slope(self._wide(rows))
-        return found if self._sums is None else found @ self._sums.t()
+        pull = self._weights * self._missed(rows)
+        if self._sums is not None:
+            pull = self._sums @ pull @ self._sums.t()
+        return 2 / len(rows) * (rows @ pull)
 
-    def _wide(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows if self._sums is None else rows @ self._sums
-
-    def _missed(self, wide: torch.Tensor) -> torch.Tensor:
-        return (self._weights * (wide.t() @ wide / len(wide) - self._means).square()).sum() / 2
-
-    def _slope(self, wide: torch.Tensor) -> torch.Tensor:
-        return (
-            2 / len(wide) * (wide @ (self._weights * (wide.t() @ wide / len(wide) - self._means)))
-        )
+    def _missed(self, rows: torch.Tensor) -> torch.Tensor:
+        # There are more rows than columns: the sums are taken after the product.
+        answers = rows.t() @ rows / len(rows)
+        if self._sums is not None:
+            answers = self._sums.t() @ answers @ self._sums
+        return answers - self._means
 
 
 class _FewPairs(_Pairs):
@@ -134,16 +132,13 @@ class _FewPairs(_Pairs):
         super().__init__(sums, weights, means)
         self._places = places
 
-    def _sides(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        lines = torch.cat([wide.t(), wide.new_zeros(1, len(wide))])
-        return lines[self._places[0]], lines[self._places[1]]
-
-    def _missed(self, wide: torch.Tensor) -> torch.Tensor:
-        left, right = self._sides(wide)
-        answers = left @ right.transpose(1, 2) / len(wide)
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        left, right = self._sides(self._wide(rows))
+        answers = left @ right.transpose(1, 2) / len(rows)
         return (self._weights * (answers - self._means).square()).sum()
 
-    def _slope(self, wide: torch.Tensor) -> torch.Tensor:
+    def slope(self, rows: torch.Tensor) -> torch.Tensor:
+        wide = self._wide(rows)
         left, right = self._sides(wide)
         missed = self._weights * (left @ right.transpose(1, 2) / len(wide) - self._means)
         found = wide.new_zeros(wide.shape[1] + 1, len(wide))
@@ -151,7 +146,15 @@ class _FewPairs(_Pairs):
         found.index_add_(
             0, self._places[1].flatten(), (missed.transpose(1, 2) @ left).flatten(0, 1)
         )
-        return 2 / len(wide) * found[:-1].t()
+        slope = 2 / len(wide) * found[:-1].t()
+        return slope if self._sums is None else slope @ self._sums.t()
+
+    def _wide(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows if self._sums is None else rows @ self._sums
+
+    def _sides(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        lines = torch.cat([wide.t(), wide.new_zeros(1, len(wide))])
+        return lines[self._places[0]], lines[self._places[1]]
 
 
 def _pairs(
@@ -163,15 +166,18 @@ def _pairs(
     """Return the misfit of these tables, as shares of the total. Several tables of one pair on the
     same groups of codes count as one: their mean, weighted by inverse variance.
     """
-    places: dict[tuple[str, tuple[int, ...]], _Place] = {}
+    places: dict[tuple[str, bytes], _Place] = {}
+    sums: list[NDArray[np.float64]] = []
     tables: _Tables = {}
     width = 0
     for each in pairs:
         keys = []
-        for name, groups in zip(each.clique, merged(columns.domain, each), strict=True):
-            keys.append((name, tuple(groups.tolist())))
+        for name, factor in zip(each.clique, factors(columns.domain, each), strict=True):
+            keys.append((name, factor.tobytes()))
             if keys[-1] not in places:
-                places[keys[-1]] = width, (width := width + int(groups.max()) + 1)
+                places[keys[-1]] = width, (width := width + len(factor))
+                sums.append(np.zeros((len(factor), columns.width)))
+                sums[-1][:, columns.of(name)] = factor
         first, second = (places[key] for key in keys)
         table = np.reshape(each.values / total, (first[1] - first[0], -1))
         if second < first:
@@ -179,12 +185,9 @@ def _pairs(
         weight, mean = tables.get((first, second), (0.0, table))
         more = weight + (total / each.stddev) ** 2
         tables[first, second] = more, mean + (1 - weight / more) * (table - mean)
-    sums = np.zeros((columns.width, width))
-    for (name, joined), (start, _) in places.items():
-        of = columns.of(name)
-        sums[np.arange(of.start, of.stop), start + np.array(joined)] = 1.0
-    plain = np.array_equal(sums, np.eye(columns.width))
-    adding = None if plain else _tensor(sums).to(device)
+    summing = np.concatenate(sums).T
+    plain = np.array_equal(summing, np.eye(columns.width))
+    adding = None if plain else _tensor(summing).to(device)
     most = max(max(table.shape) for _, table in tables.values())
     # For each cell, small products, padded to the largest pair, are about eight times slower than a
     # large product.
@@ -216,21 +219,11 @@ def _few_pairs(
     return _FewPairs(adding, (left, right), _tensor(weights).to(device), _tensor(means).to(device))
 
 
-def merged(domain: Domain, measurement: Measurement) -> list[NDArray[np.intp]]:
-    """Return for each attribute of a measured table the group of each code; without a matrix, the
-    codes.
-
-    The matrix of a table with merged codes has a factor of zeros and ones for each attribute, with
-    a single one in each column.
-
-    >>> from pgmkit.domain import Domain
-    >>> halves = Measurement(("a", "b"), np.ones(4), 1.0, [[[1, 1, 0], [0, 0, 1]], np.eye(2)])
-    >>> merged(Domain({"a": 3, "b": 2}), halves)
-    [array([0, 0, 1]), array([0, 1])]
-    """
+def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64]]:
+    """Return the matrix of a measured table along each attribute; without one, the identity."""
     if isinstance(measurement.matrix, Kronecker):
-        return [np.asarray(as_dense(each)).argmax(0) for each in measurement.matrix.factors]
-    return [np.arange(domain.sizes[name]) for name in measurement.clique]
+        return [as_dense(each) for each in measurement.matrix.factors]
+    return [np.eye(domain.sizes[name]) for name in measurement.clique]
 
 
 def _singles(

@@ -14,13 +14,14 @@ Nothing here sees private data or a Curator: only noisy tables are read.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.families.misfit import merged
+from mechanisms.families.misfit import factors
 from mechanisms.families.mixture_fit import nearest_counts
 from pgmkit.measurement import Measurement
 
@@ -65,11 +66,10 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
     """Return the counts of each attribute from all tables, averaged by inverse variance."""
     sums: dict[str, tuple[Array, float]] = {}
     for each in measurements:
-        groups = merged(domain, each)
-        table = each.values.reshape([int(of.max()) + 1 for of in groups])
+        if each.matrix is not None:
+            continue  # residuals and sums of several codes say little about each
+        table = each.values.reshape(domain.shape(each.clique))
         for axis, name in enumerate(each.clique):
-            if table.shape[axis] < domain.sizes[name]:
-                continue  # sums of several codes say little about each
             others = tuple(i for i in range(table.ndim) if i != axis)
             precision = table.shape[axis] / (table.size * each.stddev**2)
             values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
@@ -92,11 +92,10 @@ def _drawn_in(
     - d) / d; d is the part of the squared interaction of their difference that noise does not
     explain, bounded from below. A table that cannot hold an interaction is returned as it is.
     """
-    product: Array = np.full((), total)
-    for name, groups in zip(measurement.clique, merged(domain, measurement), strict=True):
-        codes = shares.get(name, np.full(len(groups), 1 / len(groups)))
-        product = np.multiply.outer(product, np.bincount(groups, codes))
-    shape: tuple[int, ...] = product.shape
+    codes = [shares.get(name, np.ones(1)) for name in measurement.clique]
+    product = total * functools.reduce(np.multiply.outer, codes)
+    shape = tuple(len(each) for each in factors(domain, measurement))
+    product = measurement.applied(product.ravel()).reshape(shape)
     noisy = measurement.values.reshape(shape)
     degrees = math.prod(shape) - 1 - sum(size - 1 for size in shape)
     if degrees == 0:

@@ -39,12 +39,13 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
            [100, 400]])
     """
     random = generator(rng)
-    records: Dataset = model.sample(n, rng=random)
     names = list(model.domain)
     width = sum(model.domain.shape())
     large = width > LARGEST_WIDTH or n * len(names) ** 2 > _MOST_LOOKUPS
     if len(names) < 2 or large or _bars_triples(model):
-        return records
+        drawn: Dataset = model.sample(n, rng=random)
+        return drawn
+    records = getattr(model, "first_records", model.sample)(n, rng=random)
     tables = model.marginals(combinations(names, 2))
     return fit_records(
         records,

@@ -45,6 +45,7 @@ MODELS = {
     "pgmkit model": "pgmkit.model:GraphicalModel",
     "pgmkit region model": "pgmkit.regions.model:RegionModel",
     "pgmkit product mixture": "mechanisms.families.product_mixture:ProductMixtureModel",
+    "pgmkit mixture of pairs": "mechanisms.families.pair_mixture:PairMixtureModel",
     "pgmkit relaxed rows": "mechanisms.families.product_mixture:RelaxedRowsModel",
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",

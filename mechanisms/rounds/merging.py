@@ -1,12 +1,18 @@
-"""Coarser cells for tables whose noise would hide them: which codes are merged, and when.
+"""How pairs are measured: their residuals, on coarser cells where noise would hide them.
+
+The residual of a pair is what its table says beyond the counts of its attributes: the table less
+its means along each axis. With Gaussian noise a residual of g x h cells has (g - 1) (h - 1) / (g h)
+times the price of the table, so a pair of Booleans takes a quarter (Xiao, He, Zhang and Kifer 2023,
+see `mechanisms.strategies.residuals`). It says nothing of the single attributes, which are measured
+again beside it: the noise of an attribute enters all its pairs. With Laplace noise a residual is no
+cheaper. Graphical models take ten times as long to estimate from residuals, so tables are measured
+for them.
 
 Neighbouring bins are merged into groups of about equal counts; a bin that has a group's count by
 itself stays separate, as frequent spikes do. So do codes without order: missing values, and all
 codes of a categorical column, whose merging would lose most of what depends on them. Whether a pair
 of attributes is better measured on merged codes follows from its predicted error: fewer cells have
-less noise in total, but lose the dependence within groups. Sums of codes say little about the
-single codes, so single attributes are measured again beside coarse pairs, by the same prediction:
-the noise of an attribute enters all its pairs.
+less noise in total, but lose the dependence within groups.
 """
 
 from __future__ import annotations
@@ -19,12 +25,12 @@ import numpy as np
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
+from pgmkit.measurement import Measurement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgmkit.domain import Clique
-    from pgmkit.measurement import Measurement
 
     Array = NDArray[np.float64]
     Groups = NDArray[np.intp]
@@ -40,6 +46,7 @@ _LOST = 0.73
 merged into g groups, divided by 1/g - 1/n: for the density 1 + t x y on (-1, 1)^2 it is 0.72 for 2
 groups to 0.74 for 20.
 """
+_STEP = "2-way: measure"
 _TURNS = 4
 """The rounds in which shares and groups are computed in turn, as each depends on the other."""
 
@@ -70,6 +77,7 @@ def groups_of(counts: Array, most: int, bins: int) -> Groups:
     """
     if bins <= most:
         return np.arange(len(counts))
+    counts = counts if counts.any() else np.ones_like(counts)
     whole = float(counts.sum()) / most
     found, group, held = np.zeros(len(counts), dtype=np.intp), 0, 0.0
     for code, count in enumerate(counts.tolist()):
@@ -89,6 +97,7 @@ def best_tables(
     *,
     bins: Mapping[str, int],
     pure: bool,
+    residuals: bool,
     others: Mapping[str, float] | None = None,
 ) -> Tables:
     """Return the cells of each pair and the shares of a budget with the least predicted error of
@@ -98,12 +107,12 @@ def best_tables(
     of the pairs from independence, in counts; a pair at 0 gets nothing. `known`: the expected
     absolute noise in the counts of each attribute; `noise`: the same for a cell measured with the
     whole budget. `bins`: for an attribute the number n such that its codes 0..n-1 are bins in
-    order; an attribute that is left out has none. `pure`: as in `least_risk_shares`. `others`: in
+    order; an attribute that is left out has none. `pure`: as in `least_risk_shares`. `residuals`:
+    whether residuals are measured, or tables. `others`: in
     how many tables that are not among these the noise of an attribute is; in none where it is not
     given.
     """
     names = list(counts)
-    further = np.array([(others or {}).get(name, 0.0) for name in names])
     options = (0, *_GROUPS)
     merged = {
         (name, most): groups_of(count, most or len(count), bins.get(name, 0))
@@ -114,27 +123,22 @@ def best_tables(
     sizes = np.array([[merged[n, o].max() + 1.0 for n in names] for o in options])[:, ends]
     chance = np.minimum([_chance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
-    kept, cells = _kept(sizes, distances, chance, rows), sizes.prod(2)
-    codes = np.array([float(len(count)) for count in counts.values()])
+    kept = _kept(sizes, distances, chance, rows)
+    noisy = noise * (sizes - residuals).prod(2)
     before = np.array([known[name] for name in names])
+    # The error of an attribute's counts enters all its pairs.
+    entering = np.bincount(ends.ravel(), minlength=len(names)) + [
+        (others or {}).get(name, 0.0) for name in names
+    ]
+    weight = entering * [float(len(count)) for count in counts.values()]
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
-    best, single = np.zeros(len(pairs), dtype=np.intp), before
+    best = np.zeros(len(pairs), dtype=np.intp)
     for _ in range(_TURNS):
-        # A pair on merged codes takes its details from its attributes' counts, whose errors enter
-        # it. A pair on all codes of an attribute measures these counts too.
-        coarse = ends[sizes[best, every] < sizes[0]]
-        weight = codes * (further + np.bincount(coarse, minlength=len(names)))
-        far = np.concatenate([kept[best, every], weight * single])
-        whole = noise * np.concatenate([cells[best, every], weight])
+        far = np.concatenate([kept[best, every], weight * before])
+        whole = np.concatenate([noisy[best, every], weight * noise])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
-        at_cost = noise / np.maximum(of_pairs, np.finfo(float).eps) ** power
-        best = (distances - kept + predicted_risk(kept, at_cost * cells)).argmin(0)
-        precision = before**-2.0
-        for side, other in ((0, 1), (1, 0)):
-            alone = sizes[best, every, side] == sizes[0, :, side]
-            told = alone / (sizes[best, every, other] * at_cost**2)
-            precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
-        single = precision**-0.5
+        at_cost = np.maximum(of_pairs, np.finfo(float).eps) ** -power
+        best = (distances - kept + predicted_risk(kept, at_cost * noisy)).argmin(0)
     groups = [
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)
@@ -183,9 +187,18 @@ def known_noise(
 
 
 def measure_tables(
-    curator: Curator, names: Sequence[str], pairs: Sequence[Clique], tables: Tables, cost: float
+    curator: Curator,
+    names: Sequence[str],
+    pairs: Sequence[Clique],
+    tables: Tables,
+    cost: float,
+    *,
+    residuals: bool,
 ) -> list[Measurement]:
-    """Measure attributes and pairs by their shares of this cost, but not those without a share."""
+    """Measure attributes, and the residuals or tables of pairs, by their shares of this cost, but
+    not those without a share.
+    """
+    measure_pair = _measure_residual if residuals else _measure_table
     scale = cost / (tables.pairs.sum() + tables.singles.sum())
     singles, shares = (scale * tables.singles).tolist(), (scale * tables.pairs).tolist()
     return [
@@ -195,20 +208,32 @@ def measure_tables(
             if each > 0
         ),
         *(
-            _measure_pair(curator, pair, both, each)
+            measure_pair(curator, pair, _sums(both), each)
             for pair, both, each in zip(pairs, tables.groups, shares, strict=True)
             if each > 0
         ),
     ]
 
 
-def _measure_pair(
-    curator: Curator, pair: Clique, both: tuple[Groups, Groups], cost: float
+def _sums(both: tuple[Groups, Groups]) -> list[Array]:
+    """Return for each attribute the matrix with a row for each group, with ones at its codes."""
+    return [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
+
+
+def _measure_table(
+    curator: Curator, pair: Clique, sums: Sequence[Array], cost: float
 ) -> Measurement:
-    """Measure the pair's table on these groups of each attribute's codes."""
-    step = "2-way: measure"
-    if all(groups[-1] + 1 == len(groups) for groups in both):
-        return curator.measure(pair, cost, step=step)
-    # Each matrix has a row for each group, with ones at its codes.
-    sums = [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
-    return curator.measure_queries(pair, sums, cost, step=step)
+    if all(each.shape[0] == each.shape[1] for each in sums):
+        return curator.measure(pair, cost, step=_STEP)
+    return curator.measure_queries(pair, sums, cost, step=_STEP)
+
+
+def _measure_residual(
+    curator: Curator, pair: Clique, sums: Sequence[Array], cost: float
+) -> Measurement:
+    """Measure the residual in whole numbers, which are then divided by the numbers of groups."""
+    whole = [len(each) * each - 1 for each in sums]
+    found = curator.measure_queries(pair, whole, cost, step=_STEP)
+    cells = len(sums[0]) * len(sums[1])
+    centred = [each - 1 / len(each) for each in sums]
+    return Measurement(pair, found.values / cells, found.stddev / cells, centred)

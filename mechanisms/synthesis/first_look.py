@@ -1,4 +1,4 @@
-"""The first look of "auto": whether columns depend on each other enough for pairs to be measured.
+"""The first look of "auto" before AIM: whether columns depend on each other enough for pairs.
 
 First the single columns are measured, which every mechanism needs. Then, for at most a fiftieth of
 the budget, the distances of all pairs from the product of their columns are measured together.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
-from mechanisms.rounds.distances import Distances, measure_distances
+from mechanisms.rounds.distances import measure_distances
 from mechanisms.synthesis.work import FEW_ROWS, noise
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
@@ -34,43 +33,17 @@ from pgmkit.tables.schema import Schema
 
 __all__ = ["FirstLook", "first_look"]
 
-
-class _Rule(NamedTuple):
-    """The excess from which pairs are worth measuring, and the share of the budget for single
-    columns.
-
-    The distances must exceed those of independent columns by `of_noise` times the noise of all
-    pairs, and by `deviations` standard deviations of the look's noise. Single columns get the share
-    `rows_of_a_share` / (rows per column in units of the noise), limited to `least` … `most`.
-    """
-
-    of_noise: float
-    deviations: float
-    rows_of_a_share: float
-    least: float
-    most: float
-
-
-_RULES = {
-    "mixture": _Rule(0.04, 1.0, 12.0, 0.1, 0.25),
-    "aim": _Rule(0.04, 2.0, 25.0, 1 / 16, 0.5),
-}
-"""The rule of each mechanism, measured on tables of the half "choosing" of `benchmarks.regret`.
-
-AIM has 1.02 to 1.25 times the error of independent columns if the distances are 0.03 to 0.05 of the
-noise of all pairs, 0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
-
-`mixture` loses less: with each column shuffled it has 0.97 to 1.14 times the error of independent
-columns (HMDA, Wage, Chile at epsilon 1, Arrests at 0.3, CPS1988 at 0.1; two seeds). Unshuffled it
-has 0.65 to 0.92 times (three seeds), with distances of 0.06 of the noise and more. The look's own
-noise is up to 0.09 there, so two deviations were too many to require. With half of the budget for
-single columns instead of a quarter, or a third instead of a sixth, "auto" has 1.03 times its
-present error on these tables (three seeds, 18 runs); with a tenth for all it misses the dependence
-of HMDA.
+_OF_NOISE = 0.04
+"""The excess of the distances over those of independent columns from which pairs are worth
+measuring, in units of the noise of all pairs. On tables of the half "choosing" of
+`benchmarks.regret` AIM has 1.02 to 1.25 times the error of independent columns at 0.03 to 0.05,
+0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
 """
-_OF_FEW_ROWS = 3.0
-"""The deviations required if pairs are mostly noise, when a false alarm costs most: up to 1.3 times
-the error of independent columns (Wage and Chile at epsilon 0.3, with one deviation required).
+_DEVIATIONS = 2.0
+"""The standard deviations of the look's noise that the excess must have, too."""
+_LEAST, _MOST = 1 / 16, 1 / 2
+"""The limits of the share of the budget for single columns. Within them it is the rows that hide
+pairs over the rows, both per column and in units of the noise.
 """
 _OF_CHANCE = 2.0
 """Pairs are always measured if their noise is below this many times the distances that independent
@@ -86,7 +59,6 @@ class FirstLook:
 
     Attributes:
         measurements: The noisy marginals of single columns.
-        distances: The noisy distances of all pairs from the product of their columns, in counts.
         excess: The mean total variation distance of pairs from the product of their columns, less
             the mean of independent columns under the same noise.
         stddev: The standard deviation of the noise in `excess`.
@@ -97,7 +69,6 @@ class FirstLook:
     """
 
     measurements: tuple[Measurement, ...]
-    distances: Distances
     excess: float
     stddev: float
     needed: float
@@ -121,41 +92,31 @@ def bins_of(schema: Schema) -> dict[str, int]:
     }
 
 
-def first_look(
-    curator: Curator,
-    workload: Workload,
-    rows: int,
-    mechanism: str,
-    bins: Mapping[str, int] | None = None,
-) -> FirstLook:
+def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     """Measure the workload's columns and the distances of its pairs, of which there must be one.
 
-    `rows`: the approximate number of rows. `mechanism`: the one that would measure pairs,
-    "mixture" or "aim". `bins`: the number of bins of each binned column, as in `bins_of`.
+    `rows`: the approximate number of rows.
     """
-    rule = _RULES[mechanism]
     closure = downward_closure(workload)
     singles, pairs = ([c for c in closure if len(c) == k] for k in (1, 2))
     budget, most = curator.ledger.budget, curator.neighbours.max_rows
     signal = max(1, rows) / (len(singles) * most * noise(budget))
-    share = min(rule.most, max(rule.least, rule.rows_of_a_share / signal))
+    share = min(_MOST, max(_LEAST, FEW_ROWS / signal))
     whole = curator.remaining
     cost = share * whole / len(singles)
     measurements = [curator.measure(c, cost, step="auto: measure") for c in singles]
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}
-    merged = bins if mechanism == "mixture" and bins else {}
-    deciding = rule.of_noise * _loss(curator, pairs, merged)
+    deciding = _OF_NOISE * _loss(curator, pairs)
     price = _price(curator, len(pairs), whole, deciding)
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
     found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
     chance, spread, bare = _chance(columns, _some(pairs), model.total, measurements[0].stddev)
     # The noise of a mean of n distances is that of one, divided by the root of n.
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
-    deviations = max(rule.deviations, _OF_FEW_ROWS) if signal < FEW_ROWS else rule.deviations
-    needed = max(deviations * stddev, deciding / (2 * model.total))
-    loss = _loss(curator, pairs, {}) / (2 * model.total)
-    return FirstLook(tuple(measurements), distances, found - chance, stddev, needed, bare, loss)
+    needed = max(_DEVIATIONS * stddev, deciding / (2 * model.total))
+    loss = _loss(curator, pairs) / (2 * model.total)
+    return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
 
 
 def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
@@ -169,17 +130,11 @@ def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
     return [pairs[place] for place in np.sort(kept)]
 
 
-def _loss(curator: Curator, pairs: Sequence[Clique], bins: Mapping[str, int]) -> float:
-    """Return the mean noise of a pair's cells together, in counts, if the rest measures all pairs.
-
-    The `bins` of a column are counted as four groups at most, as a mixture may merge them; fewer
-    groups lose more than half of a dependence (`mechanisms.rounds.merging`).
+def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:
+    """Return the mean noise of a pair's cells together, in counts, if the rest measures all
+    pairs.
     """
-    sizes = {
-        name: size - bins.get(name, 0) + min(bins.get(name, 0), 4)
-        for name, size in curator.domain.sizes.items()
-    }
-    cells = math.fsum(sizes[a] * sizes[b] for a, b in pairs) / len(pairs)
+    cells = sum(map(curator.domain.size, pairs)) / len(pairs)
     return cells * curator.expected_error(curator.remaining / len(pairs))
 
 

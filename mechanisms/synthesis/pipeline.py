@@ -110,8 +110,8 @@ def synthesize(
             surely above a tenth warns. A callable gets the noisy shares before the rest is spent,
             and may raise to end the run. For frames in memory and the records of `encode_file`.
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
-            private, "auto" spends a five-hundredth of the budget on it; before `aim` or
-            `mixture` it spends up to a fiftieth to see whether columns depend on each other at all.
+            private, "auto" spends a five-hundredth of the budget on it; before `aim` it spends up
+            to a fiftieth to see whether columns depend on each other at all.
         settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
         workload: What should be answered well: an integer k for all marginals of k columns (2 by
             default), a Workload, or sets of columns.
@@ -252,9 +252,9 @@ def _chosen(
     """Return the mechanism that runs, and the arguments of `run_on` that the choice has paid for
     already.
 
-    Without public records "auto" pays for the number of rows and, if pairs are to be measured, for
-    a first look at their dependence; if none shows it takes independent columns. The look's
-    marginals of columns are passed on, and for a mixture also the distances of pairs.
+    Without public records "auto" pays for the number of rows and, if AIM is to measure pairs, for a
+    first look at their dependence; if none shows it takes independent columns. The look's marginals
+    of columns are passed on.
     """
     # Public records show dependence for free, whatever the number of private rows; questions say
     # what to measure.
@@ -263,14 +263,14 @@ def _chosen(
     rows = _rows(curator)
     choice = request.choice(schema, workload, rows)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
-    if choice.name not in ("aim", "mixture") or not pairs:
+    if choice.name != "aim" or not pairs:
         return choice, {}
     # A mechanism must refuse before the look is paid for.
     dry_run(request, choice, schema, workload)
-    look = first_look(curator, workload, rows, choice.name, bins_of(schema))
+    look = first_look(curator, workload, rows)
     known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
-        return choice, known | ({"distances": look.distances} if choice.name == "mixture" else {})
+        return choice, known
     reason = (
         f"pairs of columns are {max(0.0, look.excess):.4f} further from independence than chance "
         f"gives (total variation, noise {look.stddev:.4f}), and would be worth their price from "

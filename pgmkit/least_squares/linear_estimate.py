@@ -160,13 +160,23 @@ class LinearEstimate:
 def _residuals(
     domain: Domain, measurements: Sequence[Measurement], total: float | None
 ) -> ResidualTables | None:
-    """Return the tables of residuals; None if anything else was measured."""
-    if not any(m.matrix is not None for m in measurements):
+    """Return the tables of residuals; None if none were measured, or anything else was.
+
+    Products with fewer rows than codes along an attribute determine no residual, and are left out.
+    """
+    kept = [m for m in measurements if _may_determine(m)]
+    if not any(m.matrix is not None for m in kept):
         return None
     try:
-        return ResidualTables(domain, measurements, total)
+        return ResidualTables(domain, kept, total)
     except InvalidInput:
         return None
+
+
+def _may_determine(m: Measurement) -> bool:
+    if not isinstance(m.matrix, Kronecker):
+        return True
+    return all(rows >= columns - 1 for rows, columns in map(np.shape, m.matrix.factors))
 
 
 def _tables(
@@ -210,6 +220,8 @@ def _table(
         matrix = _dense(m, len(possible))[:, _order(domain, clique, m)[unknown]] / m.stddev
         information += matrix.T @ matrix
         weighted += matrix.T @ (m.values / m.stddev)
+    if not np.isfinite(information).all():
+        return None  # entries beyond the roots of floats, as a changed file may have
     eigenvalues, vectors = np.linalg.eigh(information)
     if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
         return None

@@ -66,8 +66,8 @@ class ResidualBasis:
         total is a combination of.
         """
         n = rows.shape[1]
-        if rows.shape == (n, n) and np.array_equal(
-            rows, rows[0, 0] / (n - 1) * (n * np.eye(n) - 1)
+        if rows.shape == (n, n) and np.allclose(
+            rows, rows[0, 0] / (n - 1) * (n * np.eye(n) - 1), rtol=1e-12, atol=0
         ):
             return cls(rows, np.full(n, 1 / n), rows * ((n - 1) / n / rows[0, 0]) ** 2)
         left, values, right = np.linalg.svd(rows)
@@ -141,14 +141,16 @@ class ResidualNoise:
 class ResidualTables:
     """Any query inside a clique whose residuals were measured, in counts, without bias.
 
-    `measurements` are of residuals, one of each, through the same rows S along an attribute (or
-    multiples of them) wherever it occurs, and of the total (the empty clique) unless `total` says
-    it. Columns of one value have no residuals.
+    `measurements` are of residuals, through the same rows S along an attribute (or multiples of
+    them) wherever it occurs, of whole tables, each of which is the sum of its residuals code by
+    code, and of the total (the empty clique) unless `total` says it. What several of them say about
+    one residual is averaged by inverse variance. Columns of one value have no residuals.
 
     `statistic` is the squared distance between the measurements and what they can be without noise,
     in standard deviations: a chi-square of `degrees` of freedom, whatever the truth.
 
-    Raises InvalidInput for measurements through other matrices, two of one residual, or no total.
+    Raises InvalidInput for measurements through other matrices, whole tables beside rows that are
+    not code by code, or no total.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.measurement import Measurement
@@ -157,6 +159,9 @@ class ResidualTables:
     >>> tables = ResidualTables(domain, [measured], total=10)
     >>> tables.marginal(("a",)), tables.variance(("a",))
     (array([7., 3.]), array([0.5, 0.5]))
+    >>> table = Measurement(("a",), [8.0, 4.0], 1.0)
+    >>> ResidualTables(domain, [measured, table]).marginal(("a",))
+    array([8., 4.])
     """
 
     def __init__(
@@ -165,35 +170,72 @@ class ResidualTables:
         self.domain = domain
         self.statistic, self.degrees = 0.0, 0
         self._answers: dict[Clique, Array] = {}
-        variances: dict[Clique, float] = {}
-        bases: dict[str, ResidualBasis] = {}
+        self._bases: dict[str, ResidualBasis] = {}
+        self._variances: dict[Clique, float] = {}
         if total is not None:
-            self._answers[()], variances[()] = np.array(float(total)), 0.0
+            self._answers[()], self._variances[()] = np.array(float(total)), 0.0
         for m in measurements:
-            residual = domain.ordered(m.clique)
-            if residual in self._answers:
-                raise InvalidInput(f"the residual of {residual!r} is given twice; give it once")
-            factors = _rows(m)
-            scale = 1.0
-            for name, rows in zip(m.clique, factors, strict=True):
-                if name not in bases:
-                    bases[name] = ResidualBasis.of(rows)
-                scale *= _multiple(bases[name], rows, name)
-            table = m.values.reshape([len(rows) for rows in factors]) / scale
-            self._answers[residual] = table.transpose([m.clique.index(name) for name in residual])
-            variances[residual] = (m.stddev / scale) ** 2
-            self._compare(table, [bases[name] for name in m.clique], variances[residual])
+            if m.matrix is None:
+                self._take_table(m)
+            else:
+                self._take_residual(m)
         if () not in self._answers:
             raise InvalidInput("the total is missing; measure the empty clique, or pass total=")
-        self.noise = ResidualNoise(domain, bases, variances)
+        self.noise = ResidualNoise(domain, self._bases, self._variances)
 
-    def _compare(self, answers: Array, bases: Sequence[ResidualBasis], variance: float) -> None:
-        possible = answers
-        for axis, basis in enumerate(bases):
-            onto = basis.rows @ basis.inverse
-            possible = np.moveaxis(np.tensordot(onto, possible, (1, axis)), 0, axis)
-        self.statistic += float(((answers - possible) ** 2).sum()) / variance
-        self.degrees += answers.size - math.prod(basis.rows.shape[1] - 1 for basis in bases)
+    def _take_residual(self, m: Measurement) -> None:
+        factors = _rows(m)
+        scale = 1.0
+        for name, rows in zip(m.clique, factors, strict=True):
+            scale *= _multiple(self._basis(name, rows), rows, name)
+        table = m.values.reshape([len(rows) for rows in factors]) / scale
+        variance = (m.stddev / scale) ** 2
+        possible = table
+        for axis, name in enumerate(m.clique):
+            basis = self._bases[name]
+            possible = _along(basis.rows @ basis.inverse, possible, axis)
+        self.statistic += float(((table - possible) ** 2).sum()) / variance
+        self.degrees += table.size - self._rank(m.clique)
+        self._combine(m.clique, possible, variance)
+
+    def _take_table(self, m: Measurement) -> None:
+        """Take a whole table apart into its residuals, whose noises are independent."""
+        shape = self.domain.shape(m.clique)
+        for residual in residuals_inside(self.domain, m.clique):
+            table, others, variance = m.values.reshape(shape), 1, m.stddev**2
+            for axis, name in enumerate(m.clique):
+                size = shape[axis]
+                contrasts = np.eye(size) - 1 / size
+                if name not in residual:
+                    table, others = table.sum(axis=axis, keepdims=True), others * size
+                    continue
+                scale = 1 / _multiple(self._basis(name, contrasts), contrasts, name)
+                table, variance = _along(scale * contrasts, table, axis), variance * scale**2
+            held = tuple(name for name in m.clique if name in residual)
+            table = table.reshape(self.domain.shape(held))
+            self._combine(held, table, variance * others)
+
+    def _combine(self, clique: Clique, table: Array, variance: float) -> None:
+        """Average with what is known of this residual, by inverse variance."""
+        residual = self.domain.ordered(clique)
+        table = table.transpose([clique.index(name) for name in residual])
+        if residual not in self._answers:
+            self._answers[residual], self._variances[residual] = table, variance
+            return
+        before, known = self._answers[residual], self._variances[residual]
+        together = known + variance
+        self._answers[residual] = before + known / together * (table - before)
+        self._variances[residual] = known * variance / together
+        self.statistic += float(((table - before) ** 2).sum()) / together
+        self.degrees += self._rank(clique)
+
+    def _basis(self, name: str, rows: Array) -> ResidualBasis:
+        if name not in self._bases:
+            self._bases[name] = ResidualBasis.of(rows)
+        return self._bases[name]
+
+    def _rank(self, clique: Clique) -> int:
+        return math.prod(self.domain.sizes[name] - 1 for name in clique)
 
     def answer(self, query: QueryLike) -> Array:
         """Return the unbiased answer in counts, which may be negative.
@@ -246,6 +288,11 @@ def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
         query = FactoredQuery({name: np.eye(domain.sizes[name]) for name in clique})
     query.check(domain)
     return query
+
+
+def _along(matrix: Array, table: Array, axis: int) -> Array:
+    """Return the table with a matrix applied along one axis."""
+    return np.moveaxis(np.tensordot(matrix, table, (1, axis)), 0, axis)
 
 
 def _rows(measurement: Measurement) -> list[Array]:

@@ -10,12 +10,18 @@ from pricing import cut
 
 from mechanisms import MECHANISMS, k_way, run
 from mechanisms.datasets.census import census
+from mechanisms.families.pair_mixture import PairMixtureModel
+from mechanisms.families.product_mixture import ProductMixtureModel
+from mechanisms.mixture import Mixture, mixture
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
 from mechanisms.registry import configure
 from mechanisms.release import drawing
 from mechanisms.release.drawing import draw_near
 from pgmkit import Zeros, estimate
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
 
 DATA = census(600).project(["sex", "work", "hours", "income"])
 PAIRS = k_way(DATA.domain, 2)
@@ -39,6 +45,40 @@ def test_records_of_every_family_are_nearer_than_a_sample(name: str) -> None:
     assert max(near) < 0.7 * min(drawn)
     one, other = (release.sample(600, rng=5) for _ in range(2))
     assert all(np.array_equal(one.columns[a], other.columns[a]) for a in DATA.domain)
+
+
+def chain(rows: int, seed: int) -> Dataset:
+    """Six columns, each of which follows the one before in six of ten rows."""
+    rng = np.random.default_rng(seed)
+    columns, before = {}, rng.integers(0, 6, rows)
+    for name in "abcdef":
+        follows = rng.random(rows) < 0.6
+        before = np.where(follows, (5 * before + 1) % 6, rng.integers(0, 6, rows))
+        columns[name] = before
+    return Dataset(Domain(dict.fromkeys(columns, 6)), columns)
+
+
+def test_triples_are_nearer_where_a_mixture_knows_pairs_alone() -> None:
+    """The ratio is 0.79 to 0.85 in four seeds, standard deviation 0.03: 4 away from the limit."""
+    apart = np.zeros(2)
+    for seed in range(2):
+        data = chain(20_000, seed)
+        curator = Curator(data, Budget(10.0, 1e-9), neighbours="add/remove", seed=seed)
+        found = mixture(curator, k_way(data.domain, 2), Mixture(rows=100, steps=50, level=10.0))
+        plain = ProductMixtureModel(data.domain, found.model.rows, found.model.total)
+        for place, model in enumerate((found.model, plain)):
+            records = draw_near(model, len(data), rng=seed)
+            for triple in itertools.combinations(data.domain, 3):
+                off = np.abs(records.marginal(triple) - data.marginal(triple))
+                apart[place] += off.sum()
+    assert apart[0] < 0.95 * apart[1]
+
+
+def test_a_mixture_of_triples_is_drawn_from_as_it_is() -> None:
+    for width, kind in ((2, PairMixtureModel), (3, ProductMixtureModel)):
+        curator = Curator(DATA, Budget(1.0, 1e-9), neighbours="add/remove", seed=0)
+        model = mixture(curator, k_way(DATA.domain, width), Mixture(rows=5, steps=2)).model
+        assert type(model) is kind
 
 
 def test_what_is_impossible_stays_so() -> None:

@@ -13,7 +13,6 @@ import pytest
 from replay import replay
 
 from mechanisms import synthesize
-from mechanisms.mixture import Mixture, mixture
 from mechanisms.mst import mst
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -51,7 +50,7 @@ def test_noise_and_chance_are_what_is_said_of_them(budget: Budget, relation: str
     for seed in range(30):
         data = table(np.random.default_rng([seed, 1]), 2000, 0.0)
         curator = Curator(data, budget, neighbours=relation, seed=seed)
-        look = first_look(curator, PAIRS, len(data), "aim")
+        look = first_look(curator, PAIRS, len(data))
         found.append(look.excess / look.stddev)
     # What is said is the noise in the mean of distances; that of the columns adds to it.
     assert abs(np.mean(found)) <= DEVIATIONS * 1.5 / math.sqrt(len(found))
@@ -63,7 +62,7 @@ def test_dependence_is_seen_as_it_is(relation: str) -> None:
     """With little noise the excess is the distance from independence, found by counting."""
     data = table(np.random.default_rng(3), 50_000, 0.3)
     curator = Curator(data, Budget(10.0, 1e-9), neighbours=relation, seed=0)
-    look = first_look(curator, PAIRS, len(data), "aim")
+    look = first_look(curator, PAIRS, len(data))
     distances = []
     for pair in itertools.combinations(DOMAIN, 2):
         counts = data.marginal(pair) / len(data)
@@ -114,7 +113,7 @@ def test_the_look_costs_next_to_nothing_where_pairs_have_many_cells(relation: st
     data = Dataset(domain, {name: rng.integers(0, 20, 20_000) for name in domain})
     for budget in BUDGETS:
         curator = Curator(data, budget, neighbours=relation, seed=0)
-        look = first_look(curator, k_way(domain, 2), len(data), "aim")
+        look = first_look(curator, k_way(domain, 2), len(data))
         (spent,) = [e.cost for e in curator.ledger.entries if e.step == "auto: errors of pairs"]
         # Laplace noise in all distances grows with their number, and stays at its fiftieth.
         assert spent <= (0.021 if budget.pure else 0.006) * budget.total
@@ -128,7 +127,7 @@ def test_pairs_of_independent_columns_are_measured_where_noise_is_small() -> Non
     data = table(np.random.default_rng(8), 12_000, 0.0)
     assert released(data, "auto", 3.0).mechanism == "aim"
     curator = Curator(data, Budget(3.0, 1e-9), neighbours="add/remove", seed=0)
-    look = first_look(curator, PAIRS, len(data), "aim")
+    look = first_look(curator, PAIRS, len(data))
     rng, found = np.random.default_rng(0), []
     for pair in itertools.combinations(DOMAIN, 2):
         product = np.outer(*(data.marginal((name,)) / len(data) for name in pair)).ravel()
@@ -165,8 +164,8 @@ def test_where_some_is_seen_the_columns_are_not_measured_twice(relation: str) ->
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
-def test_a_mixture_takes_the_distances_of_the_look(relation: str) -> None:
-    """They are paid for once, give the pairs their shares, and all of the budget is spent."""
+def test_a_mixture_needs_no_look(relation: str) -> None:
+    """It measures distances itself, which give the pairs their shares, and spends all."""
     rng = np.random.default_rng(6)
     columns = {f"c{i}": Integer(0, 3) for i in range(7)}
     codes = {name: rng.integers(0, 4, 8000) for name in columns}
@@ -184,7 +183,9 @@ def test_a_mixture_takes_the_distances_of_the_look(relation: str) -> None:
     assert release.ledger is not None
     assert release.ledger.remaining == pytest.approx(0.0, abs=1e-12)
     steps = [entry.step for entry in release.ledger.entries]
-    assert [step for step in steps if "errors" in step] == ["auto: errors of pairs"]
+    assert [step for step in steps if step.startswith("auto: ")] == (
+        ["auto: measure total"] if relation == "add/remove" else []
+    )
     assert len([step for step in steps if step.startswith("2-way: measure ")]) == 21
     noise = {m.clique: m.stddev for m in release.measurements if len(m.clique) == 2}
     assert min(noise, key=noise.__getitem__) == ("c0", "c1")
@@ -211,20 +212,6 @@ def test_both_ways_are_replayed(
         release = synthesize(records, schema(), epsilon=0.4, delta=1e-9, neighbours=relation)
         assert release.mechanism == taken
         return release
-
-    replay(job, data, neighbour(data, relation), tmp_path, pure=False)
-
-
-@pytest.mark.parametrize("relation", NEIGHBOURS)
-def test_a_mixture_after_a_look_is_replayed(relation: str, tmp_path: Path) -> None:
-    """Its total, its penalty and its fit follow from what the look and the mixture measured."""
-    data = table(np.random.default_rng(4), 4000, 0.5)
-
-    def job(records: Dataset) -> Release:
-        curator = Curator(records, Budget(1.0, 1e-9), neighbours=relation)
-        look = first_look(curator, PAIRS, 4000, "mixture")
-        fast = Mixture(rows=10, steps=10)
-        return mixture(curator, PAIRS, fast, first=look.measurements, distances=look.distances)
 
     replay(job, data, neighbour(data, relation), tmp_path, pure=False)
 
@@ -315,38 +302,29 @@ def test_columns_that_were_measured_count_in_a_tree() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-@pytest.mark.parametrize("mechanism", ["mixture", "aim"])
 @pytest.mark.parametrize("budget", [BUDGETS[0], BUDGETS[2]])
-def test_a_look_is_paid_and_judged_by_public_figures(
-    budget: Budget, mechanism: str, most: int
-) -> None:
+def test_a_look_is_paid_and_judged_by_public_figures(budget: Budget, most: int) -> None:
     """Shares of the budget, the price of the distances and the threshold, computed by hand."""
     relation_of_units = relation("add/remove", "who", most)
-    of_noise, deviations, of_a_share, low, high = {
-        "mixture": (0.04, 1.0, 12.0, 0.1, 0.25),
-        "aim": (0.04, 2.0, 25.0, 1 / 16, 0.5),
-    }[mechanism]
+    of_noise, deviations, of_a_share, low, high = 0.04, 2.0, 25.0, 1 / 16, 0.5
     unit = 2 / budget.total if budget.pure else (2 * budget.total) ** -0.5
     middle = of_a_share / ((low + high) / 2)  # of rows a column, in units of the noise
+    mean_cells = np.mean([a * b for a, b in itertools.combinations(DOMAIN.sizes.values(), 2)])
     for rows_of_noise in (1.0, middle, 1e4):
         rows = max(1, round(rows_of_noise * 5 * most * unit))
         data = table(np.random.default_rng(0), min(rows, 100_000), 0.2)
         curator = Curator(data, budget, neighbours=relation_of_units, seed=0)
-        look = first_look(curator, PAIRS, rows, mechanism, {"a": 4, "b": 5, "c": 6})
+        look = first_look(curator, PAIRS, rows)
         share = min(high, max(low, of_a_share / (rows / (5 * most * unit))))
         *singles, distances = curator.ledger.entries
         assert [e.cost for e in singles] == pytest.approx([share * budget.total / 5] * 5)
         assert {len(m.clique) for m in look.measurements} == {1}
-        sizes = {"a": 4, "b": 4, "c": 4, "d": 3, "e": 2} if mechanism == "mixture" else DOMAIN.sizes
         left = (1 - share) * budget.total
 
         def error(cost: float) -> float:
             return most / cost if budget.pure else most * (math.pi * cost) ** -0.5
 
-        def mean_cells(sizes: Any) -> float:
-            return np.mean([a * b for a, b in itertools.combinations(sizes.values(), 2)])
-
-        deciding = of_noise * mean_cells(sizes) * error(left / 10)
+        deciding = of_noise * mean_cells * error(left / 10)
         dearest = 0.02 * budget.total
         stddev = 2**0.5 * 10 * most / dearest if budget.pure else most * (5 / dearest) ** 0.5
         ratio = stddev / 10**0.5 / (0.37 * deciding)
@@ -358,12 +336,12 @@ def test_a_look_is_paid_and_judged_by_public_figures(
         totals = np.array([m.values.sum() for m in look.measurements])
         total = float(weights @ totals / weights.sum())
         assert look.noise == pytest.approx(
-            mean_cells(DOMAIN.sizes) * error((left - price) / 10) / (2 * total), rel=1e-3
+            mean_cells * error((left - price) / 10) / (2 * total), rel=1e-3
         )
-        times = max(deviations, 3.0) if rows / (5 * most * unit) < 25 else deviations
         least = deciding / (2 * total)
-        assert look.needed == pytest.approx(max(times * look.stddev, least), rel=1e-3)
-        assert look.stddev >= look.distances.stddev / 10**0.5 / (2 * total) * 0.999
+        assert look.needed == pytest.approx(max(deviations * look.stddev, least), rel=1e-3)
+        paid = stddev * (dearest / price) ** (1.0 if budget.pure else 0.5)
+        assert look.stddev >= paid / 10**0.5 / (2 * total) * 0.999
 
 
 def test_chance_is_drawn_for_a_thousand_of_many_pairs() -> None:

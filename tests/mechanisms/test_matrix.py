@@ -612,14 +612,42 @@ def test_measurements_that_are_not_of_residuals_are_refused() -> None:
     one = Measurement(("a",), [1.0, -1.0, 0.0], 1.0, contrasts)
     other = Measurement(("a", "b"), np.zeros(6), 1.0, [np.tri(3)[:2] - 1, contrasts])
     for given_, why in [
-        ([Measurement(("a",), [1.0, 2.0, 3.0], 1.0)], "not of a residual"),
         ([Measurement(("a",), [1.0, 2.0, 3.0], 1.0, np.eye(3))], "must have rank 2"),
         ([Measurement(("a",), [1.0], 1.0, np.array([[1.0, -1.0, 0.0]]))], "must have rank 2"),
         ([Measurement(("a",), [1.0, 2.0], 1.0, np.array([[1.0, 1, 1], [1, 0, 0]]))], "the total"),
-        ([one, one], "given twice"),
+        ([Measurement(("a", "b"), np.zeros(3), 1.0, np.zeros((3, 9)))], "not of a residual"),
         ([one, other], "two bases"),
     ]:
         with pytest.raises(InvalidInput, match=why):
             ResidualTables(domain, given_, 3.0)
     with pytest.raises(InvalidInput, match="the total is missing"):
         ResidualTables(domain, [one])
+
+
+def test_tables_beside_residuals_are_least_squares_of_both() -> None:
+    """Two tables of an attribute, a table of the pair and its residual, by dense algebra."""
+    rng = np.random.default_rng(3)
+    domain = Domain({"a": 3, "b": 4})
+    truth = rng.integers(0, 50, (3, 4)).astype(float)
+    a, b = (n * np.eye(n) - 1 for n in (3, 4))
+    measured, rows = list[Measurement](), list[np.ndarray]()
+    for clique, factors, stddev, dense in [
+        (("a",), None, 2.0, np.kron(np.eye(3), np.ones(4))),
+        (("a",), None, 1.0, np.kron(np.eye(3), np.ones(4))),
+        (("b",), None, 3.0, np.kron(np.ones(3), np.eye(4))),
+        (("a", "b"), None, 5.0, np.eye(12)),
+        (("a", "b"), [a, b], 20.0, np.kron(a, b)),
+    ]:
+        noisy = dense @ truth.ravel() + rng.normal(0, stddev, len(dense))
+        measured.append(Measurement(clique, noisy, stddev, factors))
+        rows.append(np.column_stack([dense, noisy]) / stddev)
+    design, values = np.split(np.concatenate(rows), [12], axis=1)
+    expected, squares, *_ = np.linalg.lstsq(design, values[:, 0])
+    linear = LinearEstimate(domain, measured, None)
+    answer = linear.answer(FactoredQuery.marginal(domain, ("a", "b")))
+    assert answer is not None
+    np.testing.assert_allclose(answer.values, expected, atol=1e-9)
+    variances = np.diag(np.linalg.inv(design.T @ design))
+    np.testing.assert_allclose(answer.stddev, linear.scale * variances**0.5, rtol=1e-9)
+    assert linear.statistic == pytest.approx(squares[0])
+    assert linear.degrees == len(design) - 12

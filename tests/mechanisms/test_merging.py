@@ -15,7 +15,7 @@ from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.rounds.merging import best_tables, groups_of
+from mechanisms.rounds.merging import Tables, best_tables, groups_of, measure_tables
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
 from mechanisms.synthesis.first_look import bins_of
 from mechanisms.workload import k_way
@@ -81,14 +81,38 @@ def tables(noise: float, distance: float = 2000.0) -> Any:
         noise,
         bins=BINS,
         pure=False,
+        residuals=True,
     )
 
 
 def test_cells_are_the_coarser_the_more_noise_there_is() -> None:
     cells = [int(tables(noise).groups[0][0][-1]) + 1 for noise in (0.01, 3.0, 30.0)]
     assert cells[0] == 24 and cells[0] > cells[1] >= cells[2] >= 2
-    # Beside whole pairs single attributes need no budget; beside coarse ones they do.
-    assert tables(0.01).singles.sum() == 0.0 < tables(30.0).singles.sum() < 0.7
+    # Residuals say nothing of single attributes, whatever the cells.
+    assert all(0.0 < tables(noise).singles.sum() < 0.7 for noise in (0.01, 30.0))
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_residuals_are_cheaper_than_tables_and_exact_but_for_noise(relation: str) -> None:
+    """With a budget of nearly no noise, beside the double centring of the counts."""
+    rng = np.random.default_rng(4)
+    domain = Domain({"a": 2, "b": 6})
+    data = Dataset(domain, {n: rng.integers(0, k, 300) for n, k in domain.sizes.items()})
+    groups = (np.arange(2), np.array([0, 0, 1, 1, 2, 2]))
+    for both in (groups, (groups[0], np.arange(6))):
+        curator = Curator(data, Budget(1e7, 1e-6), neighbours=relation, seed=0)
+        cost = curator.remaining / 2
+        table = curator.measure(("a", "b"), cost)
+        chosen = Tables([both], np.ones(1), np.zeros(2))
+        (found,) = measure_tables(curator, ["a", "b"], [("a", "b")], chosen, cost, residuals=True)
+        counts = np.add.reduceat(
+            data.marginal(("a", "b")), np.unique(both[1], return_index=True)[1], 1
+        )
+        centred = counts - counts.mean(0) - counts.mean(1, keepdims=True) + counts.mean()
+        np.testing.assert_allclose(found.values.reshape(counts.shape), centred, atol=0.2)
+        g, h = counts.shape
+        kept = (1 - 1 / g) * (1 - 1 / h) if relation == "add/remove" else 1 - 1 / max(g, h)
+        assert (found.stddev / table.stddev) ** 2 == pytest.approx(kept, rel=1e-3)
 
 
 def ordered(rows: int, seed: int) -> Dataset:
@@ -108,7 +132,7 @@ def test_coarse_pairs_are_nearer_where_noise_hides_whole_ones() -> None:
     for bins in (BINS, {}):
         curator = Curator(data, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
         release = mixture(curator, pairs, Mixture(rows=100, steps=40), bins=bins)
-        coarse = [m.matrix is not None for m in release.measurements if len(m.clique) == 2]
+        coarse = [len(m.values) < 24**2 for m in release.measurements if len(m.clique) == 2]
         assert all(coarse) if bins else not any(coarse)
         assert curator.remaining == pytest.approx(0.0, abs=1e-12)
         missed.append(
@@ -136,7 +160,7 @@ def test_coarse_pairs_are_replayed(relation: str, delta: float, tmp_path: Path) 
     def job(records: Dataset) -> Any:
         curator = Curator(records, Budget(2.0, delta), neighbours=relation)
         release = mixture(curator, k_way(DOMAIN, 2), Mixture(rows=5, steps=3), bins=BINS)
-        assert any(m.matrix is not None for m in release.measurements)
+        assert any(len(m.values) < 24**2 for m in release.measurements if len(m.clique) == 2)
         return release
 
     replay(job, data, other, tmp_path, pure=delta == 0)

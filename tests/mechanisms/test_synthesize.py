@@ -231,8 +231,8 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(memory_mb=100).name == "pair-graph"
     assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
     assert chosen(rows=100).name == "independent" and "100 rows" in chosen(rows=100).reason
-    assert chosen(rows=300).name == "mixture"  # if a look shows much dependence
-    assert chosen(rows=300, k=3).name == chosen(60, rows=1000).name == "independent"
+    assert chosen(rows=600).name == "mixture"
+    assert chosen(rows=600, k=3).name == chosen(60, rows=1000).name == "independent"
     assert chosen(rows=300, epsilon=100.0).name == "mixture"
     assert chosen(public=True).name == "gem-pub"
     assert chosen(public=True, seconds=5).name == "pep-pub"
@@ -246,7 +246,7 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(memory_mb=600).name == "mixture" and chosen(memory_mb=599).name == "aim"
     assert chosen(40, k=3).name != "pair-graph" and chosen(41, k=3).name == "pair-graph"
     unit = (2 * Budget(1.0, 1e-9).total) ** -0.5
-    for least, options in [(5, {}), (25, {"k": 3})]:
+    for least, options in [(10, {}), (25, {"k": 3})]:
         for most in (1, 3):
             edge = math.ceil(least * 10 * most * unit)
             assert chosen(rows=edge - 1, max_rows=most, **options).name == "independent"

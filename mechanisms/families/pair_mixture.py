@@ -1,0 +1,52 @@
+"""Mixtures that were fitted to pairs of attributes, and nothing larger.
+
+The pairs do not say what three attributes do together, and the distribution of largest entropy that
+has them is the one that adds nothing. A mixture of a few hundred rows has less entropy: at little
+noise its rows are nearly single records. Records are therefore not drawn from the rows, but from
+rows nearer to independence, and then brought near the mixture's pairs
+(`mechanisms.release.drawing`), which many thousand records can follow with more freedom than the
+rows.
+"""
+
+from __future__ import annotations
+
+from mechanisms.families.product_mixture import ProductMixtureModel
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.randomness import Rng
+
+__all__ = ["PairMixtureModel"]
+
+_TOWARDS = 0.25
+"""How far rows are taken to independence before records are drawn. At epsilon 10 triples have 0.86,
+0.91 and about 0.7 times the error, and pairs 1.05, 1.03 and 1 times (diamonds, CPS1988 and a drawn
+network of 14 columns); at 0.5 triples have 0.75, 0.88 and 0.5 times, and pairs 1.16, 1.06 and 1:
+exchanges of single codes restore strong relations only in part.
+"""
+
+
+class PairMixtureModel(ProductMixtureModel):
+    """A mixture of product distributions whose pairs are known, and nothing larger.
+
+    >>> from pgmkit.domain import Domain
+    >>> model = PairMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.8, 0.2], [0, 1, 0.2, 0.8]], 10)
+    >>> model.flattened().rows.round(2)
+    array([[1.  , 0.  , 0.74, 0.26],
+           [0.  , 1.  , 0.26, 0.74]])
+    """
+
+    format = "pgmkit mixture of pairs"
+
+    def flattened(self) -> ProductMixtureModel:
+        """Return the mixture of the weighted geometric means of each row and independence, scaled
+        to sum to 1.
+        """
+        mean = self.shares @ self.rows
+        rows = mean**_TOWARDS * self.rows ** (1 - _TOWARDS)
+        for name in self.domain:
+            part = rows[:, self._columns.of(name)]
+            part /= part.sum(1, keepdims=True)
+        return ProductMixtureModel(self.domain, rows, self.total, self.shares)
+
+    def first_records(self, n: int, *, rng: Rng = None) -> Dataset:
+        """Return `n` records to be brought near the model's pairs; arguments as of `sample`."""
+        return self.flattened().sample(n, rng=rng)

@@ -150,7 +150,8 @@ def in_line(
     """
     if all(table.shape == shapes[clique] for clique, table in tables.items()):
         line = np.concatenate([table.reshape(-1) for table in tables.values()])
-        sizes = np.array([table.size for table in tables.values()])
+        # A table without cells has no sum, and `reduceat` no place for one.
+        sizes = np.array([table.size for table in tables.values() if table.size], dtype=np.int64)
         with np.errstate(over="ignore", invalid="ignore"):
             # Values that are not finite fail this comparison too.
             if (np.add.reduceat(np.abs(line), np.cumsum(sizes) - sizes) <= LARGEST).all():

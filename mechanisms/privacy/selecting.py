@@ -238,10 +238,15 @@ def _distinct_codes(name: str, codes: ArrayLike, size: int) -> NDArray[np.int64]
     """Return codes of an attribute; raise InvalidInput unless they are distinct, in rising order,
     within its size.
     """
-    found = np.asarray(codes, dtype=np.int64)
-    if found.ndim != 1 or (np.diff(found) <= 0).any() or not ((found >= 0) & (found < size)).all():
-        raise InvalidInput(f"codes of {name!r} must be distinct, in rising order, in 0..{size - 1}")
-    return found
+    found = np.asarray(codes)
+    if found.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    whole = found.ndim == 1 and found.dtype.kind in "iu"
+    if not whole or found[0] < 0 or found[-1] >= size or (found[1:] <= found[:-1]).any():
+        raise InvalidInput(
+            f"codes of {name!r} must be distinct whole numbers, in rising order, in 0..{size - 1}"
+        )
+    return found.astype(np.int64)
 
 
 def _check_count(count: int, most: int, what: str) -> None:

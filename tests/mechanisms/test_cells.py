@@ -148,3 +148,38 @@ def test_no_dataset_is_held_by_what_is_returned() -> None:
     cells = c.choose_cells(PAIRS, guesses(), 0.5)
     assert all(type(cell) is Cell for cell in cells)
     assert not isinstance(c.measure_cells(cells, 0.5)[0], Dataset)
+
+
+@pytest.mark.parametrize("kept", [[], [0], [1, 2], [0, 1, 2]])
+def test_cells_of_other_codes_take_no_part(kept: list[int]) -> None:
+    """Against the whole tables; an attribute may keep no code, and its tables no cell."""
+    rng = np.random.default_rng(3)
+    data = random_data(rng)
+    name = next(each for each, size in DOMAIN.sizes.items() if size >= 3)
+    owner = Curator(data, Budget(9.0, 1e-6), neighbours="add/remove")
+    owner._noise = noise = Watcher("add/remove", pure=False)
+    whole = {clique: rng.uniform(0, 50, DOMAIN.shape(clique)) for clique in PAIRS}
+    parts = {c: t.take(kept, c.index(name)) if name in c else t for c, t in whole.items()}
+    taken = Cell(PAIRS[0], 0)
+    found = owner.choose_cells(PAIRS, parts, 0.1, count=3, codes={name: kept}, exclude=[taken])
+    wanted = {}
+    for clique, table in whole.items():
+        counts = data.marginal(clique)
+        for at in np.ndindex(table.shape):
+            cell = Cell(clique, int(np.ravel_multi_index(at, table.shape)))
+            if (name not in clique or at[clique.index(name)] in kept) and cell != taken:
+                wanted[cell] = abs(counts[at] - table[at])
+    assert sorted(noise.exact[0]) == pytest.approx(sorted(wanted.values()), abs=2**-11)
+    assert len(set(found)) == 3 and set(found) <= set(wanted)
+
+
+def test_codes_are_distinct_whole_numbers_of_their_attribute() -> None:
+    name, size = next(iter(DOMAIN.sizes.items()))
+    for wrong in ([size], [-1], [1, 0], [0, 0], [0.5], ["0"], [None], [[0]], 0):
+        owner = curator(Budget(1.0, 1e-6))
+        with pytest.raises(InvalidInput, match="distinct whole numbers"):
+            owner.choose_cells(PAIRS, guesses(), 0.1, codes={name: wrong})
+        assert owner.ledger.spent == 0
+    nothing = {clique: np.zeros([0, 0]) for clique in PAIRS}
+    with pytest.raises(InvalidInput, match="at most the 0 candidate cells"):
+        owner.choose_cells(PAIRS, nothing, 0.1, codes=dict.fromkeys(DOMAIN, ()))

@@ -41,10 +41,10 @@ def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload
     entry, chosen = configure(choice.name, **{**choice.settings, **request.options})
     if any(field.name == "pretrain_steps" for field in fields(chosen)):
         chosen = replace(chosen, pretrain_steps=1)  # pretraining refuses nothing and takes time
-    placed = assumed(schema).placed()
+    likely = assumed(schema)
     # Refusals depend on public figures, not on the records, so any few records will do.
-    records = made_up(placed.domain, 100, np.random.default_rng(0))
+    records = made_up(likely.domain, 100, np.random.default_rng(0))
     curator = Curator(records, request.budget, neighbours=request.relation, seed=0)
     curator.ledger = _DryLedger(request.budget, neighbours=request.relation.name)
     with suppress(_FirstCharge):
-        run_on(curator, entry, chosen, workload, public=request.public_records(placed))
+        run_on(curator, entry, chosen, workload, public=request.public_records(likely))

@@ -358,7 +358,7 @@ class Request:
                     "codes are not known yet"
                 )
             return
-        known = self.public_records(assumed(schema).placed())
+        known = self.public_records(assumed(schema))
         assert known is not None
         absent = [name for name in schema.columns if name not in known.domain]
         if schema.unresolved and absent and self.mechanism not in ("auto", "gem-pub"):
@@ -366,6 +366,3 @@ class Request:
                 f"the public data lack {', '.join(map(repr, absent))}; add what is missing, or use "
                 "gem-pub, which can do without"
             )
-        fixed = [name for name in known.domain if name not in schema.unresolved]
-        if fixed:
-            self.public_records(schema.restricted(fixed))

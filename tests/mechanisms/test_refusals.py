@@ -92,6 +92,8 @@ TOGETHER: list[dict[str, Any]] = [
     {"mechanism": "mst", "public": FRAME},
     {"mechanism": "pmw-pub", "public": FRAME[["job"]]},
     {"mechanism": "gem-pub", "public": FRAME[["job"]]},
+    {"mechanism": "pep-pub", "public": FRAME.assign(wage=99.0), "strict": True},
+    {"mechanism": "pep-pub", "public": FRAME.assign(job=None), "strict": True},
     {"mechanism": "gem-pub", "public": FRAME, "settings": {"queries": 10**6}},
     {"mechanism": "dual-query", "accounting": "gaussian"},
     {"mechanism": "mixture", "schema": Schema(OPEN.columns, RULED_OUT)},

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pgmkit.least_squares.goodness import Fit
 
 FORMAT = "pgmkit model"
-FORMAT_VERSION = 1
 
 Array = NDArray[np.float64]
 
@@ -367,7 +366,7 @@ class GraphicalModel:
             "gap": None if self.gap == inf else self.gap,
         }
         tables = {f"potential{i}": f.values.cpu().numpy() for i, f in enumerate(self.potentials)}
-        write_container(path, FORMAT, FORMAT_VERSION, header, tables)
+        write_container(path, FORMAT, header, tables)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> GraphicalModel:
@@ -376,7 +375,7 @@ class GraphicalModel:
         A file that would expand to more than ``max_bytes`` is refused.
         """
         with refusing(path, "a model file"):
-            header, arrays = read_container(path, FORMAT, FORMAT_VERSION, max_bytes)
+            header, arrays = read_container(path, FORMAT, max_bytes)
             tables = [arrays[f"potential{i}"] for i in range(len(header["cliques"]))]
             domain = Domain({name: size for name, size in header["domain"]})
             pairs = zip(header["cliques"], tables, strict=True)

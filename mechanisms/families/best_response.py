@@ -15,6 +15,7 @@ from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import model_cells
+from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,9 +27,9 @@ __all__ = ["Oracle", "Weighted"]
 Weighted = tuple[Cell, float]
 """A query and its weight, which may be negative."""
 
-ENUMERABLE = 1 << 20
+ENUMERABLE = BLOCK_CELLS
 """The most records of a domain that are all scored: 8 MB of scores."""
-TREE_CELLS = 1 << 22
+TREE_CELLS = TABLE_CELLS
 """The most cells of a junction tree that max-product runs on: 32 MB of them."""
 
 

@@ -22,6 +22,7 @@ from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.untrusted import LARGEST
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FullDomain", "Histogram", "HistogramModel", "PublicSupport", "Support"]
 
-MOST_RECORDS = 1 << 25
+MOST_RECORDS = 8 * TABLE_CELLS
 """The most weights that a histogram may have: 256 MB of them."""
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelFile", "read_model", "write_model"]
 
-FORMAT_VERSION = 1
-
 
 @dataclass(frozen=True)
 class ModelFile:
@@ -60,7 +58,7 @@ def write_model(
 ) -> None:
     """Write a model of this kind, completely or not at all; `more` is added to the header."""
     header = {"domain": dict(domain.sizes), "total": total, **more}
-    write_container(path, kind, FORMAT_VERSION, header, arrays)
+    write_container(path, kind, header, arrays)
 
 
 def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST) -> ModelFile:
@@ -69,6 +67,6 @@ def read_model(path: str | os.PathLike[str], kind: str, max_bytes: int = LARGEST
     """
     name = os.fspath(path)
     with refusing(path, f"a {kind} file"):
-        header, arrays = read_container(path, kind, FORMAT_VERSION, max_bytes)
+        header, arrays = read_container(path, kind, max_bytes)
         domain, total = Domain(dict(header["domain"])), float(header["total"])
     return ModelFile(kind, name, domain, total, header, arrays)

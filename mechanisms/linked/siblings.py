@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.runtime.iterations import PATIENCE
 
 __all__ = ["PREVIOUS", "Children", "Wanted", "broken", "draw_children"]
 
@@ -34,7 +35,7 @@ PREVIOUS = "previous "
 none.
 """
 
-_SWEEPS = 60
+_SWEEPS = 2 * PATIENCE
 """The number of sweeps that fit the potentials, and of those that settle the records. On a survey
 of 60,000 persons at epsilon 4 the tables' mean distance is .017 after the former and .0057 after
 both; with half of the former it is .0068, and with 100 of the former and none of the latter .0085.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 if TYPE_CHECKING:
     from mechanisms.privacy.budget import Budget
@@ -31,7 +32,7 @@ _SURE = NormalDist().inv_cdf(39 / 40)
 """
 NAMED = 12
 """The most pairs or columns that a line names; if there are more, it says their number."""
-MOST_CELLS = 1 << 22
+MOST_CELLS = TABLE_CELLS
 """The most cells of the pairs' tables that are searched for the strongest relations: a second's
 work.
 """

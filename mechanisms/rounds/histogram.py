@@ -36,6 +36,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.sizes import CELL_BYTES
 
 if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 
-_ROUND_BYTES = 48
+_ROUND_BYTES = 6 * CELL_BYTES
 """The bytes of a weight on a GPU: before and after an update, their average, sums, and the copy
 there.
 """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tables", "best_tables", "groups_of", "known_noise", "measure_tables"]
 
-_GROUPS = (2, 4, 8, 16, 32)
+_GROUPS = tuple(2**power for power in range(1, 6))
 """The numbers of groups that are tried. More groups gain little and widen the fit. An attribute
 that has no more bins than groups keeps all its codes.
 """

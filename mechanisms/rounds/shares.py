@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pgmkit.runtime.precision import HALVINGS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
 
 __all__ = ["least_risk_shares", "predicted_risk"]
-
-_HALVINGS = 200
-"""More halvings than it takes to shrink an interval of floats to a point."""
 
 
 def predicted_risk(distances: Array, noise: Array) -> Array:
@@ -55,7 +54,7 @@ def least_risk_shares(distances: Array, noise: Array, *, pure: bool) -> Array:
     told = distances > 0
     d, a = distances[told], noise[told]
     low, high = -700.0, 700.0  # the logarithm of the slope, within the range of floats
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _shares_at(d, a, np.exp(middle), pure).sum() > 1:
             low = middle

@@ -24,6 +24,7 @@ from mechanisms.queries.query_sets import query_gram
 from mechanisms.strategies.least_error import of_full_rank, split
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.runtime.iterations import FEW_ROUNDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +39,6 @@ __all__ = ["Lattice", "residual_rows"]
 
 _FEWEST_BITS = 4
 """The fewest bits of a basis's entries: with fewer, its rows may lose their rank."""
-_MOST_ROUNDS = 10
 _GAIN = 1e-4
 """The least relative fall of T for which the bases are made again."""
 
@@ -168,7 +168,7 @@ def _turned_rows(
     inward = np.array([1.0 if gram is None else 1 / np.trace(gram) for gram in lattice.full])
     dear = np.zeros(len(inward))
     best, least = {}, math.inf
-    for _ in range(_MOST_ROUNDS * bool(turned)):
+    for _ in range(FEW_ROUNDS * bool(turned)):
         made: dict[object, tuple[Array, Array]] = {}
         for name, own in turned.items():
             key, gram, more = _problem(lattice, own, inward[own], dear[own].sum(), bases.get(name))

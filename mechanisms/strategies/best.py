@@ -10,6 +10,7 @@ from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strateg
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.residuals import ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload
+from pgmkit.runtime.sizes import DENSE_ROWS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,7 @@ __all__ = ["Goal", "Strategy", "best_strategy", "expected_variance"]
 Goal: TypeAlias = Literal["sum", "mean", "largest"]
 Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy
 
-_MOST_LATTICE = 1 << 11
+_MOST_LATTICE = DENSE_ROWS
 """The residuals of the largest workload for which strategies of marginals are searched: the search
 holds a dense matrix of residuals by marginals, 100 MB of them."""
 

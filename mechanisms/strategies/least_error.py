@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pgmkit.runtime.iterations import MOST_ITERATIONS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["best_precision", "of_full_rank", "split"]
 
-_MOST_STEPS = 2000
+_MOST_STEPS = 2 * MOST_ITERATIONS
 """The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""
 _RANK = 1e-12
 """The fraction of the largest eigenvalue below which an eigenvalue counts as zero in float64."""

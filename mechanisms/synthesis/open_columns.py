@@ -22,8 +22,10 @@ from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outsi
 
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
 
-_DISCOVERY_SHARE = 0.1
-"""The share of the budget for finding the labels and edges that the schema leaves open."""
+DISCOVERY_SHARE = 0.1
+"""The share of the budget and of delta for finding the labels and edges that the schema leaves
+open.
+"""
 ASSUMED_LABELS = 20
 """The number of labels that plans assume in an open column; the true number is found later."""
 
@@ -59,7 +61,7 @@ def resolved(
     """
     unlisted, fine = open_columns(schema), _fine(schema)
     tallies = {name: _present_texts(data, schema, name) for name in unlisted}
-    share = _DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
+    share = DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name in fine:
         declared = schema.columns[name]

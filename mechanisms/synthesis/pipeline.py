@@ -155,9 +155,30 @@ def synthesize(
     >>> release.sample(2, rng=0).column_names
     ['age', 'ill']
     """
-    request = locals()  # the arguments, which a request has by the same names
-    del request["data"]
-    return release_of(Request(**request), data)
+    request = Request(
+        schema=schema,
+        epsilon=epsilon,
+        delta=delta,
+        neighbours=neighbours,
+        unit=unit,
+        max_rows=max_rows,
+        report_dropped=report_dropped,
+        report_unread=report_unread,
+        mechanism=mechanism,
+        settings=settings,
+        workload=workload,
+        target=target,
+        public=public,
+        seconds=seconds,
+        memory_mb=memory_mb,
+        strict=strict,
+        seed=seed,
+        ledger=ledger,
+        accounting=accounting,
+        device=device,
+        progress=progress,
+    )
+    return release_of(request, data)
 
 
 def release_of(request: Request, data: Any) -> TableRelease:

@@ -18,7 +18,7 @@ from mechanisms.registry import MECHANISMS, configure
 from mechanisms.rounds.loop import Round
 from mechanisms.strategies.best import Goal
 from mechanisms.synthesis.auto import Choice, check_limits, choice_of
-from mechanisms.synthesis.open_columns import assumed, open_columns
+from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, open_columns
 from mechanisms.synthesis.questions import (
     PlannedQuestion,
     checked_questions,
@@ -37,9 +37,6 @@ from pgmkit.tables.engines.frames import encode, names_of
 from pgmkit.tables.schema import NoRows, Schema
 
 __all__ = ["Request", "delta_caution"]
-
-_RESERVED_SHARE = 0.1
-"""The share of delta reserved for finding the values of open columns (`Curator.discover`)."""
 
 
 def delta_caution(delta: float, rows: int | None) -> str:
@@ -206,7 +203,7 @@ class Request:
                 "differential privacy"
             )
         if open_columns(self.schema):
-            budget = replace(budget, reserved=_RESERVED_SHARE * self.delta)
+            budget = replace(budget, reserved=DISCOVERY_SHARE * self.delta)
         accounting = accounting_of(self.accounting, self._measures, budget, self.ledger)
         return replace(budget, accounting=accounting)
 

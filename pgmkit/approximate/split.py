@@ -23,13 +23,16 @@ from numpy.typing import NDArray
 
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import FEW_ROUNDS
 
 __all__ = ["PASSES", "Shared", "Split", "inferred"]
 
 Array = NDArray[np.float64]
 
-PASSES, _LITTLE = 20, 0.01
-"""The number of passes that have to gain this share of the gap between value and floor."""
+PASSES = 2 * FEW_ROUNDS
+"""The number of passes over which progress is judged."""
+_LITTLE = 0.01
+"""The share of the gap between value and floor that they have to gain."""
 
 
 def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:

@@ -10,11 +10,12 @@ import torch
 from pgmkit.estimation.problem import Monitor, Point, Problem, read
 from pgmkit.estimation.tensor_steps import Points, Steps, start_at
 from pgmkit.losses import MeasuredLoss
+from pgmkit.runtime.iterations import WINDOW
 from pgmkit.runtime.precision import HALVINGS
 
 __all__ = ["can_search_on_card", "card_search"]
 
-_STEPS = 8
+_STEPS = WINDOW
 """The steps on the device between two reads by the host."""
 
 

@@ -24,7 +24,7 @@ _CARD_VECTORS = 26
 """The same number on a GPU, where a step allocates all that it may need, and can be undone."""
 _OBSERVED_BYTES = 5 * CELL_BYTES
 """Bytes of a measured cell: its place, weight, value, residual and a product of these."""
-_START_BYTES = 100
+_START_BYTES = 12 * CELL_BYTES
 """The bytes of a measured cell in the search for consistent tables, most of them for the
 constraints.
 """

@@ -31,15 +31,14 @@ from scipy.sparse.linalg import lsqr
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import ULPS, MeasuredLoss
-from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED
+from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED, WINDOW
 from pgmkit.runtime.precision import CLOSE, EPSILON
-from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
+from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, MULTIPLICATIONS_A_SECOND
 
 Array = NDArray[np.float64]
 
-_MOST_WORK = 2e8
-"""The most multiplications of a Newton step's factorisation, a second or so."""
-_MOST_FAILURES = 8
+_MOST_WORK = MULTIPLICATIONS_A_SECOND / 5
+"""The most multiplications of a Newton step's factorisation."""
 _PATIENCE = 5 * PATIENCE
 """The steps without progress before the search ends; they start far below a useful length
 and grow.
@@ -100,7 +99,7 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
             step, failures = step * growth, 0
         else:
             step, growth, failures = step / growth**1.5, max(1.5, growth**0.5), failures + 1
-        if failures > _MOST_FAILURES or not isfinite(step):
+        if failures > WINDOW or not isfinite(step):
             monitor.stopped = "precision: Newton steps no longer resolve the loss"
             break
     return point

@@ -13,14 +13,14 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import lower_bound
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import Cut, Loss, dot
-from pgmkit.runtime.iterations import PATIENCE
+from pgmkit.runtime.iterations import MOST_ITERATIONS, PATIENCE
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
 
 Scalar = torch.Tensor | float
 """A number, or a tensor without axes."""
 
 
-_MOST_ITERATIONS = 20_000
+_MOST_ITERATIONS = 20 * MOST_ITERATIONS
 """Iterations of a method that ends for another reason in any case that is known."""
 
 

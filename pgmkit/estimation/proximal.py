@@ -25,13 +25,13 @@ from scipy.optimize import Bounds, OptimizeResult, minimize
 from pgmkit.estimation.certificate import ascent
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
-from pgmkit.runtime.iterations import MOST_ROUNDS, ROUGHLY_SOLVED
+from pgmkit.runtime.iterations import FEW_ROUNDS, MOST_ROUNDS, ROUGHLY_SOLVED
 
 Array = NDArray[np.float64]
 
 _REACH = 30.0
 """A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""
-_ASCENTS = 10
+_ASCENTS = FEW_ROUNDS
 """Steps of ascent that cost about as much as a proximal step, which halves the gap: further ones
 pay as long as so many, at the rate of the last one, halve it too, or close it."""
 

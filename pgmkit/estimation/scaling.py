@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from pgmkit.estimation.cluster_expansion import LEAST_SHARE, ClusterExpansion, cluster_expansion
 from pgmkit.estimation.problem import Point, Problem
-from pgmkit.runtime.iterations import SOLVED
+from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
 
 __all__ = ["refit", "scale"]
 
 Table = NDArray[np.float64]
 
-START_STEPS = 20
+START_STEPS = 2 * FEW_ROUNDS
 """The most passes that a start may take."""
 
 

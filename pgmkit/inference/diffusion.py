@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import FEW_ROUNDS
 
 __all__ = ["Diffusion"]
 
-_SWEEPS = 10
 _NEVER = -1e4
 """The max-marginal used for values that a clique rules out; the other cliques' maxima there may
 sink to it.
@@ -53,7 +53,7 @@ class Diffusion:
         less.
         """
         changes = [torch.zeros_like(table) for table in potentials]
-        for _ in range(_SWEEPS):
+        for _ in range(FEW_ROUNDS):
             for places in self._shared:
                 highest = [_peaks(potentials[i] + changes[i], others) for i, others, _ in places]
                 mean = torch.stack([high.view(high.numel()) for high in highest]).mean(0)

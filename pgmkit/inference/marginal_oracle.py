@@ -22,6 +22,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.inference.diffusion import Diffusion
 from pgmkit.inference.layout import Layout, Shifts, impossible_cells
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 from pgmkit.runtime.threads import one_blas_thread, threads_for
 from pgmkit.structural_zeros import Zeros
 
@@ -31,7 +32,7 @@ _IMPOSSIBLE = (
     "no configuration has positive probability: the structural zeros (potentials of minus "
     "infinity) contradict each other, or a potential is not a number ({value})."
 )
-THREADED_COST = 1e8
+THREADED_COST = MULTIPLICATIONS_A_SECOND / 10
 """The multiplications of a pass above which several threads pay for their synchronisation."""
 
 

@@ -14,7 +14,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.sizes import DENSE_SHARE
+from pgmkit.runtime.sizes import DENSE_ROWS, DENSE_SHARE
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 Part = tuple[Measurement, Array]
 """A measurement, and its values in all sets."""
 
-MOST_FACTORED = 512
+MOST_FACTORED = DENSE_ROWS // 4
 """The most cells of a clique whose rows are factorised. For n rows and k cells that takes 2 n k^2
 multiplications and saves every pass 4 n k, so that it pays after k / 2 passes; a search has some
 hundreds.

@@ -22,7 +22,7 @@ from pgmkit.records.sampling import (
 )
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import available
-from pgmkit.runtime.sizes import CELL_BYTES
+from pgmkit.runtime.sizes import BLOCK_CELLS, CELL_BYTES
 
 if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sample_on_card", "worth_a_card"]
 
-_FEWEST = 1 << 18
+_FEWEST = BLOCK_CELLS // 4
 """The fewest records for which a GPU gains more than its launches cost."""
 _RECORD_BYTES = 12 * CELL_BYTES
 """The bytes of a record while a table is drawn: its place, group and cell, these sorted, and memory

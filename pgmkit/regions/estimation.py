@@ -23,11 +23,12 @@ from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.progress import Progress
+from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
 Array = NDArray[np.float64]
 
-_CELL_BYTES = 500
+_REGION_BYTES = 64 * CELL_BYTES
 """The bytes of a region's cell: its entries in the constraints and their transpose, weights, and
 vectors.
 """
@@ -112,7 +113,7 @@ def estimate_regions(
 
 def _tables_bytes(layout: Layout, limit: int) -> int:
     """Return the bytes that the tables need. Raises ModelTooLarge if they exceed the limit."""
-    needed = _CELL_BYTES * layout.cells
+    needed = _REGION_BYTES * layout.cells
     if needed > limit:
         raise ModelTooLarge(
             f"tables over {len(layout.cliques)} regions of {layout.cells:,} cells need "

@@ -19,7 +19,6 @@ from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros, check_zeros
 
 FORMAT = "pgmkit region model"
-_VERSION = 2
 _NUMBERS = ("total", "loss", "gap", "unit", "bound", "weight", "penalty")
 
 
@@ -38,7 +37,7 @@ def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
     arrays |= {f"allowed{i}": each.allowed for i, each in enumerate(zeros)}
     arrays["variances"] = np.array([fields["variances"][clique] for clique in tables])
     arrays["numbers"] = np.array([fields[name] for name in _NUMBERS])
-    write_container(path, FORMAT, _VERSION, header, arrays)
+    write_container(path, FORMAT, header, arrays)
 
 
 def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]
     file.
     """
     with refusing(path, "a file of a region model"):
-        header, arrays = read_container(path, FORMAT, _VERSION, max_bytes)
+        header, arrays = read_container(path, FORMAT, max_bytes)
         domain = Domain({name: size for name, size in header["domain"]})
         cliques = [domain.clique(clique) for clique in header["regions"]]
         numbers = dict(zip(_NUMBERS, arrays["numbers"].tolist(), strict=True))

@@ -27,6 +27,7 @@ from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough,
 from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
 
@@ -39,10 +40,6 @@ some distribution has nearly exactly, records miss 24 by more than a fiftieth wh
 once, and 2 with these orders and redraws."""
 _EARLIER = 4.0
 """The factor by which the weight of a table that was missed grows in the next order."""
-_REDRAWS = 10
-"""The most rounds in which attributes are drawn again given all others; each makes later draws
-longer.
-"""
 _FALL = 0.95
 """A round that leaves more than this share of the sum of distances is undone."""
 _LOOSE = 5 * FOLLOWED
@@ -231,7 +228,7 @@ class _Fitting:
 
         An attribute was first drawn without regard to those that came after it.
         """
-        for _ in range(_REDRAWS):
+        for _ in range(FEW_ROUNDS):  # each makes later draws longer
             missed = self.missed()
             before = self.columns, len(self.steps), sum(missed.values())
             if not missed:

@@ -34,6 +34,7 @@ from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.raking import raked
 from pgmkit.regions.relaxation import UNSEEN
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
 
@@ -51,8 +52,6 @@ _ELSEWHERE = 1e-3
 """The share of a one-way table that is made uniform, and of a two-way table that is made
 independent, so that cells in which the fit has no record stay possible.
 """
-_ROUNDS = 10
-"""Rounds of iterative scaling to all pairs of a table."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +229,6 @@ def _of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
         ]
         wanted = [mixed.sum(axis=axes, keepdims=True) for axes in rest]
         if len(shape) > 2:
-            fitted = raked(fitted, wanted, _ROUNDS)
+            fitted = raked(fitted, wanted, FEW_ROUNDS)
         found.append(fitted.reshape(-1))
     return np.concatenate(found)

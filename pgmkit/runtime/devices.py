@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.runtime.memory import available
+from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["WORTH_A_CARD", "card_memory", "check_room", "device_of"]
 
-WORTH_A_CARD = 1e7
+WORTH_A_CARD = MULTIPLICATIONS_A_SECOND / 100
 """The multiplications of a pass from which "auto" uses a GPU.
 
 A step of estimation on a GPU is some hundred launches of 5 to 10 microseconds, about a millisecond

@@ -8,6 +8,8 @@ MOST_ITERATIONS = 1000
 """The most cheap iterations (of gradients, or of products with a matrix); further ones gain
 little.
 """
+FEW_ROUNDS = 10
+"""The rounds of a method that gains most of what there is to gain within them."""
 PATIENCE = 30
 """The steps over which a search must gain a part of its goal; with momentum some single steps gain
 nothing.

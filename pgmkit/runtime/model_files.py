@@ -16,6 +16,8 @@ from pgmkit.runtime.untrusted import plain_values, whole_file, zipped_arrays
 
 __all__ = ["read_container", "write_container"]
 
+_VERSIONS = {"pgmkit region model": 2}
+"""The version in which files of a kind are written and read; 1 for all other kinds."""
 _READERS = {
     "pgmkit model": "GraphicalModel.load",
     "pgmkit region model": "RegionModel.load",
@@ -25,21 +27,20 @@ _READERS = {
 def write_container(
     path: str | os.PathLike[str],
     kind: str,
-    version: int,
     header: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Write a file of this kind and version, completely or not at all."""
-    whole = {"format": kind, "version": version, **header}
+    """Write a file of this kind, completely or not at all."""
+    whole = {"format": kind, "version": _VERSIONS.get(kind, 1), **header}
     held: Any = dict(arrays)
     with atomic_writer(path) as file:
         np.savez_compressed(file, header=np.array(json.dumps(whole)), **held)
 
 
 def read_container(
-    path: str | os.PathLike[str], kind: str, version: int, max_bytes: int
+    path: str | os.PathLike[str], kind: str, max_bytes: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the header and the arrays of a file of this kind and version.
+    """Return the header and the arrays of a file of this kind, in the present version.
 
     Raises InvalidInput for another kind or version, and the errors of a broken file: use it inside
     ``refusing``.
@@ -47,6 +48,7 @@ def read_container(
     arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
     header: dict[str, Any] = plain_values(str(arrays.pop("header")))
     found, other = header.get("format"), header.get("version")
+    version = _VERSIONS.get(kind, 1)
     if (found, other) != (kind, version):
         reader = _READERS.get(str(found), "the class and release that wrote it")
         raise InvalidInput(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.memory import MEMORY_LIMIT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +38,7 @@ __all__ = [
     "zipped_arrays",
 ]
 
-LARGEST = 2**30
+LARGEST = MEMORY_LIMIT // 4
 """The most bytes that a file of models or releases may hold or expand to."""
 MOST_TEXT = 2**24
 """The most bytes of a text that other packages parse, which take a hundred times as much memory."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.tables.values import dictionary, plain, text_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BATCH_ROWS", "KINDS", "MISSING", "OUTSIDE", "Column"]
 
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = CACHE_CELLS
 """The number of rows that are read, coded or made together: large enough that fixed costs of a
 batch are small.
 """

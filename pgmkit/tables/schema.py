@@ -14,6 +14,7 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import (
     Constraint,
@@ -55,7 +56,7 @@ __all__ = [
 
 _MOST_CODES = 2 * MOST_BINS
 """The most codes of all columns of a schema file together."""
-_MOST_CELLS = 2**27
+_MOST_CELLS = 32 * TABLE_CELLS
 """The most combinations of a constraint's values: 128 MiB of truth values."""
 
 

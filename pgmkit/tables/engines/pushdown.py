@@ -16,6 +16,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import EngineFailed, InvalidInput, PgmkitError
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.records.counting import check_memory
+from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema, outside_error
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameCounts"]
 
-_SCAN_CELLS = 1 << 23
+_SCAN_CELLS = 2 * TABLE_CELLS
 """The most cells that one pass counts (64 MiB of counts in every worker), unless a single table is
 larger.
 """

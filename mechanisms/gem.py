@@ -78,7 +78,7 @@ from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import threads_for
 
 __all__ = ["Gem", "GemPub", "gem", "gem_pub"]
@@ -258,7 +258,7 @@ def _run(
     expected = rule.of(curator, workload, settings, least_total(curator), one_way_share)
     count = settings.queries or 1
     _check_room(device, columns, workload, settings, expected * count)
-    with card_memory(device):
+    with gpu_memory(device):
         first, total = measure_one_way(curator, one_way_share)
         rounds = rule.of(curator, workload, settings, total)
         if rounds > expected:  # the total was private

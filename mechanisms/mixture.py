@@ -53,7 +53,7 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def mixture(
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         measurements += _measured(curator, kept, alone, measurements, distances, bins or {})
-    with one_thread(), card_memory(device):
+    with one_thread(), gpu_memory(device):
         rows = _fitted(columns, measurements, total, settings, device)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel

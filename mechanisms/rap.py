@@ -53,7 +53,7 @@ from mechanisms.settings import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
 __all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax"]
@@ -194,7 +194,7 @@ def _run(
     device = device_of(settings.device)
     expected = _queries(curator, workload, settings, least_total(curator), settings.one_way_share)
     _check_room(device, workload, settings, expected)
-    with one_thread(), card_memory(device):
+    with one_thread(), gpu_memory(device):
         first, total = measure_one_way(curator, settings.one_way_share)
         count = _queries(curator, workload, settings, total)
         if count > expected:  # the total was private

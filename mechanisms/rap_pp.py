@@ -59,7 +59,7 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def rap_pp(
             shares = family.answers(state.free, every, None)
         return steps.select(shares.double().cpu().numpy() * total)
 
-    with one_thread(), card_memory(device):
+    with one_thread(), gpu_memory(device):
         random = torch.Generator().manual_seed(settings.seed)
         update = _fitter(family, settings)
         start = family.state(family.start(settings.rows, random), total)

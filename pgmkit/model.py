@@ -201,7 +201,7 @@ class GraphicalModel:
         """
         structure = len(tables), *list(tables)[:2], self._tables.calibrated
         opinion = self._tables.second_opinion
-        self._tables.uses.look(
+        self._tables.uses.check(
             "marginals", structure, started, partial(opinion.tables, tables, self.total)
         )
 
@@ -253,7 +253,7 @@ class GraphicalModel:
             place = len(several) // 2
             one = several[place]
             opinion = self._tables.second_opinion
-        self._tables.uses.look(
+        self._tables.uses.check(
             "answer",
             (len(several), one.attributes, one.shape),
             started,
@@ -295,7 +295,7 @@ class GraphicalModel:
         except NumericalFailure:
             share = 0.0
         opinion = self._tables.second_opinion
-        self._tables.uses.look(
+        self._tables.uses.check(
             "given",
             tuple((name, np.size(codes)) for name, codes in evidence.items()),
             started,
@@ -312,7 +312,7 @@ class GraphicalModel:
         best = self._tables.oracle.mode(self._tables.potentials)
         record = {name: best.get(name, 0) for name in self.domain}
         opinion = self._tables.second_opinion
-        self._tables.uses.look("map", None, started, partial(opinion.most_probable, record))
+        self._tables.uses.check("map", None, started, partial(opinion.most_probable, record))
         return record
 
     def sample(
@@ -326,7 +326,7 @@ class GraphicalModel:
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)
         opinion = self._tables.second_opinion
-        self._tables.uses.look(
+        self._tables.uses.check(
             "sample",
             (method, int(n).bit_length() // 4),
             started,
@@ -350,7 +350,7 @@ class GraphicalModel:
         check_fits(self.tree, self.memory_limit)
         made = parted_sample(self.tree, self._tables.belief, n, rows, generator(rng))
         counted, kind = self._tables.second_opinion.counted, int(n).bit_length() // 4
-        self._tables.uses.look(
+        self._tables.uses.check(
             "sample in parts", kind, started, lambda sec: counted(*made.some_cell(), n, sec)
         )
         return made

@@ -424,14 +424,14 @@ MUTANTS = (
     # Factor graphs.
     Mutant(
         "evidence shifted by one code",
-        P + "conditioning/routes.py",
+        P + "conditioning/evidence_marginals.py",
         "at = tuple([codes.get(v, ALL) for v in each_bit(members)])",
         "at = tuple([codes[v] - 1 if v in codes else ALL for v in each_bit(members)])",
         JOINT,
     ),
     Mutant(
         "likelihoods not scaled back",
-        P + "conditioning/routes.py",
+        P + "conditioning/evidence_marginals.py",
         "            inputs.log_scale += math.log(peak) if peak else -math.inf\n",
         "            pass\n",
         JOINT,
@@ -481,8 +481,8 @@ MUTANTS = (
     Mutant(
         "calibrated: likelihoods forgotten in small cliques",
         P + "conditioning/calibrated_cliques.py",
-        "                if (weights := seen.weights.get(name)) is not None:\n                    table = table * weights.take(self.cells_of((name,)))",
-        "                if (weights := seen.weights.get(name)) is None and False:\n                    table = table * weights.take(self.cells_of((name,)))",
+        "                if (weights := evidence.weights.get(name)) is not None:\n                    table = table * weights.take(self.cells_of((name,)))",
+        "                if (weights := evidence.weights.get(name)) is None and False:\n                    table = table * weights.take(self.cells_of((name,)))",
         CALIBRATED,
     ),
     Mutant(

@@ -147,7 +147,8 @@ def _budget(ledger: Ledger) -> Iterator[str]:
     """Yield the charges grouped by kind of step, and below them the folded list of all charges."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in ledger.entries:
-        groups.setdefault((_kind_of_step(entry.step), _law(entry.mechanism)), []).append(entry.cost)
+        kind = _kind_of_step(entry.step), _without_digits(entry.mechanism)
+        groups.setdefault(kind, []).append(entry.cost)
     total = ledger.budget.total
     rows = [
         [step, law, str(len(costs)), _share(math.fsum(costs) / total)]
@@ -177,7 +178,7 @@ def _kind_of_step(step: str) -> str:
     return f"{kept[0]}: {' '.join(kept[1:])}" if numbered else " ".join(kept)
 
 
-def _law(mechanism: str) -> str:
+def _without_digits(mechanism: str) -> str:
     return " ".join("n" if word.isdigit() else word for word in mechanism.split())
 
 

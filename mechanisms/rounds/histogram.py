@@ -35,7 +35,7 @@ from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.devices import card_memory, check_room, device_of
+from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def run_histogram(
         repeat=repeat,
         **options,
     )
-    with card_memory(device):
+    with gpu_memory(device):
         state, measurements = adapt(
             HistogramState(Histogram(support, first_weights, device), total, known=len(first)),
             first,

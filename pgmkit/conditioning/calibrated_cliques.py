@@ -103,34 +103,34 @@ class Clique(ABC):
 
     @abstractmethod
     def absorb(
-        self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
+        self, evidence: ScaledEvidence, received: Iterable[tuple[int, Array]]
     ) -> tuple[Array, Array]:
         """Return the table times the evidence on the rest and the children's messages, and its sum
         over the rest: the message to the parent.
 
         Args:
-            seen: the evidence; only that on the rest enters here.
+            evidence: the evidence; only that on the rest enters here.
             received: the number of each child and its message.
         """
 
     @abstractmethod
-    def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
+    def outputs_of(self, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
         """Return the outputs as one vector.
 
         Args:
             table: the clique's own table, or the table that ``absorb`` returned.
             mass: the posterior of the separator's cells; divided by the clique's message if
             ``table`` is from ``absorb``.
-            seen: the evidence.
+            evidence: the evidence.
         """
 
     @abstractmethod
-    def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
         """Return the marginal of some of the clique's attributes that were not observed.
 
         Args:
             axes: the attributes, in the order of the result's axes.
-            table, mass, seen: as ``outputs_of`` takes them.
+            table, mass, evidence: as ``outputs_of`` takes them.
         """
 
     @abstractmethod
@@ -189,18 +189,18 @@ class SmallClique(DenseClique):
         self._cells: dict[Axes, NDArray[np.int64]] = {}
 
     def absorb(
-        self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
+        self, evidence: ScaledEvidence, received: Iterable[tuple[int, Array]]
     ) -> tuple[Array, Array]:
-        table = self._agreeing(seen.codes)
-        if seen.weights:
+        table = self._agreeing(evidence.codes)
+        if evidence.weights:
             for name in self.rest:
-                if (weights := seen.weights.get(name)) is not None:
+                if (weights := evidence.weights.get(name)) is not None:
                     table = table * weights.take(self.cells_of((name,)))
         for child, message in received:
             table = table * message.take(self.cells_of(self.below[child]))
         return table, np.dot(table, self._ones)
 
-    def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
+    def outputs_of(self, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
         joint = (table * mass[:, None]).reshape(-1)
         made: list[Array] = [joint]
         found = np.empty(self.outputs)
@@ -211,7 +211,7 @@ class SmallClique(DenseClique):
                 found[start:end] = made[-1]
         return found
 
-    def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
         shape = self.domain.shape
         return self._joint(
             axes, table.reshape(shape(self.axes)), mass.reshape(shape(self.separator))
@@ -269,20 +269,20 @@ class LargeClique(DenseClique):
         ]
 
     def absorb(
-        self, seen: ScaledEvidence, received: Iterable[tuple[int, Array]]
+        self, evidence: ScaledEvidence, received: Iterable[tuple[int, Array]]
     ) -> tuple[Array, Array]:
-        codes = seen.codes
+        codes = evidence.codes
         table = self.table[_cut(self.axes, codes)]
         for name in self.rest:
-            if (weights := seen.weights.get(name)) is not None:
+            if (weights := evidence.weights.get(name)) is not None:
                 table = table * spread(self.axes, (name,), weights)
         for child, message in received:
             table = table * spread(self.axes, *self._sliced(self.below[child], message, codes))
         held = sum_to(table, self.axes, self.separator)
         return table, self._whole(self.separator, held, codes)
 
-    def outputs_of(self, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
-        codes = seen.codes
+    def outputs_of(self, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
+        codes = evidence.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
         joint = table * spread(self.axes, *self._sliced(self.separator, mass, codes))
@@ -295,8 +295,8 @@ class LargeClique(DenseClique):
                 found[start:end] = self._whole(axes, made[-1], codes)
         return found
 
-    def joint(self, axes: Axes, table: Array, mass: Array, seen: ScaledEvidence) -> Array:
-        codes = seen.codes
+    def joint(self, axes: Axes, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
+        codes = evidence.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
         return self._joint(axes, table, self._sliced(self.separator, mass, codes)[1])

@@ -28,14 +28,14 @@ class Calibration:
 
     Args:
         calibrated: the tree.
-        seen: the evidence.
+        evidence: the evidence.
 
     Raises Underflow if the evidence has probability zero, or one so small that terms may have
     been lost.
     """
 
-    def __init__(self, calibrated: CalibratedTree, seen: ScaledEvidence) -> None:
-        self.calibrated, self.seen = calibrated, seen
+    def __init__(self, calibrated: CalibratedTree, evidence: ScaledEvidence) -> None:
+        self.calibrated, self.evidence = calibrated, evidence
         self.place = calibrated.place
         self.tables: dict[int, Array] = {}
         """P(rest, evidence below | separator) of each clique on a path from evidence up to the
@@ -51,13 +51,13 @@ class Calibration:
         calibrated = self.calibrated
         parents, number = calibrated.parents, calibrated.number
         received: dict[int, list[tuple[int, Array]]] = {}
-        for name in (*self.seen.codes, *self.seen.weights):
+        for name in (*self.evidence.codes, *self.evidence.weights):
             here = calibrated.top[name]
             while here >= 0 and here not in received:
                 received[here] = []
                 here = parents[here]
         for here in sorted(received, reverse=True):  # children follow their parents
-            table, message = calibrated.cliques[here].absorb(self.seen, received[here])
+            table, message = calibrated.cliques[here].absorb(self.evidence, received[here])
             self.tables[here], self.messages[here] = table, message
             if parents[here] >= 0:
                 received[parents[here]].append((number[here], message))
@@ -99,8 +99,8 @@ class Calibration:
         clique = self.calibrated.cliques[here]
         table = self.tables.get(here)
         if table is None:
-            return clique.outputs_of(clique.table, mass, self.seen)
-        return clique.outputs_of(table, self._share(here, mass), self.seen)
+            return clique.outputs_of(clique.table, mass, self.evidence)
+        return clique.outputs_of(table, self._share(here, mass), self.evidence)
 
     def _share(self, here: int, mass: Array) -> Array:
         """Return the posterior of the separator's cells divided by the clique's message, with 0
@@ -113,7 +113,7 @@ class Calibration:
         domain's order. Observed attributes are left out.
         """
         calibrated = self.calibrated
-        attributes, codes = calibrated.domain.attributes, self.seen.codes
+        attributes, codes = calibrated.domain.attributes, self.evidence.codes
         names = [name for v in each_bit(members) if (name := attributes[v]) not in codes]
         if not names:
             return np.array(1.0)
@@ -127,7 +127,7 @@ class Calibration:
         if here in self.tables:
             mass = self._share(here, mass)
         table = self.tables.get(here, clique.table)
-        return self._settled(clique.joint(tuple(names), table, mass, self.seen))
+        return self._settled(clique.joint(tuple(names), table, mass, self.evidence))
 
     def _settled(self, table: Array) -> Array:
         total = float(table.sum())

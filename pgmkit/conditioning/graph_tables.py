@@ -225,7 +225,7 @@ class GraphTables:
         sizes, best = self.sizes, self.trees.get((scopes, heads, cost))
         if best is not None:
             return Draft(scopes, heads, cost, best, None)
-        if self.trees and 2 * len(scopes) > len(self.tables) and not self.parted:
+        if self.trees and 2 * len(scopes) > len(self.tables) and not self.was_split:
             best = elimination_tree(scopes, heads, self.order, sizes)
         if best is not None and best.cells <= _SEARCH_CELLS * len(sizes):
             return Draft(scopes, heads, cost, best, None)
@@ -248,7 +248,7 @@ class GraphTables:
         return found
 
     @property
-    def parted(self) -> bool:
+    def was_split(self) -> bool:
         """True if the last question about most attributes was split over several trees: the whole
         graph's order is then not reused, as its tree is too large.
         """
@@ -279,7 +279,7 @@ class GraphTables:
             return self._calibrated
         # While the questions are split over several trees, a later one may still need the whole
         # tree.
-        early = len(self.passes) < _CALIBRATED_AFTER or self.parted
+        early = len(self.passes) < _CALIBRATED_AFTER or self.was_split
         return None if early else self._calibrated
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pgmkit.graphs.bit_sets import each_bit, union
 
-__all__ = ["LARGE_PASS", "Cost", "may_pay", "parted"]
+__all__ = ["LARGE_PASS", "Cost", "may_pay", "split_questions"]
 
 LARGE_PASS = 3e6
 """Multiplications that take longer than the search of orders for two halves of the questions."""
@@ -63,7 +63,7 @@ def may_pay(whole: Cost, questions: int, in_vain: int = 0) -> bool:
     return whole.cells >= max(LARGE_PASS, longer * whole.tables)
 
 
-def parted(questions: Mapping[int, int], draft: Draft) -> list[int]:
+def split_questions(questions: Mapping[int, int], draft: Draft) -> list[int]:
     """Split the questions into groups, each answered by one tree, and return the trees' sets of
     attributes, those with the least work first.
 

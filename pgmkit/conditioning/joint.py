@@ -90,14 +90,14 @@ class Joint:
             values = np.arange(size)[:, None]
             np.equal(cells // stride % size, values, out=self.reader[end - size : end])
 
-    def given(self, seen: ScaledEvidence) -> GivenJoint:
+    def given(self, evidence: ScaledEvidence) -> GivenJoint:
         """Return the distribution given the evidence. Raises Underflow if it is impossible or
         nearly so.
         """
         table = self.table
-        for name, code in seen.codes.items():
+        for name, code in evidence.codes.items():
             table = table * self.reader[self.place[(name,)].start + code]
-        for name, weights in seen.weights.items():
+        for name, weights in evidence.weights.items():
             table = table * np.dot(weights, self.reader[self.place[(name,)]])
         return GivenJoint(self, table)
 

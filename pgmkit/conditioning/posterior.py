@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from pgmkit.conditioning.elimination import EliminationTree, cost_of_maxima
 from pgmkit.conditioning.evidence import Evidence, sliced
+from pgmkit.conditioning.evidence_marginals import ALL, EvidenceMarginals
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.modes import MaxMessages, most_likely
 from pgmkit.conditioning.pass_memory import check_marginals, check_record
-from pgmkit.conditioning.routes import ALL, EvidenceMarginals
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.factor import Factor
@@ -60,12 +60,12 @@ class Posterior:
         """
         started = self._started
         found = self._log_sum()
-        self._look("log partition", (), started, lambda opinion, s: opinion.log_sum(found, s))
+        self._check("log partition", (), started, lambda opinion, s: opinion.log_sum(found, s))
         if found == -math.inf:
             raise InvalidInput(self._impossible())
         return found
 
-    def _look(
+    def _check(
         self,
         kind: str,
         asked: tuple[Hashable, ...],
@@ -77,7 +77,7 @@ class Posterior:
         """
         (begun, calibrated), evidence = started, self.evidence
         structure = *evidence.codes, None, *evidence.likelihood, None, calibrated, *asked
-        self.graph.uses.look(kind, structure, begun, lambda seconds: at(self.second, seconds))
+        self.graph.uses.check(kind, structure, begun, lambda seconds: at(self.second, seconds))
 
     @property
     def _started(self) -> tuple[float, bool]:
@@ -131,18 +131,18 @@ class Posterior:
         if found is None:
             found = self._together(asked)
         structure = len(asked), *asked[:2]
-        self._look("marginals", structure, started, lambda op, s: op.tables(found, 1.0, s))
+        self._check("marginals", structure, started, lambda op, s: op.tables(found, 1.0, s))
         return found
 
     def _together(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
         """Return the marginals, computed from shared messages."""
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
-        free, tables = ~self._routes.observed, dict[int, Array]()
+        free, tables = ~self._evidence_marginals.observed, dict[int, Array]()
         try:
-            for group in self._routes.together(sets, asked):
-                messages, _ = self._routes.messages(group, asked)
-                tables |= {m: self._routes.marginal(messages, m & free) for m in group}
+            for group in self._evidence_marginals.together(sets, asked):
+                messages, _ = self._evidence_marginals.messages(group, asked)
+                tables |= {m: self._evidence_marginals.marginal(messages, m & free) for m in group}
         except Underflow:
             tables = self._found_in_logarithms(sets)
         return {
@@ -155,7 +155,7 @@ class Posterior:
         distribution; None if some clique has several attributes, few are asked, or the graph has
         neither.
         """
-        if {*map(len, asked)} != {1} or (known := self._routes.prepared(())) is None:
+        if {*map(len, asked)} != {1} or (known := self._evidence_marginals.prepared(())) is None:
             return None
         calibration, _ = known
         place, codes = calibration.place, self.evidence.codes
@@ -193,7 +193,7 @@ class Posterior:
             name: codes[name] if name in codes else best[place]
             for place, name in enumerate(self.graph.domain)
         }
-        self._look("map", (), started, lambda op, s: op.most_probable(record, s, log_weight))
+        self._check("map", (), started, lambda op, s: op.most_probable(record, s, log_weight))
         return record, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
@@ -214,14 +214,14 @@ class Posterior:
                 found[name] = np.where(seen, best, -math.inf)
             else:
                 found[name] = messages.marginal(bit) + constant
-        self._look("max marginals", (), started, lambda op, s: op.max_marginals(found, s))
+        self._check("max marginals", (), started, lambda op, s: op.max_marginals(found, s))
         return found
 
     def entropy(self) -> float:
         """Return the entropy, in nats, of the attributes that were not observed."""
         started = self._started
         entropy = self.log_partition - self._expected_logarithms()
-        self._look("entropy", (), started, lambda op, s: op.entropy(entropy, s))
+        self._check("entropy", (), started, lambda op, s: op.entropy(entropy, s))
         return entropy
 
     def _expected_logarithms(self) -> float:
@@ -247,7 +247,7 @@ class Posterior:
             _ = self.log_partition  # raises for an impossible record
         else:
             columns |= self.model().sample(n, rng=rng, method="sample").columns
-        self._look("sample", (), started, lambda op, s: op.drawn(columns, n, s))
+        self._check("sample", (), started, lambda op, s: op.drawn(columns, n, s))
         return Dataset(domain, {name: columns[name] for name in domain})
 
     def model(self, total: float = 1.0) -> GraphicalModel:
@@ -257,7 +257,7 @@ class Posterior:
         _ = self.log_partition  # raises for evidence of probability zero
         started = self._started
         model = self._as_model(total)
-        self._look("model", (), started, lambda op, s: op.same_sum(model._tables.sums, s))
+        self._check("model", (), started, lambda op, s: op.same_sum(model._tables.sums, s))
         return model
 
     def _as_model(self, total: float) -> GraphicalModel:
@@ -276,7 +276,7 @@ class Posterior:
         )
 
     @cached_property
-    def _routes(self) -> EvidenceMarginals:
+    def _evidence_marginals(self) -> EvidenceMarginals:
         return EvidenceMarginals(self.graph, self.evidence)
 
     def _logarithms(self) -> Iterator[tuple[Clique, Array]]:
@@ -288,7 +288,7 @@ class Posterior:
     def _log_sum(self) -> float:
         """Return the logarithm of the sum over all records; minus infinity if the sum is zero."""
         try:
-            return self._routes.log_sum()
+            return self._evidence_marginals.log_sum()
         except Underflow:
             pass
         if not set(self.graph.domain) - set(self.evidence.codes):
@@ -311,7 +311,10 @@ class Posterior:
         if self._log_sum() == -math.inf:
             raise InvalidInput(self._impossible())
         names = self.graph.domain.attributes
-        cliques = {m: tuple(names[v] for v in each_bit(m & ~self._routes.observed)) for m in sets}
+        cliques = {
+            m: tuple(names[v] for v in each_bit(m & ~self._evidence_marginals.observed))
+            for m in sets
+        }
         if not any(cliques.values()):
             return dict.fromkeys(cliques, np.array(1.0))
         tables = self._in_logarithms.marginals(cliques.values())

@@ -63,7 +63,7 @@ class Posteriors:
         """
         started = time.perf_counter()
         found = self._spread([each.log_sums() for each in self._passed(0)])
-        self._look(
+        self._check(
             "log partitions",
             (),
             started,
@@ -71,7 +71,7 @@ class Posteriors:
         )
         return found
 
-    def _look(
+    def _check(
         self,
         kind: str,
         asked: tuple[Hashable, ...],
@@ -83,11 +83,11 @@ class Posteriors:
         """
         rows = len(self)
 
-        def look(seconds: float) -> None:
+        def check(seconds: float) -> None:
             for row in {rows - 1, int(np.random.default_rng(rows).integers(rows))}:
                 at(row, seconds / 2)
 
-        self.graph.uses.look(kind, (self.names, rows.bit_length(), *asked), started, look)
+        self.graph.uses.check(kind, (self.names, rows.bit_length(), *asked), started, check)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """Return the probabilities over any attributes, of shape (records, *sizes in the given
@@ -116,11 +116,11 @@ class Posteriors:
         parts = [each.marginals(asked) for each in self._passed(wanted)]
         found = {clique: self._spread([part[clique] for part in parts]) for clique in asked}
 
-        def look(row: int, seconds: float) -> None:
+        def check(row: int, seconds: float) -> None:
             tables = {clique: table[row] for clique, table in found.items()}
             self.alone(row).second.tables(tables, 1.0, seconds)
 
-        self._look("posteriors", (len(asked), *asked[:2]), started, look)
+        self._check("posteriors", (len(asked), *asked[:2]), started, check)
         return found
 
     @cached_property

@@ -54,7 +54,7 @@ class ContractionBuffers:
         self._up: list[Action] = []
         self._down: list[Action] = []
         self._spreads: list[_Spread] = []
-        if kernels.on_card(self.values):
+        if kernels.on_gpu(self.values):
             for level in _levels(plan):
                 self._bind_level(level)
         else:

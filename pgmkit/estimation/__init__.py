@@ -30,7 +30,7 @@ from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.runtime.devices import card_memory, device_of
+from pgmkit.runtime.devices import device_of, gpu_memory
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.progress import Progress, ProgressReport, reporting
 from pgmkit.structural_zeros import Zeros, check_zeros
@@ -146,7 +146,7 @@ def estimate(
             less than a quarter of this gap over max(30, a fifth of all) iterations.
         max_seconds: the time after which the best model so far is returned.
         device: where to compute: "cpu", a CUDA GPU ("cuda", "cuda:1"), or "auto": a GPU if there is
-            one and a pass is large enough to gain (``pgmkit.runtime.devices.WORTH_A_CARD``).
+            one and a pass is large enough to gain (``pgmkit.runtime.devices.WORTH_A_GPU``).
         dtype: the type of the model's tables. The search is in float64 in any case, since in
             float32 the rounding of a large count is not small compared with its noise.
         memory_limit: the bytes of working memory allowed; by default half of the memory of the
@@ -220,7 +220,7 @@ def estimate(
             )
         _warn(relaxed)
         return relaxed
-    with card_memory(where), oracle.session(), reporting(progress) as report:
+    with gpu_memory(where), oracle.session(), reporting(progress) as report:
         objective = make_loss(loss, oracle.layout, used, oracle.dtype, oracle.device, known.count)
         problem = Problem(oracle, objective, total, deadline, constant)
         monitor = Monitor(

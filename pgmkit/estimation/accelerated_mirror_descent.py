@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
-from pgmkit.estimation.card_search import can_search_on_card, card_search
+from pgmkit.estimation.device_search import can_search_on_device, device_search
 from pgmkit.estimation.mirror_descent import (
     FIRST_GROWTH,
     GROWTH,
@@ -27,8 +27,8 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
     On a GPU the host reads the state only every few steps, as long as no pass fails there.
     """
-    if can_search_on_card(problem):
-        start = card_search(problem, start, monitor)
+    if can_search_on_device(problem):
+        start = device_search(problem, start, monitor)
         if monitor.stopped:
             return start
         problem.inference.wait()

@@ -20,7 +20,7 @@ _SOLVER_VECTORS = 14
 """The number of vectors over the cliques' cells that a method keeps: points, gradients, cuts, the
 best so far.
 """
-_CARD_VECTORS = 26
+_GPU_VECTORS = 26
 """The same number on a GPU, where a step allocates all that it may need, and can be undone."""
 _OBSERVED_BYTES = 5 * CELL_BYTES
 """Bytes of a measured cell: its place, weight, value, residual and a product of these."""
@@ -115,7 +115,7 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     """Return an upper bound of the bytes of working memory that an estimate takes."""
-    vectors = _CARD_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
+    vectors = _GPU_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
     solver = vectors * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)

@@ -30,11 +30,11 @@ class FirstUses:
     """
 
     def __init__(self) -> None:
-        self._seen: set[tuple[str, Hashable]] = set()
+        self._checked: set[tuple[str, Hashable]] = set()
         self._answering: dict[str, float] = defaultdict(float)
-        self._looking: dict[str, float] = defaultdict(float)
+        self._checking: dict[str, float] = defaultdict(float)
 
-    def look(
+    def check(
         self, kind: str, structure: Hashable, started: float, at: Callable[[float], None]
     ) -> None:
         """Call the check ``at`` with the seconds it may take, if this is the structure's first use
@@ -42,15 +42,15 @@ class FirstUses:
 
         ``started`` is the ``time.perf_counter()`` at which the answer was begun.
         """
-        if (kind, structure) in self._seen:
+        if (kind, structure) in self._checked:
             return
         begun = time.perf_counter()
         self._answering[kind] += begun - started
         share = min(MOST, SHARE * self._answering[kind])
-        if self._looking[kind] >= max(_FIRST_SECONDS, share):
+        if self._checking[kind] >= max(_FIRST_SECONDS, share):
             return
         with suppress(TooLong):
-            at(max(LEAST, share) - self._looking[kind])
-        self._looking[kind] += time.perf_counter() - begun
-        if len(self._seen) < _MOST_KEPT:
-            self._seen.add((kind, structure))
+            at(max(LEAST, share) - self._checking[kind])
+        self._checking[kind] += time.perf_counter() - begun
+        if len(self._checked) < _MOST_KEPT:
+            self._checked.add((kind, structure))

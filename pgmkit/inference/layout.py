@@ -88,7 +88,7 @@ class Shifts:
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return each clique's largest potential, with 0 where all are minus infinity."""
-        if kernels.on_card(potentials):
+        if kernels.on_gpu(potentials):
             return kernels.peaks(potentials, *self._runs)
         if self._few_large:
             peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])

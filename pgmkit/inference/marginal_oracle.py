@@ -285,7 +285,7 @@ class MarginalOracle:
         inputs of a pass.
         """
         inputs = self._passing.inputs
-        if kernels.on_card(potentials):
+        if kernels.on_gpu(potentials):
             kernels.shift_exp(potentials, shifts, self.shifts.starts, inputs)
         else:
             self.shifts.subtract(potentials.double(), shifts.double(), inputs).exp_()

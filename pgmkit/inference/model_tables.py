@@ -27,7 +27,7 @@ from pgmkit.inference.tree_marginals import marginals as eliminate
 from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
 from pgmkit.queries import FactoredQuery
-from pgmkit.records.card_sampling import sample_on_card, worth_a_card
+from pgmkit.records.device_sampling import gains_on_device, sample_on_device
 from pgmkit.records.sampling import Method, sample
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
@@ -117,8 +117,8 @@ class ModelTables:
         """Draw ``n`` records, on the GPU if the model lies there and they are many."""
         check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
-        if device is not None and worth_a_card(self.domain, n, device):
-            return sample_on_card(self.tree, self.belief, n, rng, method, device)
+        if device is not None and gains_on_device(self.domain, n, device):
+            return sample_on_device(self.tree, self.belief, n, rng, method, device)
         return sample(self.tree, self.belief, n, rng, method)
 
     def narrowed(self, evidence: Mapping[str, int | Sequence[int]]) -> tuple[Factor, ...]:

@@ -146,7 +146,7 @@ class Dataset:
         return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
 
     def on(self, device: str | torch.device) -> Counts:
-        """Return the same records, counted on a CUDA GPU (`pgmkit.records.card_records`), or this
+        """Return the same records, counted on a CUDA GPU (`pgmkit.records.device_records`), or this
         data set itself for "cpu".
 
         "auto" uses a GPU if there is one. Raises InvalidInput for a device that is not there,
@@ -159,9 +159,9 @@ class Dataset:
         where = device_of(device)
         if where.type == "cpu":
             return self
-        from pgmkit.records.card_records import RecordsOnCard
+        from pgmkit.records.device_records import DeviceRecords
 
-        return RecordsOnCard(self._domain, self._columns, where)
+        return DeviceRecords(self._domain, self._columns, where)
 
     def project(self, attrs: Iterable[str]) -> Dataset:
         """Return the same rows over `attrs` only, in the given order; columns are shared, not

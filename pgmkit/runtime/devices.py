@@ -14,9 +14,9 @@ from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["WORTH_A_CARD", "card_memory", "check_room", "device_of"]
+__all__ = ["WORTH_A_GPU", "check_room", "device_of", "gpu_memory"]
 
-WORTH_A_CARD = MULTIPLICATIONS_A_SECOND / 100
+WORTH_A_GPU = MULTIPLICATIONS_A_SECOND / 100
 """The multiplications of a pass from which "auto" uses a GPU.
 
 A step of estimation on a GPU is some hundred launches of 5 to 10 microseconds, about a millisecond
@@ -30,7 +30,7 @@ def device_of(
 ) -> torch.device:
     """Return the device of this name: "cpu" (or None), "cuda", "cuda:1" and so on, or "auto".
 
-    "auto" is the first CUDA GPU if torch finds one and a pass takes ``WORTH_A_CARD``
+    "auto" is the first CUDA GPU if torch finds one and a pass takes ``WORTH_A_GPU``
     ``multiplications()`` or more; else the processor. Raises InvalidInput for other names, and for
     a GPU that is not there.
 
@@ -42,7 +42,7 @@ def device_of(
     if device is None:
         return torch.device("cpu")
     if device == "auto":
-        worth = torch.cuda.is_available() and multiplications() >= WORTH_A_CARD
+        worth = torch.cuda.is_available() and multiplications() >= WORTH_A_GPU
         return torch.device("cuda" if worth else "cpu")
     try:
         found = torch.device(device)
@@ -52,9 +52,9 @@ def device_of(
         raise InvalidInput(
             f'device must be "cpu", "cuda" (or "cuda:1" and so on) or "auto"; got {device!r}'
         )
-    if found.type == "cuda" and (found.index or 0) >= _cards():
+    if found.type == "cuda" and (found.index or 0) >= _gpus():
         raise InvalidInput(
-            f"device {str(device)!r} is not there: torch {torch.__version__} finds {_cards()} CUDA "
+            f"device {str(device)!r} is not there: torch {torch.__version__} finds {_gpus()} CUDA "
             'cards. Pass device="cpu" or "auto", or install a CUDA build of torch on a machine '
             "that has the card"
         )
@@ -73,7 +73,7 @@ def check_room(device: torch.device, needed: int, what: str) -> None:
 
 
 @contextmanager
-def card_memory(device: torch.device) -> Iterator[None]:
+def gpu_memory(device: torch.device) -> Iterator[None]:
     """Turn a GPU's lack of memory inside the block into ModelTooLarge, for work whose memory is not
     known before.
     """
@@ -87,7 +87,7 @@ def card_memory(device: torch.device) -> Iterator[None]:
         ) from None
 
 
-def _cards() -> int:
+def _gpus() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -79,7 +79,9 @@ def check(
 
 @pytest.mark.parametrize("block", range(8))
 def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", 1 << 10 if block % 2 else 0)
+    monkeypatch.setattr(
+        "pgmkit.conditioning.evidence_marginals.MOST_CELLS", 1 << 10 if block % 2 else 0
+    )
     # In two blocks small graphs have their joint distribution written out instead.
     joint = block in (2, 7)
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 1 << 10 if joint else 0)
@@ -128,7 +130,7 @@ def deterministic_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str
 
 def test_deterministic_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
-        "routes.MOST_CELLS": 0,
+        "evidence_marginals.MOST_CELLS": 0,
         "graph_tables.MOST_CELLS": 0,
     }.items():
         monkeypatch.setattr(f"pgmkit.conditioning.{name}", value)
@@ -288,7 +290,7 @@ def test_random_networks_beside_pyagrum(
                     axes = list(reversed(joint.names))
                     expected = joint.toarray().transpose([axes.index(n) for n in clique])
                 np.testing.assert_allclose(found, expected, atol=1e-10)
-        several += graph._shared.parted
+        several += graph._shared.was_split
     assert answered > 25
     assert (several > 5) == parted
 

@@ -93,10 +93,10 @@ def test_every_answer_is_that_of_the_joint_written_out(
     some = 0 if route.startswith("trees") else 1 << 10
     if route == "trees apart":
         part_all_questions(monkeypatch)
-        monkeypatch.setattr("pgmkit.conditioning.routes._OWN_TREE", 0)
+        monkeypatch.setattr("pgmkit.conditioning.evidence_marginals._OWN_TREE", 0)
     if route == "trees by matrices":
         monkeypatch.setattr("pgmkit.conditioning.kernels.FEW_CELLS", 0)
-    monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", some)
+    monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.MOST_CELLS", some)
     monkeypatch.setattr("pgmkit.conditioning.modes.CACHE_CELLS", 2 * block)
     every = 1 << 10 if route == "the graph" else 0
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", every)
@@ -384,7 +384,7 @@ def test_observed_records_beyond_the_range_of_plain_numbers() -> None:
 def test_an_earlier_split_does_not_keep_later_questions_from_calibration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.routes.MOST_CELLS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.MOST_CELLS", 0)
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 0)
     names = [f"x{i}" for i in range(12)]
     rng = np.random.default_rng(0)
@@ -396,10 +396,10 @@ def test_an_earlier_split_does_not_keep_later_questions_from_calibration(
     with monkeypatch.context() as split:
         part_all_questions(split)
         graph.posterior({names[0]: 0}).marginals()
-    assert graph._shared.parted
+    assert graph._shared.was_split
     for code in range(6):
         graph.posterior({names[code]: 1}).marginals()
-    assert not graph._shared.parted
+    assert not graph._shared.was_split
     assert graph._shared.calibrated is not None
 
 

@@ -91,7 +91,7 @@ def test_levels_of_a_pass_are_the_pass(
     cells = torch.rand(sum(map(used.cells, range(len(cliques)))), generator=random, dtype=dtype)
     found = []
     for here in (False, True):
-        with mock.patch.object(kernels, "on_card", lambda values, here=here: here):
+        with mock.patch.object(kernels, "on_gpu", lambda values, here=here: here):
             passing = ContractionBuffers(used, torch.device("cpu"), dtype)
             passing.inputs.copy_(cells)
             result = passing.forward().clone()

@@ -19,7 +19,7 @@ from pgmkit.estimation import mirror_descent as search
 from pgmkit.estimation.model_size import _BASE_BYTES, needed_bytes
 from pgmkit.estimation.problem import Monitor
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.runtime.devices import WORTH_A_CARD, device_of
+from pgmkit.runtime.devices import WORTH_A_GPU, device_of
 
 METHODS = ("accelerated", "proximal", "newton")
 
@@ -302,7 +302,7 @@ def test_error_bars_keep_the_precision() -> None:
 
 @pytest.mark.parametrize(
     ("cards", "multiplications", "chosen"),
-    [(1, 1e9, "cuda"), (1, WORTH_A_CARD, "cuda"), (1, 0.9 * WORTH_A_CARD, "cpu"), (0, 1e9, "cpu")],
+    [(1, 1e9, "cuda"), (1, WORTH_A_GPU, "cuda"), (1, 0.9 * WORTH_A_GPU, "cpu"), (0, 1e9, "cpu")],
 )
 def test_auto_takes_a_card_for_large_passes(
     cards: int, multiplications: float, chosen: str, monkeypatch: pytest.MonkeyPatch
@@ -318,7 +318,7 @@ def test_auto_estimates_small_models_on_the_processor(
     measured = noisy(CLIQUE_SETS["chain"])
     small = estimate(FIVE, measured, total=1000, device="auto")
     assert small.potentials[0].values.device.type == "cpu" and card.launches == 0
-    monkeypatch.setattr("pgmkit.runtime.devices.WORTH_A_CARD", 10)
+    monkeypatch.setattr("pgmkit.runtime.devices.WORTH_A_GPU", 10)
     large = estimate(FIVE, measured, total=1000, device="auto")
     assert large.potentials[0].values.device == CARD
 
@@ -341,7 +341,7 @@ def test_a_card_that_is_not_there_is_refused(device: object, message: str) -> No
 def test_records_are_counted_on_the_card(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmkit.records.card_records.TABLE_CELLS", 700)
+    monkeypatch.setattr("pgmkit.records.device_records.TABLE_CELLS", 700)
     rng = np.random.default_rng(0)
     sizes = {"a": 3, "b": 300, "c": 2, "d": 1}
     data = Dataset(Domain(sizes), {name: rng.integers(0, n, 2000) for name, n in sizes.items()})

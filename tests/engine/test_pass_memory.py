@@ -49,13 +49,13 @@ def test_the_count_is_what_numpy_takes(asked: str, monkeypatch: pytest.MonkeyPat
     """Never less than the peak of all arrays, and never three times as much."""
     counts: list[int] = []
     monkeypatch.setattr(pass_memory, "check_room", lambda needed, *_: counts.append(needed))
-    monkeypatch.setattr("pgmkit.conditioning.routes.surely_fits", lambda *_: False)
+    monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.surely_fits", lambda *_: False)
     # A second computation builds tables of its own, as many as its few milliseconds allow.
-    monkeypatch.setattr(FirstUses, "look", lambda *_: None)
+    monkeypatch.setattr(FirstUses, "check", lambda *_: None)
     graph = grid(14, 14)
     posterior = graph.posterior()
     if asked == "sum":  # where the values do not fit together they are dropped on the way
-        monkeypatch.setattr(Posterior, "_routes", property(dropping_routes))
+        monkeypatch.setattr(Posterior, "_evidence_marginals", property(dropping_values))
     tracemalloc.start()
     try:
         ASKS[asked](posterior)
@@ -104,17 +104,17 @@ def test_second_computations_stay_within_the_limit(
             tracemalloc.stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(FirstUses, "look", lambda *_: None)
+        patch.setattr(FirstUses, "check", lambda *_: None)
         alone = peak(1 << 30)
-    monkeypatch.setattr(FirstUses, "look", look)
+    monkeypatch.setattr(FirstUses, "check", look)
     for limit in (alone + (1 << 20), 2 * alone, 4 * alone):
         with suppress(ModelTooLarge):
             assert peak(limit) <= limit + (1 << 16)
     assert looked[-1]
 
 
-def dropping_routes(posterior: Posterior) -> object:
-    from pgmkit.conditioning.routes import EvidenceMarginals
+def dropping_values(posterior: Posterior) -> object:
+    from pgmkit.conditioning.evidence_marginals import EvidenceMarginals
 
     class Dropping(EvidenceMarginals):
         def messages(self, *_: object) -> object:  # type: ignore[override]

@@ -13,8 +13,8 @@ from pgmkit import Domain, Factor, GraphicalModel
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.junction_tree import junction_tree
-from pgmkit.records import card_sampling
-from pgmkit.records.card_sampling import sample_on_card, worth_a_card
+from pgmkit.records import device_sampling
+from pgmkit.records.device_sampling import gains_on_device, sample_on_device
 from pgmkit.records.sampling import sample
 
 CARD = torch.device("cuda")
@@ -51,7 +51,7 @@ def test_records_are_those_of_the_processor(
     model = GraphicalModel(domain, tables(domain, cliques, seed), total=10.0)
     marginals = [model.marginal(clique) for clique in model.tree.cliques]
     with pretend_card() as card:
-        there = sample_on_card(
+        there = sample_on_device(
             model.tree, marginals.__getitem__, n, np.random.default_rng(seed), method, CARD
         )
         assert card.launches > 0
@@ -65,7 +65,7 @@ def test_a_model_on_a_card_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain({"a": 3, "b": 20_000, "c": 2})  # smaller models are answered on the processor
     made = tables(domain, [("a", "b"), ("b", "c")], 0)
     here = GraphicalModel(domain, made, total=10.0).sample(2000, rng=5)
-    monkeypatch.setattr(card_sampling, "_FEWEST", 1000)
+    monkeypatch.setattr(device_sampling, "_FEWEST", 1000)
     with pretend_card() as card:
         factors = tuple(Factor(f.domain, f.values.to("cuda")) for f in made)
         there = GraphicalModel(domain, factors, total=10.0)
@@ -83,10 +83,10 @@ def test_a_model_on_a_card_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_card_without_room_leaves_it_to_the_processor() -> None:
     domain = Domain({"a": 3, "b": 400})
     with pretend_card(card_bytes=1 << 30):
-        assert worth_a_card(domain, 1_000_000, CARD)
-        assert not worth_a_card(domain, 20_000_000, CARD)
-        assert not worth_a_card(domain, 1000, CARD)
-        assert not worth_a_card(domain, 1_000_000, torch.device("cpu"))
+        assert gains_on_device(domain, 1_000_000, CARD)
+        assert not gains_on_device(domain, 20_000_000, CARD)
+        assert not gains_on_device(domain, 1000, CARD)
+        assert not gains_on_device(domain, 1_000_000, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("method", ["round", "sample"])
@@ -95,6 +95,6 @@ def test_what_cannot_be_drawn_is_refused(method: str) -> None:
     rng = np.random.default_rng(0)
     with pretend_card():
         with pytest.raises(NumericalFailure, match="no finite mass"):
-            sample_on_card(tree, lambda i: np.zeros((2, 2)), 5, rng, method, CARD)
+            sample_on_device(tree, lambda i: np.zeros((2, 2)), 5, rng, method, CARD)
         with pytest.raises(InvalidInput, match="n must be"):
-            sample_on_card(tree, lambda i: np.ones((2, 2)), -1, rng, method, CARD)
+            sample_on_device(tree, lambda i: np.ones((2, 2)), -1, rng, method, CARD)

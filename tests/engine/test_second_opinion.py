@@ -212,9 +212,9 @@ def test_a_structure_is_looked_at_once_and_within_a_share_of_the_time(
         clock[0] += 0.0009
 
     for structure in ("one", "one", "two", "three", "two"):
-        uses.look("marginals", structure, clock[0], look)
+        uses.check("marginals", structure, clock[0], look)
     assert given_to == pytest.approx([0.005, 0.0041])  # "three" finds the time spent
-    uses.look("answer", "one", clock[0] - 1.0, look)
+    uses.check("answer", "one", clock[0] - 1.0, look)
     assert given_to[2:] == pytest.approx([0.1])
 
 

@@ -19,7 +19,7 @@ from pgmkit import Measurement, estimate
 from pgmkit.estimation import captured
 from pgmkit.estimation.batches.problem import BatchedSquares, stacked
 from pgmkit.estimation.batches.search import BatchedSearch
-from pgmkit.estimation.card_search import CardSearch, MeasuredObjective
+from pgmkit.estimation.device_search import DeviceSearch, MeasuredObjective
 from pgmkit.estimation.model_size import cliques_of
 from pgmkit.estimation.problem import Monitor, Problem
 from pgmkit.estimation.start import uniform
@@ -157,14 +157,14 @@ def test_the_host_looks_every_eight_steps(
     monkeypatch.setattr(captured, "_PLAIN_CALLS", 8)
     seen: list[tuple[int, ...]] = []
     looks, tries, certificates = [], [], []
-    tried, certify = CardSearch._tried, Monitor.certify
+    tried, certify = DeviceSearch._tried, Monitor.certify
 
-    def looking(search: CardSearch, count: int) -> object:
+    def looking(search: DeviceSearch, count: int) -> object:
         looks.append(1)
         tries.extend([1] * count)
         return tried(search, count)
 
-    monkeypatch.setattr(CardSearch, "_tried", looking)
+    monkeypatch.setattr(DeviceSearch, "_tried", looking)
     monkeypatch.setattr(Monitor, "certify", lambda *a: certificates.append(1) or certify(*a))
 
     def record(progress: Progress) -> None:

@@ -23,7 +23,7 @@ __all__ = [
     "contract_steps",
     "log_contract",
     "max_contract",
-    "on_card",
+    "on_gpu",
     "peaks",
     "shift_exp",
 ]
@@ -31,7 +31,7 @@ __all__ = [
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the maximum over ``summed`` of left + right."""
-    if on_card(left):
+    if on_gpu(left):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.max_contract(left, right)
@@ -40,7 +40,7 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return log sum exp(left + right) over ``summed``."""
-    if on_card(left):
+    if on_gpu(left):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.log_contract(left, right)
@@ -49,7 +49,7 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
-    if on_card(left):
+    if on_gpu(left):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.contract(left, right)
@@ -60,7 +60,7 @@ def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
     """Compute several sums of products in flat buffers at once (see ``reference``)."""
-    if on_card(out):
+    if on_gpu(out):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.contract_steps(left, right, out, table)
@@ -73,14 +73,14 @@ def shift_exp(
     """Write exp(values - shift) to ``out`` and return it, with one shift for each run of cells
     between ``starts``.
     """
-    if on_card(values):
+    if on_gpu(values):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.shift_exp(values, shifts, starts, out)
     return reference.shift_exp(values, shifts, starts, out)
 
 
-def on_card(values: torch.Tensor) -> bool:
+def on_gpu(values: torch.Tensor) -> bool:
     """True if the Triton kernels serve this tensor."""
     return values.device.type == "cuda" and has_triton()
 

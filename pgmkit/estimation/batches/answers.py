@@ -51,19 +51,19 @@ class BatchedAnswers:
             try:
                 if self._tables is not None:
                     found = answers_of_many(self.domain, self._tables, query, self._limit)
-                    self._look_at(query, found, started)
+                    self._check(query, found, started)
                     return found
             except ModelTooLarge:  # for all of them together
                 pass
         return np.stack([model.answer(query) for model in self.models])
 
-    def _look_at(self, query: FactoredQuery, found: Array, started: float) -> None:
+    def _check(self, query: FactoredQuery, found: Array, started: float) -> None:
         """Check one model's answer by a second computation, unless one of the same kind was checked
         before.
         """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]
-        self._uses.look(
+        self._uses.check(
             "answers",
             (query.attributes, query.shape),
             started,

@@ -20,7 +20,7 @@ from pgmkit.conditioning.graph_tables import (
     GraphTables,
     Inputs,
 )
-from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, parted
+from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, split_questions
 from pgmkit.conditioning.joint import MOST_CELLS, GivenJoint, JointTable, product
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
 from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_fits
@@ -89,7 +89,7 @@ class EvidenceMarginals:
         ancestors = self.graph.ancestors
         known = union([ancestors[v] for v in each_bit(self.known)])
         needed = {m: known | union([ancestors[v] for v in each_bit(m)]) for m in sets}
-        parts = parted(needed, self._draft)
+        parts = split_questions(needed, self._draft)
         groups: dict[int, list[int]] = {part: [] for part in parts}
         for members, each in needed.items():
             groups[next(part for part in parts if not each & ~part)].append(members)
@@ -278,14 +278,14 @@ class EvidenceMarginals:
         """Return the joint distribution or calibrated tree given the evidence; None if the
         evidence is too unlikely for plain numbers.
         """
-        if (known := self._seen()) is None:
+        if (known := self._scaled_evidence()) is None:
             return None
         try:
             return prepare(known[0]), known[1]
         except Underflow:
             return None
 
-    def _seen(self) -> tuple[ScaledEvidence, float] | None:
+    def _scaled_evidence(self) -> tuple[ScaledEvidence, float] | None:
         """Return the evidence with likelihoods of maximum 1, and the logarithm of what they were
         divided by; None if some weights are too small for plain numbers.
         """

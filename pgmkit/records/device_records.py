@@ -17,10 +17,10 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["RecordsOnCard"]
+__all__ = ["DeviceRecords"]
 
 
-class RecordsOnCard:
+class DeviceRecords:
     """The columns of a data set on a GPU, made by ``Dataset.on``.
 
     Its counts equal those of the data set, and a mechanism can be run on either. Raises
@@ -40,7 +40,7 @@ class RecordsOnCard:
         return self._rows
 
     def __repr__(self) -> str:
-        return f"RecordsOnCard({self.domain!r}, {str(self.device)!r})"
+        return f"DeviceRecords({self.domain!r}, {str(self.device)!r})"
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
         """Return the marginal of every clique, as ``Dataset.marginals`` does."""

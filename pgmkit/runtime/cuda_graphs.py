@@ -31,13 +31,13 @@ class Captured:
     """
 
     def __init__(self, work: Callable[[], object], device: torch.device) -> None:
-        self._work, self._on_card = work, device.type == "cuda"
+        self._work, self._on_gpu = work, device.type == "cuda"
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
         self._calls += 1
-        if self._on_card and self._calls > _PLAIN_CALLS:
+        if self._on_gpu and self._calls > _PLAIN_CALLS:
             self._replayed().replay()
         else:
             self._work()

@@ -13,44 +13,44 @@ from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.iterations import WINDOW
 from pgmkit.runtime.precision import HALVINGS
 
-__all__ = ["can_search_on_card", "card_search"]
+__all__ = ["can_search_on_device", "device_search"]
 
 _STEPS = WINDOW
 """The steps on the device between two reads by the host."""
 
 
-def can_search_on_card(problem: Problem) -> bool:
+def can_search_on_device(problem: Problem) -> bool:
     """True if steps never wait for the device: no pass has failed, and the loss is not a user's
     function.
     """
     return isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits
 
 
-def card_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
+def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise from ``start`` with the steps of ``accelerated``, to the same end. If that end lies
     between two reads, the last steps are taken again up to there.
 
     ``monitor.stopped`` stays empty if steps keep failing their test, or passes in linear space
     fail: a search with passes in log space may then continue.
     """
-    search, point = CardSearch(problem, start), start
+    search, point = DeviceSearch(problem, start), start
     stops = monitor.record(start, problem.loss.value(start.marginals))
     while not stops:
         begun = time.perf_counter()
-        looked = search.look()
+        read_back = search.advance()
         problem.pass_seconds[:] = [time.perf_counter() - begun]
-        if looked.stuck:
+        if read_back.stuck:
             break
-        if not looked.iterates:
+        if not read_back.iterates:
             continue
-        *before, last = looked.iterates
+        *before, last = read_back.iterates
         place = next((each for each in before if not monitor.pass_by(each.loss)), last)
         if place is not last:
-            looked = search.look_again(place.tries)
-            if not looked.iterates:  # So near the end the same passes may round differently.
+            read_back = search.repeat(place.tries)
+            if not read_back.iterates:  # So near the end the same passes may round differently.
                 continue
-        point = looked.point.copied()
-        stops = monitor.record(point, looked.iterates[-1].loss)
+        point = read_back.point.copied()
+        stops = monitor.record(point, read_back.iterates[-1].loss)
     return point
 
 
@@ -61,7 +61,7 @@ class _Iterate(NamedTuple):
     loss: float
 
 
-class _Look(NamedTuple):
+class _Reading(NamedTuple):
     """The state as the host reads it; the next step on the device overwrites its point."""
 
     point: Point
@@ -70,7 +70,7 @@ class _Look(NamedTuple):
     """True if the step has become so short that further steps are useless."""
 
 
-class CardSearch:
+class DeviceSearch:
     """A search on a device, with its present state and a copy of the state at the last read."""
 
     def __init__(self, problem: Problem, start: Point) -> None:
@@ -79,19 +79,19 @@ class CardSearch:
         self._steps = Steps(objective, start_at(objective, objective.at(start)))
         self._before = self._steps.state.copied()
 
-    def look(self) -> _Look:
+    def advance(self) -> _Reading:
         """Try eight more steps, and return the state after them."""
         self._before.take(self._steps.state)
         return self._tried(_STEPS)
 
-    def look_again(self, tries: int) -> _Look:
+    def repeat(self, tries: int) -> _Reading:
         """Restore the state before the last eight steps, take the first ``tries`` of them again,
         and return the state after these.
         """
         self._steps.state.take(self._before)
         return self._tried(tries)
 
-    def _tried(self, count: int) -> _Look:
+    def _tried(self, count: int) -> _Reading:
         state, numbers = self._steps.state, []
         for _ in range(count):
             self._steps.take()
@@ -104,7 +104,7 @@ class CardSearch:
             if failed == 0
         ]
         point = Point(state.point.potentials, state.point.marginals, log_partition)
-        return _Look(point, iterates, halvings[-1] > HALVINGS)
+        return _Reading(point, iterates, halvings[-1] > HALVINGS)
 
 
 class MeasuredObjective:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.graphs.junction_tree import JunctionTree
 
-__all__ = ["sample_on_card", "worth_a_card"]
+__all__ = ["gains_on_device", "sample_on_device"]
 
 _FEWEST = BLOCK_CELLS // 4
 """The fewest records for which a GPU gains more than its launches cost."""
@@ -40,14 +40,14 @@ for sorting.
 Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 
-def worth_a_card(domain: Domain, n: int, device: torch.device) -> bool:
+def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
     """True if a GPU draws these records: there are enough of them, and they fit into its memory."""
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < _FEWEST:
         return False
     return n * (_RECORD_BYTES + sum(map(_code_bytes, domain.shape()))) <= available(device)
 
 
-def sample_on_card(
+def sample_on_device(
     tree: JunctionTree,
     clique_marginals: Callable[[int], np.ndarray],
     n: int,

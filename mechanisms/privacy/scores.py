@@ -21,6 +21,7 @@ import numpy as np
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -49,7 +50,7 @@ __all__ = [
 
 LARGEST = 2.0**40
 """The bound of estimates and penalties, in counts: some 10^12."""
-BLOCK_CELLS = 1 << 18
+BLOCK_CELLS = 4 * CACHE_CELLS
 """The cells of tables that are compared at once: what a processor's cache holds."""
 _COUNT_BITS = int(math.log2(LARGEST))
 _BITS = np.finfo(np.float64).nmant - (_COUNT_BITS + 1)

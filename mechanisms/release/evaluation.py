@@ -16,6 +16,7 @@ import scipy.sparse
 
 from mechanisms.release.classifiers import sklearn
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +35,7 @@ __all__ = [
     "train_and_test",
 ]
 
-AT_ONCE = 200_000
+AT_ONCE = 4 * CACHE_CELLS
 """The rows, or cells of a table, that one step of a comparison handles: about a second's work."""
 
 

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgmkit.runtime.iterations import MOST_ITERATIONS
+from pgmkit.runtime.precision import AGREEMENT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,8 +45,6 @@ __all__ = ["best_precision", "of_full_rank", "split"]
 
 _MOST_STEPS = 2 * MOST_ITERATIONS
 """The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""
-_RANK = 1e-12
-"""The fraction of the largest eigenvalue below which an eigenvalue counts as zero in float64."""
 _LOSS = 1e-3
 """The part of the root of the error that goes to cells which no query tells apart."""
 
@@ -69,12 +68,12 @@ def best_precision(
     """
     n = len(gram)
     values, vectors = np.linalg.eigh(gram)
-    kept = values > _RANK * values[-1]
+    kept = values > AGREEMENT * values[-1]
     half = vectors[:, kept] * np.sqrt(values[kept])
     d = np.full(n, 1 / n) if weights is None else weights
     for _ in range(_MOST_STEPS):
         squares, turned = np.linalg.eigh(half.T @ (d[:, None] * half))
-        roots = np.sqrt(squares.clip(min=_RANK * squares[-1]))
+        roots = np.sqrt(squares.clip(min=AGREEMENT * squares[-1]))
         rows = half @ (turned / np.sqrt(roots))
         diagonal, value = (rows**2).sum(axis=1), roots.sum()
         if diagonal.max() <= value * (1 + close):

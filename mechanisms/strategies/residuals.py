@@ -52,6 +52,7 @@ from mechanisms.queries.query_sets import query_rows
 from mechanisms.strategies.bases import Lattice, residual_rows
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
+from pgmkit.runtime.sizes import BLOCK_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +70,7 @@ Objective = Literal["sum", "largest"]
 
 _UNSEEN = 1e-4
 """The part of the root of the largest variance that goes to cells which no query tells apart."""
-_MOST_VARIANCES = 10**6
+_MOST_VARIANCES = BLOCK_CELLS
 """The most variances that the search for the least largest variance holds: 100 MB with their
 parts."""
 

@@ -32,7 +32,7 @@ from pgmkit.runtime.sizes import CACHE_CELLS
 
 _LONGEST = 4
 """The most attributes of a cycle."""
-_MOST_LOOKED_AT = 100_000
+_MOST_LOOKED_AT = 2 * CACHE_CELLS
 """Candidates for cycles, and pairs of regions that share an attribute: tenths of a second."""
 _CELLS_OF_COST = 1e-3
 """The cells of all cycles, as a share of the multiplications of a pass, up to which fitting them

@@ -26,6 +26,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +40,7 @@ __all__ = ["QueryLike", "ResidualBasis", "ResidualNoise", "ResidualTables"]
 
 QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
 """A query, or attributes: then every cell of their marginal."""
-_RANK = 1e-9
+_RANK = SUM_ROUNDING
 """Singular values of S below this fraction of the largest are zero; rounded to whole numbers of 30
 bits the smallest others are far above it."""
 

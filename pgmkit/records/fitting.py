@@ -23,7 +23,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.randomness import Rng, generator
-from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
+from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS, TABLE_CELLS
 from pgmkit.runtime.threads import one_thread
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST_WIDTH", "fit_records"]
 
-LARGEST_WIDTH = 2500
+LARGEST_WIDTH = DENSE_ROWS
 """The most codes, of all columns together, for which records are fitted: tables take the square of
 it.
 """

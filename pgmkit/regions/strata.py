@@ -22,11 +22,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_EXPONENTS = 2, 3
-"""The exponents m, that of the finest intervals first. With larger exponents q would be so small
-that some triples of columns were related by their intervals.
-"""
-
 
 class Strata:
     """The levels of ``records`` records in ``columns`` columns; the records are in random order.
@@ -88,7 +83,9 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
     records.
     """
     found = []
-    for exponent in _EXPONENTS:
+    # The finest intervals come first. With exponents above 3 the primes would be so small that some
+    # triples of columns were related by their intervals.
+    for exponent in (2, 3):
         while (prime := _largest_prime(records, exponent)) is not None:
             if (prime**exponent - 1) // (prime - 1) < columns:
                 break

@@ -22,6 +22,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.memory import MEMORY_LIMIT
+from pgmkit.runtime.sizes import CACHE_CELLS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,9 +41,9 @@ __all__ = [
 
 LARGEST = MEMORY_LIMIT // 4
 """The most bytes that a file of models or releases may hold or expand to."""
-MOST_TEXT = 2**24
+MOST_TEXT = LARGEST // 64
 """The most bytes of a text that other packages parse, which take a hundred times as much memory."""
-_MOST_MEMBERS = 100_000
+_MOST_MEMBERS = 2 * CACHE_CELLS
 MOST_VALUES = MOST_TEXT // 4
 """Values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written."""
 _KINDS = "biufU"

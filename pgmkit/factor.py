@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.runtime.deferred import is_tensor, torch
 
 __all__ = ["Factor"]
@@ -115,11 +116,8 @@ class Factor:
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
         kept = self.domain.clique(attrs, "attrs")
-        away = [axis for axis, a in enumerate(self.domain) if a not in kept]
-        # torch reads an empty list of axes as all axes.
-        values = self.values.sum(away) if away else self.values
-        remaining = [a for a in self.domain if a in kept]
-        return Factor(self.domain.project(kept), values.permute([remaining.index(a) for a in kept]))
+        values = tensor_sum_to(self.values, self.domain.attributes, kept)
+        return Factor(self.domain.project(kept), values)
 
     def exp(self) -> Factor:
         """Return the exponential of every value; exp(-inf) is 0."""

@@ -21,6 +21,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import Observations, host
 from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
+from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.deferred import torch
 
@@ -289,14 +290,11 @@ class DifferentiableLoss:
 
     def _named(self, point: torch.Tensor) -> dict[Clique, torch.Tensor]:
         tables = self.layout.split(point)
-        named = {}
-        for clique, place in self._places.items():
-            held = self.layout.cliques[place]
-            summed = [i for i, name in enumerate(held) if name not in clique]
-            table = tables[place].sum(summed) if summed else tables[place]
-            kept = [name for name in held if name in clique]
-            named[clique] = table.permute([kept.index(name) for name in clique])
-        return named
+        held = self.layout.cliques
+        return {
+            clique: tensor_sum_to(tables[place], held[place], clique)
+            for clique, place in self._places.items()
+        }
 
 
 PENALTIES: dict[str, Penalty] = {"squared": Squared(), "absolute": Absolute(), "huber": Huber()}

@@ -543,7 +543,7 @@ MUTANTS = (
     ),
     Mutant(
         "sums by a reader of the wrong axes",
-        P + "conditioning/axis_sums.py",
+        P + "linear/axis_sums.py",
         "tuple([axis - first for axis in away if axis >= first])",
         "tuple([len(shape) - 1 - axis for axis in away if axis >= first])",
         f"{CALIBRATED}::test_sums_over_any_axes",

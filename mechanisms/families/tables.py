@@ -13,6 +13,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.untrusted import LARGEST
@@ -80,10 +81,7 @@ class TablesModel(QueryAnswers):
                 "mechanism that fits a model of all attributes, such as aim"
             )
         held = tables[place]
-        summed = tuple(axis for axis, name in enumerate(held) if name not in clique)
-        left = [name for name in held if name in clique]
-        table = np.asarray(self.tables[held].sum(axis=summed))
-        return table.transpose([left.index(name) for name in clique])
+        return np.array(sum_to(self.tables[held], held, clique))
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals in counts, by clique."""

@@ -22,9 +22,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.axis_sums import sum_axes
-from pgmkit.conditioning.named_axes import Axes, spread, sum_to
 from pgmkit.domain import Domain
+from pgmkit.linear.axis_sums import sum_axes
+from pgmkit.linear.named_axes import Axes, spread, sum_to
 from pgmkit.runtime.sizes import CALL_CELLS
 
 __all__ = ["Axes", "Clique", "Frame", "LargeClique", "ScaledEvidence", "SmallClique", "frame_of"]

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
 from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
-from pgmkit.conditioning.named_axes import spread, sum_to
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 

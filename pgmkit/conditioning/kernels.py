@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
 
 __all__ = ["Kernel", "axes_alone", "kernel_of"]

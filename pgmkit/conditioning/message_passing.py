@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.axis_sums import sum_axes
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.kernels import Kernel, axes_alone, kernel_of
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.precision import EPSILON, TINY
 
 __all__ = [

@@ -26,6 +26,7 @@ from pgmkit.inference.tree_marginals import each_marginal
 from pgmkit.inference.tree_marginals import marginals as eliminate
 from pgmkit.inference.tree_paths import tree_paths
 from pgmkit.inference.variable_elimination import answers
+from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.device_sampling import gains_on_device, sample_on_device
 from pgmkit.records.sampling import Method, sample
@@ -228,11 +229,7 @@ class ModelTables:
 
     def summed(self, place: int, clique: Clique) -> Array:
         table = self.clique_marginals[0][place]
-        held = self.cliques[place]
-        summed = [i for i, name in enumerate(held) if name not in clique]
-        kept = [name for name in held if name in clique]
-        smaller = table.sum(summed) if summed else table
-        return as_array(smaller.permute([kept.index(name) for name in clique]))
+        return as_array(tensor_sum_to(table, self.cliques[place], clique))
 
     @cached_property
     def plain(self) -> PlainBeliefs | None:

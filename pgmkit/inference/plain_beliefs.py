@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.named_axes import sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.sizes import CACHE_CELLS, TABLE_CELLS
 
@@ -80,10 +81,7 @@ class PlainBeliefs:
         place = self.tree.holds(attrs)
         if place is None:
             return None
-        clique = self.tree.cliques[place]
-        away = tuple(axis for axis, name in enumerate(clique) if name not in attrs)
-        kept = [name for name in clique if name in attrs]
-        return self.tables[place].sum(axis=away).transpose([kept.index(name) for name in attrs])
+        return sum_to(self.tables[place], self.tree.cliques[place], attrs)
 
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Return the probabilities over pairs of attributes, wherever they lie in the tree; None if

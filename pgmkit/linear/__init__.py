@@ -1,1 +1,3 @@
-"""Matrices that act on one axis of a table, and their Kronecker products."""
+"""Matrices that act on one axis of a table and their Kronecker products; tables whose axes have
+names.
+"""

@@ -18,6 +18,7 @@ from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
@@ -192,7 +193,7 @@ class RegionModel(QueryAnswers):
     def _within(self, clique: Clique) -> Array | None:
         """Return the marginal from the smallest region that holds it; None if there is none."""
         region = self.region(clique)
-        return None if region is None else _summed(self.tables[region], region, clique)
+        return None if region is None else np.array(sum_to(self.tables[region], region, clique))
 
     def _beyond(self, cliques: Sequence[Clique]) -> dict[Clique, Array]:
         """Return marginals over attributes that share no region: those of ``joint`` or, of no more
@@ -354,9 +355,3 @@ class RegionModel(QueryAnswers):
             FromRecords,
             stacklevel=4,
         )
-
-
-def _summed(table: Array, held: Clique, clique: Clique) -> Array:
-    summed = tuple(i for i, name in enumerate(held) if name not in clique)
-    kept = [name for name in held if name in clique]
-    return table.sum(axis=summed).transpose([kept.index(name) for name in clique])

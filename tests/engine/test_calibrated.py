@@ -18,7 +18,7 @@ from test_factor_graph import (
 )
 
 from pgmkit import Domain, FactorGraph, InvalidInput
-from pgmkit.conditioning.axis_sums import sum_axes
+from pgmkit.linear.axis_sums import sum_axes
 
 Array = NDArray[np.float64]
 

@@ -311,7 +311,7 @@ def cycle() -> RegionModel:
 
 
 def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, kronecker = model_module._summed, model_module.Kronecker.matvec
+    known, kronecker = model_module.sum_to, model_module.Kronecker.matvec
     expected, marginals, sample = (
         model_module.expected_answer, model_module.expected_marginals, Chain.sample
     )  # fmt: skip
@@ -330,7 +330,7 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
     assert model.agreement.mean < 1
     model.sample(1000, rng=0)
     with monkeypatch.context() as patch:
-        patch.setattr(model_module, "_summed", lambda *given: known(*given)[::-1] + 0.5)
+        patch.setattr(model_module, "sum_to", lambda *given: known(*given)[::-1] + 0.5)
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):
             model.marginal(("a", "b"))
     with monkeypatch.context() as patch:

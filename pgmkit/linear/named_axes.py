@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.conditioning.axis_sums import sum_axes
+from pgmkit.linear.axis_sums import sum_axes
 
-__all__ = ["Axes", "spread", "sum_to"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Axes", "spread", "sum_to", "tensor_sum_to"]
 
 Axes = tuple[str, ...]
 Array = NDArray[np.float64]
@@ -38,3 +41,12 @@ def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
     away = tuple([place for place, name in enumerate(held) if name not in axes])
     left = [name for name in held if name in axes]
     return sum_axes(table, away).transpose([left.index(name) for name in axes])
+
+
+def tensor_sum_to(table: torch.Tensor, held: Axes, axes: Axes) -> torch.Tensor:
+    """Return what ``sum_to`` returns, for a tensor."""
+    away = [place for place, name in enumerate(held) if name not in axes]
+    left = [name for name in held if name in axes]
+    # torch reads an empty list of axes as all axes.
+    smaller = table.sum(away) if away else table
+    return smaller.permute([left.index(name) for name in axes])

@@ -84,10 +84,10 @@ def clique_tree(
         cost = settings.select_share * whole
         errors = curator.measure_errors(pairs, model.marginals(pairs), cost, step="errors of pairs")
         gains = _gains(curator, pairs, errors.tolist())
-        edges = _grown(domain, gains, settings.model_mb)
+        edges = grown_tree(domain, gains, settings.model_mb)
         noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(closure))
         most_cells = _WORTH_MEASURING * model.total / noise
-        measurements += _measure(curator, _supported(domain, closure, edges, most_cells))
+        measurements += _measure(curator, supported(domain, closure, edges, most_cells))
         model = update(None, measurements)
     return Release("clique-tree", model, tuple(measurements), curator.ledger, settings)
 
@@ -105,7 +105,7 @@ def _gains(
     }
 
 
-def _grown(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:
+def grown_tree(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:
     """Return the pairs of largest gain whose junction tree fits; at least one."""
     edges: list[Clique] = []
     for pair in sorted(gains, key=gains.__getitem__, reverse=True):
@@ -114,7 +114,7 @@ def _grown(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> li
     return edges
 
 
-def _supported(
+def supported(
     domain: Domain, closure: Sequence[Clique], edges: Sequence[Clique], most_cells: float
 ) -> list[Clique]:
     """Return the pairs, and the larger subsets of the workload's cliques, up to a number of cells,

@@ -87,7 +87,7 @@ def _clamped(_columns: Columns) -> _Family:
     )
 
 
-def _on_simplex(columns: Columns) -> _Family:
+def on_simplex(columns: Columns) -> _Family:
     return _Family(
         first=lambda rows, width, random: torch.randn(rows, width, generator=random),
         rows=columns.softmax,
@@ -178,7 +178,7 @@ def rap_softmax(
     """
     settings = settings or RapSoftmax()
     workload = Workload.over(curator.domain, workload)
-    return _run("rap-softmax", curator, workload, settings, _on_simplex, progress)
+    return _run("rap-softmax", curator, workload, settings, on_simplex, progress)
 
 
 def _run(
@@ -213,7 +213,7 @@ def _run(
             codes=frequent.codes,
             anneal=settings.queries is None,
         )
-        update = _fitter(settings, family)
+        update = fitter(settings, family)
         start = RapState(columns, family.rows(free), total, free, frequent=frequent)
         state, measurements = adapt(
             update(start, first) if first else start,
@@ -257,9 +257,7 @@ def _queries(
     return max(1, min(available, max(5, wanted)))
 
 
-def _fitter(
-    settings: Rap, family: _Family
-) -> Callable[[RapState, Sequence[Measurement]], RapState]:
+def fitter(settings: Rap, family: _Family) -> Callable[[RapState, Sequence[Measurement]], RapState]:
     """Return the update: Adam on the squared errors of all noisy answers, in units of their
     noise.
     """

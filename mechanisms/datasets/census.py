@@ -31,7 +31,7 @@ class _Node:
 
 
 # Parents precede their children.
-_NETWORK = {
+NETWORK = {
     "age": _Node(
         "16-19, 20-24, 25-29, 30-34, 35-39, 40-44, 45-49, 50-54, 55-59, 60-64, 65-74, 75+",
         (6, 8, 9, 9, 9, 8, 8, 8, 9, 8, 11, 7),
@@ -72,7 +72,7 @@ _NETWORK = {
     ),
 }
 
-LABELS = {attribute: tuple(node.labels.split(", ")) for attribute, node in _NETWORK.items()}
+LABELS = {attribute: tuple(node.labels.split(", ")) for attribute, node in NETWORK.items()}
 """The labels of each attribute's codes, in the order of the codes."""
 
 
@@ -94,7 +94,7 @@ def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
     """
     rng = np.random.default_rng(seed)
     columns: dict[str, NDArray[np.int64]] = {}
-    for attribute, node in _NETWORK.items():
+    for attribute, node in NETWORK.items():
         size = len(node.rates)
         values = _centred(np.arange(size), size)
         pull = np.zeros(rows)

@@ -56,8 +56,8 @@ class Oracle:
             return self._enumerated(self._tables(queries, bonus))
         cliques = {(name,) for name in bonus} | {cell.clique for cell, _ in queries}
         if cliques and self._fits(frozenset(cliques)):
-            return self._by_max_product(self._tables(queries, bonus))
-        return self._by_integer_program(queries, bonus)
+            return self.by_max_product(self._tables(queries, bonus))
+        return self.by_integer_program(queries, bonus)
 
     def _fits(self, cliques: frozenset[Clique]) -> bool:
         """True if max-product can run on a junction tree of these cliques."""
@@ -89,7 +89,7 @@ class Oracle:
         best = np.unravel_index(int(np.argmax(scores)), scores.shape)
         return dict(zip(self.domain, map(int, best), strict=True))
 
-    def _by_max_product(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
+    def by_max_product(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
         import torch
 
         from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -103,7 +103,7 @@ class Oracle:
             best = inference.mode(torch.as_tensor(flat))
         return {name: best.get(name, 0) for name in self.domain}
 
-    def _by_integer_program(
+    def by_integer_program(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
         """Return a best record by an integer program: a binary variable for each code, and a

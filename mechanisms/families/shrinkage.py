@@ -9,6 +9,8 @@ Stein, "Estimation with quadratic loss", 1961; Efron and Morris 1973 for this re
 whose noise hides its dependence is replaced by independence, and one far above its noise hardly
 changes.
 
+The engine's own shrinkage (`pgmkit.regions.shrinkage`) weighs all tables of a fit together, by one
+weight that needs their projections; here each table is shrunk by itself before anything is fitted.
 Nothing here sees private data or a Curator: only noisy tables are read.
 """
 

@@ -232,7 +232,7 @@ def membership(
         gain = np.log(released / released.sum()) - np.log(usual / usual.sum())
         for score, records in zip(scores, (known, unseen), strict=True):
             score += gain[tuple(records.columns[name] for name in clique)]
-    auc = _auc(*scores)
+    auc = area_under_curve(*scores)
     reach = float(norm.ppf((1 + level) / 2)) * _auc_error(auc, len(known), len(unseen))
     low, high = max(0.0, auc - reach), min(1.0, auc + reach)
     return Membership(auc, low, high, len(known), len(unseen))
@@ -264,7 +264,7 @@ def regressions(
             yield Line(label, size, first, second)
 
 
-def _auc(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
+def area_under_curve(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
     """Return the probability that a score of `high` is above one of `low`; ties count half."""
     ranks = rankdata(np.concatenate([high, low]))[: len(high)]
     return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(high) * len(low)))

@@ -81,7 +81,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         archive.comment = b" " * _DIGEST
     body = buffer.getvalue()[:-_DIGEST]
     with atomic_writer(path) as file:
-        file.write(body + _checksum(body))
+        file.write(body + checksum(body))
 
 
 def load(
@@ -95,7 +95,7 @@ def load(
     """
     with refusing(path, "a release file"):
         content = whole_file(path, max_bytes)
-        modified = _checksum(content[:-_DIGEST]) != content[-_DIGEST:]
+        modified = checksum(content[:-_DIGEST]) != content[-_DIGEST:]
         parts = unzipped(content, max_bytes)
         header, stored = (plain_values(parts[f"{n}.json"]) for n in ("release", "measurements"))
         kind, version = header["format"], header["version"]
@@ -127,7 +127,7 @@ def load(
         }
 
 
-def _checksum(body: bytes) -> bytes:
+def checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode("ascii")
 
 

@@ -183,7 +183,7 @@ def run_histogram(
             first,
             select=lambda state, _last: steps.select(state),
             measure=steps.measure,
-            update=_updater(update, len(first), total, average, np.random.default_rng(seed)),
+            update=updater(update, len(first), total, average, np.random.default_rng(seed)),
             progress=progress,
         )
         weights = state.histogram.weights if state.summed is None else state.summed
@@ -192,7 +192,7 @@ def run_histogram(
     return Release(name, model, measurements, curator.ledger, settings)
 
 
-def _updater(
+def updater(
     update: Update, first: int, total: float, average: bool, rng: np.random.Generator
 ) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
     """Return the update step, which uses all measurements after the first ones."""

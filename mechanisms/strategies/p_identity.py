@@ -51,7 +51,7 @@ def p_identity(gram: Array, starts: int = 3) -> Array:
     rng = np.random.default_rng(0)
     for _ in range(starts):
         found = minimize(
-            _error_and_gradient,
+            error_and_gradient,
             rng.random(p * n),
             args=(gram,),
             jac=True,
@@ -71,7 +71,7 @@ def _strategy(theta: Array) -> tuple[Array, Array]:
     return np.vstack([np.eye(theta.shape[1]), theta]) * scale, scale
 
 
-def _error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
+def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
     """Return tr(V (A'A)^-1) for the gram matrix V, and its gradient in Theta: -2 A X with X =
     (A'A)^-1 V (A'A)^-1, chained through D.
     """

@@ -65,7 +65,7 @@ def propagate(
     (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site leaves no
     record possible.
     """
-    search = _Search(_Sites(domain, tables, order, most), deadline, tolerance)
+    search = MessageSearch(_Sites(domain, tables, order, most), deadline, tolerance)
     search.settle()
     if search.residual > tolerance and time.perf_counter() < deadline:
         search.double_loop()
@@ -137,7 +137,7 @@ class _Sites:
         return inferred(self.oracles[site], np.concatenate([masked, self.logs[site]]))
 
 
-class _Search:
+class MessageSearch:
     """The base's distribution (``prior``) and the part of it that each site contributes."""
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:
@@ -152,14 +152,14 @@ class _Search:
         """Run rounds over the sites, with shorter steps if the sites do not come closer."""
         step, history = 1.0, list[float]()
         for _ in range(MOST_ROUNDS):
-            self._sweep(step)
+            self.sweep(step)
             history.append(self.residual)
             if self.residual <= self.tolerance or time.perf_counter() >= self.deadline:
                 return
             if len(history) > WINDOW and self.residual > history[-1 - WINDOW] / 2:
                 step, history = max(step / 2, _SHORTEST), []
 
-    def _sweep(self, step: float) -> None:
+    def sweep(self, step: float) -> None:
         sites = self.sites
         for site, message in enumerate(self.messages):
             marginals, log_partition = sites.pass_through(site, self.prior - message)

@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 Prepared = Calibration | GivenJoint
 
 ALL = slice(None)
-_OWN_TREE = 10
+OWN_TREE = 10
 """How many times less work a tree for one marginal alone must take before it is used."""
 _FEW_SETS = 16
 """The most sets of attributes whose joint marginals' cost on a tree is estimated one by one."""
@@ -169,7 +169,7 @@ class EvidenceMarginals:
         """True if a marginal is answered by a tree of its own, because on this tree it needs far
         larger tables.
         """
-        most = _OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
+        most = OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
     def marginal(self, messages: Messages | Calibration | JointTable, members: int) -> Array:

@@ -18,7 +18,7 @@ __all__ = ["LARGE_PASS", "Cost", "may_pay", "split_questions"]
 
 LARGE_PASS = 3e6
 """Multiplications that take longer than the search of orders for two halves of the questions."""
-_MOSTLY_CELLS = 6
+MOSTLY_CELLS = 6
 """A pass is split only if its multiplications take this many times as long as handling its tables,
 since every part handles the shared ancestors' tables again; with fewer questions than this, that
 many times.
@@ -59,7 +59,7 @@ def may_pay(whole: Cost, questions: int, in_vain: int = 0) -> bool:
     """True if the work of one tree is large enough to try to split the questions; ``in_vain``
     counts the halvings before that brought no gain.
     """
-    longer = min(_MOSTLY_CELLS, questions) * _IN_VAIN**in_vain
+    longer = min(MOSTLY_CELLS, questions) * _IN_VAIN**in_vain
     return whole.cells >= max(LARGE_PASS, longer * whole.tables)
 
 

@@ -31,7 +31,7 @@ Codes = NDArray[np.int64]
 _REMEMBERED = REMEMBERED // 4
 _LENGTHS = 2
 """How many lengths of batches keep their kernels: that of full batches and that of the last."""
-_FEW = 32
+FEW_RECORDS = 32
 """The fewest different records that are computed side by side: fewer are faster one by one, for
 which the graph calibrates itself.
 """
@@ -149,7 +149,7 @@ class Posteriors:
 
     def _new_passes(self, relevant: int, observed: int) -> list[_Pass]:
         first, _ = self._different
-        if len(first) < _FEW:
+        if len(first) < FEW_RECORDS:
             return [_OneByOne(self, observed, first)]
         known = self.graph.structures
         structure = known.get((relevant, observed))
@@ -162,7 +162,7 @@ class Posteriors:
             BLOCK_CELLS // structure.largest,
             records_within(structure.tree, len(first), self.graph.memory_limit),
         )
-        if size < _FEW:
+        if size < FEW_RECORDS:
             return [_OneByOne(self, observed, first)]
         parts = np.split(first, range(size, len(first), size))
         return [_Batch(self, observed, part, structure) for part in parts]

@@ -28,7 +28,7 @@ from pgmkit.contraction.products import (
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS
 
-_SMALLEST_GROUP = 3
+SMALLEST_GROUP = 3
 
 
 class ContractionBuffers:
@@ -41,7 +41,7 @@ class ContractionBuffers:
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
         self.plan, self.device = plan, device
-        steps = _by_level(plan)
+        steps = by_level(plan)
         self.offsets = _layout(plan, steps)
         cells = sum(plan.cells(value) for value in range(len(plan.axes)))
         self.values = torch.ones(cells + 1, dtype=dtype, device=device)  # the last cell stays 1
@@ -124,8 +124,8 @@ class ContractionBuffers:
 
     def _bind(self, group: list[Step]) -> None:
         first = group[0]
-        if len(group) >= _SMALLEST_GROUP:
-            together = self._bind_reductions if first.kernel is None else self._bind_group
+        if len(group) >= SMALLEST_GROUP:
+            together = self._bind_reductions if first.kernel is None else self.bind_group
             together(group)
             return
         alone = self._bind_reduction if first.kernel is None else self._bind_pair
@@ -163,7 +163,7 @@ class ContractionBuffers:
         down_right = product_action(to_right, upper, left, at_right, scratch)
         self._down.append(lambda: (down_left(), down_right()))
 
-    def _bind_group(self, group: list[Step]) -> None:
+    def bind_group(self, group: list[Step]) -> None:
         kernels = [step.kernel for step in group if step.kernel is not None]
         batch, rows, summed, columns = kernels[0].extents
         size = len(group)
@@ -173,8 +173,8 @@ class ContractionBuffers:
         right_orders = [k.batch + k.summed + k.columns for k in kernels]
         left_values = [step.left for step in group]
         right_values = [step.right for step in group if step.right is not None]
-        left = self._operand(left_values, left_orders, (size * batch, rows, summed))
-        right = self._operand(right_values, right_orders, (size * batch, summed, columns))
+        left = self.operand(left_values, left_orders, (size * batch, rows, summed))
+        right = self.operand(right_values, right_orders, (size * batch, summed, columns))
 
         def up() -> None:
             multiply_into(left.read(), right.read(), out)
@@ -193,7 +193,7 @@ class ContractionBuffers:
         kept = self.plan.cells(group[0].out)
         shape = (len(group), kept, self.plan.cells(group[0].left) // kept)
         out, upper = self._results(group, (len(group), kept))
-        whole = self._operand([step.left for step in group], orders, shape)
+        whole = self.operand([step.left for step in group], orders, shape)
         spread = upper.unsqueeze(2).expand(shape)
         self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
         # The clone is needed: a view of the adjoints must not be written into the adjoints by
@@ -208,7 +208,7 @@ class ContractionBuffers:
         end = start + prod(shape)
         return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
 
-    def _operand(
+    def operand(
         self, values: list[int], orders: list[Axes], shape: tuple[int, ...]
     ) -> _Strided | _Gathered:
         """Return one operand of every step of a group as one array of `shape`, with axes in (step,
@@ -307,10 +307,10 @@ def pass_cells(plan: Plan) -> int:
     """
     values = sum(map(plan.cells, range(len(plan.axes))))
     gathered, copied = 0, 0
-    for group in _by_level(plan):
+    for group in by_level(plan):
         operands = [side for step in group for side in (step.left, step.right) if side is not None]
         cells = sum(map(plan.cells, operands))
-        if len(group) >= _SMALLEST_GROUP:
+        if len(group) >= SMALLEST_GROUP:
             gathered += cells
         if group[0].kernel is not None:
             copied = max(copied, cells)
@@ -330,7 +330,7 @@ def _levels(plan: Plan) -> list[list[Step]]:
     return [found[number] for number in sorted(found)]
 
 
-def _by_level(plan: Plan) -> list[list[Step]]:
+def by_level(plan: Plan) -> list[list[Step]]:
     """Return the steps in an executable order, with those of one level and one small shape
     together.
     """

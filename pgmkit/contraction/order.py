@@ -41,11 +41,11 @@ def plan(inputs: Sequence[Axes], output: Axes, sizes: Mapping[str, int]) -> Plan
     (1, 12, 24)
     """
     used = sorted({name for axes in inputs for name in axes})
-    return _plan(tuple(inputs), output, tuple((name, sizes[name]) for name in used))
+    return cached_plan(tuple(inputs), output, tuple((name, sizes[name]) for name in used))
 
 
 @lru_cache(maxsize=4096)
-def _plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, int], ...]) -> Plan:
+def cached_plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, int], ...]) -> Plan:
     return _Planner(inputs, output, dict(sizes)).build()
 
 

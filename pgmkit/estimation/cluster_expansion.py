@@ -53,8 +53,8 @@ def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
     """
     layout = inference.layout
     most = max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
-    cycles = _short_cycles(layout, most)
-    counted = _counting_numbers([*map(frozenset, layout.cliques), *cycles]) if cycles else {}
+    cycles = short_cycles(layout, most)
+    counted = counting_numbers([*map(frozenset, layout.cliques), *cycles]) if cycles else {}
     if not counted or max(map(abs, counted.values())) > _LARGEST_COUNT:
         return None
     return ClusterExpansion(layout, counted, inference.device)
@@ -179,7 +179,7 @@ class _Group:
             into.index_add_(0, places.reshape(-1), (self._counts.to(log) * log).reshape(-1))
 
 
-def _short_cycles(layout: Layout, most_cells: int) -> list[Region]:
+def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     """Return chordless cycles that together with the cliques span all cycles, each independent of
     shorter ones; an empty list if short cycles with this many cells do not.
     """
@@ -233,7 +233,7 @@ class _Span:
         return False
 
 
-def _counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
+def counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
     """Return all intersections of the regions with their counting numbers, leaving out zeros; empty
     if there are too many.
     """

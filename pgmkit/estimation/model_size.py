@@ -28,7 +28,7 @@ _START_BYTES = 12 * CELL_BYTES
 """The bytes of a measured cell in the search for consistent tables, most of them for the
 constraints.
 """
-_BASE_BYTES = 48 << 20
+BASE_BYTES = 48 << 20
 """The bytes that the libraries take when they are first used."""
 
 
@@ -120,4 +120,4 @@ def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)
     phases = (_START_BYTES * tabular, inference.pass_bytes + solver)
-    return _BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)
+    return BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)

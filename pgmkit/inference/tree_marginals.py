@@ -32,7 +32,7 @@ from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELL
 
 __all__ = ["Tables", "each_marginal", "marginals"]
 
-_KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
+KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
 """The bytes of remembered tables above which they are dropped between marginals."""
 Stem = tuple[int, int, int]
 """The meeting clique, the neighbour across whose separator the tips lie, the stem's attributes."""
@@ -194,7 +194,7 @@ class Tables:
         """Return the marginal over `members`, after dropping remembered tables if they take too
         much room.
         """
-        if self.kept > _KEPT_BYTES:
+        if self.kept > KEPT_BYTES:
             self.drop()
         try:
             return self.joint(here, members)

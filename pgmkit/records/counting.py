@@ -29,7 +29,7 @@ MEMORY_LIMIT = memory.MEMORY_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
 # Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.
-_BATCH = 512
+BATCH = 512
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Table = NDArray[np.int64]
@@ -70,13 +70,13 @@ class CountingPlan:
         self._orders: dict[Clique, list[Clique]] = {}
         for clique in self._cliques:
             self._orders.setdefault(tuple(sorted(clique, key=rank.__getitem__)), []).append(clique)
-        self._blocks = list(_blocks(list(self._orders), sizes, rows))
+        self.blocks = list(blocks(list(self._orders), sizes, rows))
 
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
         """Return the table of every clique, counted over the `rows` codes of each column."""
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
-        threads = cores() if rows * len(self._blocks) >= TABLE_CELLS else 1
-        tasks = (partial(self._block, block, columns, rows) for block in self._blocks)
+        threads = cores() if rows * len(self.blocks) >= TABLE_CELLS else 1
+        tasks = (partial(self._block, block, columns, rows) for block in self.blocks)
         for tables in in_threads(tasks, threads):
             result.update(tables)
         return result
@@ -188,7 +188,7 @@ def _sum_out(
         _sum_out(summed, smaller, remaining, into)
 
 
-def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
+def blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
     """Yield blocks that cover the cliques (each in canonical order), with the cliques of each
     block.
     """
@@ -199,11 +199,11 @@ def _blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> I
     # The cliques of one batch share few attributes, so that a block covers many of them.
     names = sorted({a for clique in cliques for a in clique})
     longest = max(map(len, cliques), default=0)
-    side = max(2, round(_BATCH ** (1 / max(1, longest))))
+    side = max(2, round(BATCH ** (1 / max(1, longest))))
     tile = {a: place // side for place, a in enumerate(names)}
     ordered = sorted(cliques, key=lambda clique: (sorted(tile[a] for a in clique), clique))
-    for first in range(0, len(ordered), _BATCH):
-        yield from _cover(ordered[first : first + _BATCH], sizes, rows)
+    for first in range(0, len(ordered), BATCH):
+        yield from _cover(ordered[first : first + BATCH], sizes, rows)
 
 
 def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
@@ -217,7 +217,7 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
     member = member.reshape(len(cliques), len(names))
     size = np.array([sizes[a] for a in names], np.float64)
     cells = np.exp(member @ np.log(size))
-    direct = _seconds(cells, member.sum(axis=1), rows)
+    direct = seconds_of(cells, member.sum(axis=1), rows)
     left = np.ones(len(cliques), bool)
     for seed in np.argsort(-cells, kind="stable"):
         if not left[seed]:
@@ -244,7 +244,7 @@ def _grown(
     cells = float(np.prod(size[inside > 0]))
     while True:
         missing = member @ (1 - inside)
-        seconds = float(_seconds(cells, inside.sum(), rows))
+        seconds = float(seconds_of(cells, inside.sum(), rows))
         rate = float(direct[missing == 0].sum()) / seconds
         if rate > best_rate:
             best, best_rate = inside.copy(), rate
@@ -259,7 +259,7 @@ def _grown(
         cells *= size[chosen]
 
 
-def _seconds(cells: Any, attributes: Any, rows: int) -> Any:
+def seconds_of(cells: Any, attributes: Any, rows: int) -> Any:
     """Return a model of the time to count a table and sum its members out, fitted on one core.
 
     Each row costs a digit for each attribute and one increment (more when the table leaves the

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["gains_on_device", "sample_on_device"]
 
-_FEWEST = BLOCK_CELLS // 4
+FEWEST = BLOCK_CELLS // 4
 """The fewest records for which a GPU gains more than its launches cost."""
 _RECORD_BYTES = 12 * CELL_BYTES
 """The bytes of a record while a table is drawn: its place, group and cell, these sorted, and memory
@@ -42,7 +42,7 @@ Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
     """True if a GPU draws these records: there are enough of them, and they fit into its memory."""
-    if device.type != "cuda" or not isinstance(n, int | np.integer) or n < _FEWEST:
+    if device.type != "cuda" or not isinstance(n, int | np.integer) or n < FEWEST:
         return False
     return n * (_RECORD_BYTES + sum(map(_code_bytes, domain.shape()))) <= available(device)
 

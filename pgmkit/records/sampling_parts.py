@@ -191,12 +191,12 @@ def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -
         sizes = _group_sizes(tree, taken, i, n)
         part = np.zeros_like(table)
         for members in blocks(np.flatnonzero(sizes), table.shape[1]):
-            part[members] = _without_replacement(table[members], sizes[members], rng)
+            part[members] = without_replacement(table[members], sizes[members], rng)
         taken.append(part)
     return taken
 
 
-def _without_replacement(
+def without_replacement(
     counts: NDArray[np.int32], sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw `sizes` many of each row's counts (multivariate hypergeometric), and return the counts

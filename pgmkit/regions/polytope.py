@@ -1,7 +1,10 @@
 """The local polytope: nonnegative tables that agree wherever two of them overlap.
 
 The tables of real records all lie in it; for a decomposable set of cliques nothing else does. It
-needs no tree: its size is the sum of the tables' sizes, however their cliques overlap.
+needs no tree: its size is the sum of the tables' sizes, however their cliques overlap. Projections
+on it are exact to rounding, in any metric, as searches in it need;
+``pgmkit.least_squares.consistency`` solves the same problem for many sets of measurements at once,
+with a valid bound whenever it is stopped.
 """
 
 from __future__ import annotations
@@ -103,7 +106,7 @@ class LocalPolytope:
                 )
 
     @cached_property
-    def _constraints(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, Array]:
+    def constraints(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, Array]:
         """B, its transpose, and b."""
         matrix, agreeing = agreement_and_totals(self.domain, self.cliques)
         sums = np.full(matrix.shape[0], self.total)
@@ -122,7 +125,7 @@ class LocalPolytope:
         The part of the gradient that the multipliers do not explain is bounded table by table, by
         its least cell.
         """
-        _, transposed, sums = self._constraints
+        _, transposed, sums = self.constraints
         left = np.where(self.allowed, gradient - transposed @ multipliers, np.inf)
         least = np.minimum.reduceat(left, self.offsets[:-1])
         return float(sums @ multipliers + self.total * least.sum())
@@ -150,7 +153,7 @@ class LocalPolytope:
         >>> square.nearest(np.array([3.0, -1.0]), np.ones(2))[0].round(6)
         array([2., 0.])
         """
-        matrix, transposed, sums = self._constraints
+        matrix, transposed, sums = self.constraints
         multipliers = np.zeros(len(sums)) if start is None else start
         # If targets are far above the total, the sums themselves are rounded.
         precision = AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
@@ -213,7 +216,7 @@ class LocalPolytope:
 
         Raises OutOfTime at the ``deadline``.
         """
-        matrix, transposed, _ = self._constraints
+        matrix, transposed, _ = self.constraints
         slopes = _slopes(point, curvature, prior)
         weights, change = slopes / curvature, slopes * direction
         for _ in range(_REFINEMENTS):
@@ -223,11 +226,11 @@ class LocalPolytope:
 
     def off(self, point: Array) -> Array:
         """Return the residuals B x - b of the constraints."""
-        matrix, _, sums = self._constraints
+        matrix, _, sums = self.constraints
         return np.asarray(matrix @ point - sums)
 
     def _newton(self, weights: Array, missing: Array, deadline: float) -> Array:
-        matrix, transposed, _ = self._constraints
+        matrix, transposed, _ = self.constraints
         diagonal = matrix.power(2) @ weights
         ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))
         # Rows without a positive cell move by the curvature of an average row.

@@ -110,8 +110,8 @@ def shrunk(
     alike = float(squares[seen].mean() * even[seen].mean())
     found = []
     try:
-        for made in (_independent, _of_pairs) if larger else (_independent,):
-            search = _Search(polytope, best, target, curvature, seen, made, deadline)
+        for made in (independent, of_pairs) if larger else (independent,):
+            search = RiskSearch(polytope, best, target, curvature, seen, made, deadline)
             weight = _MOST * alike
             while weight >= _LEAST * alike and search.improved(weight):
                 weight /= _COARSE
@@ -126,7 +126,7 @@ def shrunk(
     return min(found, key=lambda search: search.risk).chosen
 
 
-class _Search:
+class RiskSearch:
     """The tables of least risk so far, with the prior that the function ``made`` derives from the
     best fit.
     """
@@ -149,7 +149,7 @@ class _Search:
         step = CLOSE * polytope.total / float(np.abs(along).sum() + 1)
         # The prior depends on the data through the tables that it is derived from.
         self._prior = np.log(made(polytope, best + step * along) / self.q) / step
-        self._unshrunk = self._risk(best, along)
+        self.unshrunk = self._risk(best, along)
         self.chosen, self.risk = Shrunk(best, 0.0, 0.0, 0.0), inf
         self._start: Array | None = None
 
@@ -186,7 +186,7 @@ class _Search:
         """
         apart = self.curvature * (self.chosen.tables - self.best) ** 2
         noise = 2 * float(apart[self.seen].sum()) ** 0.5
-        return self._unshrunk - self.risk > 1 + _EVIDENCE * noise
+        return self.unshrunk - self.risk > 1 + _EVIDENCE * noise
 
     def _risk(self, tables: Array, along: Array) -> float:
         """Return Stein's estimate of the risk, without the terms that do not depend on the
@@ -196,7 +196,7 @@ class _Search:
         return float(apart + 2 * self._direction @ along)
 
 
-def _independent(polytope: LocalPolytope, tables: Array) -> Array:
+def independent(polytope: LocalPolytope, tables: Array) -> Array:
     """Return the products of one-way tables."""
     domain, margins = polytope.domain, dict[str, Array]()
     shapes = [domain.shape(clique) for clique in polytope.cliques]
@@ -216,9 +216,9 @@ def _independent(polytope: LocalPolytope, tables: Array) -> Array:
     return np.concatenate(products)
 
 
-def _of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
+def of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
     """Return the tables of maximum entropy with these two-way tables."""
-    products, found = _independent(polytope, tables), []
+    products, found = independent(polytope, tables), []
     for clique, start in zip(polytope.cliques, polytope.offsets, strict=False):
         shape = polytope.domain.shape(clique)
         part = slice(start, start + int(np.prod(shape)))

@@ -8,7 +8,7 @@ import torch
 
 __all__ = ["Captured"]
 
-_PLAIN_CALLS = 24
+PLAIN_CALLS = 24
 """The number of calls before a capture, which takes about as long as these: it waits for the device
 and collects garbage. The first calls compile kernels and allocate buffers, which a capture may not
 do.
@@ -37,7 +37,7 @@ class Captured:
 
     def __call__(self) -> None:
         self._calls += 1
-        if self._on_gpu and self._calls > _PLAIN_CALLS:
+        if self._on_gpu and self._calls > PLAIN_CALLS:
             self._replayed().replay()
         else:
             self._work()

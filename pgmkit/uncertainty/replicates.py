@@ -21,7 +21,7 @@ from pgmkit.total import estimate_totals
 Estimated = GraphicalModel | RegionModel
 Sets = Sequence[Sequence[Measurement]]
 
-_TOLERANCE = 0.1
+TOLERANCE = 0.1
 """The default tolerance of estimation; with a larger one, replicates stop too near to the model
 they start from.
 """
@@ -49,7 +49,7 @@ def re_estimated(
     options: Options = {
         "zeros": zeros,
         "warm_start": model,
-        "tolerance": _NEAR if affordable(layout, sets[0]) else _TOLERANCE,
+        "tolerance": _NEAR if affordable(layout, sets[0]) else TOLERANCE,
         "device": like.device,
         "dtype": like.dtype,
     }
@@ -71,7 +71,7 @@ def _regions(
                 measured,
                 total=total,
                 zeros=zeros,
-                tolerance=_TOLERANCE,
+                tolerance=TOLERANCE,
                 max_seconds=left,
                 inference="region",
                 shrink=model.weight > 0,

@@ -135,7 +135,7 @@ def test_smallest_regions_are_belief_propagation() -> None:
 def test_the_double_loop_settles_where_steps_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(grid(5, 1.0, seed=1))
     settled = region(graph, region_cells=4)
-    monkeypatch.setattr(propagation._Search, "settle", lambda search: search._sweep(1.0))
+    monkeypatch.setattr(propagation.MessageSearch, "settle", lambda search: search.sweep(1.0))
     slow = region(graph, region_cells=4, tolerance=1e-4)
     assert slow.converged and settled.converged
     for clique, law in settled.marginals().items():

@@ -338,7 +338,7 @@ class TestReplicates:
         self, seed: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Within the usual tolerance of a noise unit the two stop at different points.
-        monkeypatch.setattr("pgmkit.uncertainty.replicates._TOLERANCE", 1e-4)
+        monkeypatch.setattr("pgmkit.uncertainty.replicates.TOLERANCE", 1e-4)
         model, measured = self.model("abcde", seed)
         query = FactoredQuery.marginal(model.domain, ["a", "d"])
         batch = error_bars(model, measured, replicates=20, seed=seed)

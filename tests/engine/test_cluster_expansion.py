@@ -59,7 +59,7 @@ def test_loops_are_nearly_accounted_for(seed: int) -> None:
     inference = MarginalOracle(domain, cliques)
     potentials = torch.as_tensor(rng.normal(0, 1, inference.layout.cells))
     marginals, _ = inference.marginals(potentials)
-    counted = expansions._counting_numbers(map(frozenset, cliques))
+    counted = expansions.counting_numbers(map(frozenset, cliques))
     alone = ClusterExpansion(inference.layout, counted).potentials(marginals)
     off = float((inference.marginals(alone)[0] - marginals).abs().sum())
     assert float((expanded(inference, marginals) - marginals).abs().sum()) < off / 10
@@ -73,9 +73,9 @@ def test_every_clique_and_attribute_is_counted_once(
     domain, cliques = structure
     cliques = [cliques[i] for i in maximal(cliques)]
     layout = MarginalOracle(domain, cliques).layout
-    cycles = expansions._short_cycles(layout, most)
+    cycles = expansions.short_cycles(layout, most)
     assert all(2 < len(cycle) <= 4 for cycle in cycles)
-    counts = expansions._counting_numbers([*map(frozenset, cliques), *cycles])
+    counts = expansions.counting_numbers([*map(frozenset, cliques), *cycles])
     for part in [*map(frozenset, cliques), *({name} for c in cliques for name in c)]:
         assert sum(count for region, count in counts.items() if region >= part) == 1
 

@@ -253,10 +253,10 @@ def check_fused(sizes: dict[str, int], inputs: list[Clique], tables: Tables) -> 
         ]
         for each in (tables, positive)
     ]
-    usual = contraction_buffers._SMALLEST_GROUP
+    usual = contraction_buffers.SMALLEST_GROUP
     for smallest in (usual, 1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(contraction_buffers, "_SMALLEST_GROUP", smallest)
+            patch.setattr(contraction_buffers, "SMALLEST_GROUP", smallest)
             result, found = fused(p, tables)
         agree(result, expected, size, f"result in groups of {smallest}")
         for mine, one, bound in zip(found, *pairs, strict=True):
@@ -346,7 +346,7 @@ def test_every_way_of_running_many_plans(block: int) -> None:
 def test_the_draws_run_steps_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without groups in them the two tests above would show nothing about groups."""
     bound, kinds = [], set()
-    usual = ContractionBuffers._bind_group
+    usual = ContractionBuffers.bind_group
 
     def spied(self: ContractionBuffers, group: list[Step]) -> None:
         bound.append(len(group))
@@ -355,7 +355,7 @@ def test_the_draws_run_steps_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
             kinds.add(tuple(extent > 1 for extent in step.kernel.extents))
         usual(self, group)
 
-    monkeypatch.setattr(ContractionBuffers, "_bind_group", spied)
+    monkeypatch.setattr(ContractionBuffers, "bind_group", spied)
     grouped = 0
     for seed in range(400):
         sizes, inputs = draw_inputs(random.Random(seed))
@@ -363,7 +363,7 @@ def test_the_draws_run_steps_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
         ContractionBuffers(plan(inputs, (), sizes), torch.device("cpu"), torch.float64)
         grouped += len(bound) > before
     assert grouped >= 100
-    assert min(bound) >= contraction_buffers._SMALLEST_GROUP and max(bound) >= 6
+    assert min(bound) >= contraction_buffers.SMALLEST_GROUP and max(bound) >= 6
     # (batch, rows, summed, columns) above one: products in which an order of axes can be mistaken.
     assert {
         (True, True, True, True),
@@ -383,14 +383,14 @@ def _product_in_another_order(
 @pytest.fixture
 def reordered(monkeypatch: pytest.MonkeyPatch) -> object:
     """Plants axes in another order than grouped products write, past the plan's own check."""
-    contraction_order._plan.cache_clear()
+    contraction_order.cached_plan.cache_clear()
     monkeypatch.setattr(Kernel, "product", _product_in_another_order)
     with pytest.raises(AssertionError, match="has axes"):
         plan([("a", "b"), ("b", "c")], ("a", "b", "c"), {"a": 2, "b": 2, "c": 2})
     monkeypatch.setattr(Plan, "__post_init__", lambda self: None)
     yield
     monkeypatch.undo()
-    contraction_order._plan.cache_clear()
+    contraction_order.cached_plan.cache_clear()
 
 
 @pytest.mark.usefixtures("reordered")

@@ -71,9 +71,9 @@ def test_marginals_do_not_depend_on_chunks_blocks_or_batches(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "CACHE_CELLS", piece)
         patch.setattr(counting, "BLOCK_CELLS", block)
-        patch.setattr(counting, "_BATCH", batch)
+        patch.setattr(counting, "BATCH", batch)
         # Rows enough that blocks pay off in the cost model whatever the data.
-        patch.setattr(counting, "_seconds", lambda cells, k, rows: 1.0 + 1e-9 * cells)
+        patch.setattr(counting, "seconds_of", lambda cells, k, rows: 1.0 + 1e-9 * cells)
         check(*case)
 
 
@@ -101,7 +101,7 @@ def test_marginals_are_independent_of_each_other() -> None:
 def test_blocks_share_the_counting() -> None:
     domain = Domain({f"x{i}": 5 for i in range(10)})
     cliques: list[Clique] = sorted(itertools.combinations(domain, 3))
-    blocks = list(counting._blocks(cliques, domain.sizes, 1_000_000))
+    blocks = list(counting.blocks(cliques, domain.sizes, 1_000_000))
     assert len(blocks) < len(cliques) / 4
     assert sorted(c for _, members in blocks for c in members) == cliques
     for attributes, members in blocks:
@@ -111,7 +111,7 @@ def test_blocks_share_the_counting() -> None:
 
 def test_large_cliques_are_counted_alone() -> None:
     domain = Domain({"a": 2000, "b": 2000, "c": 2})
-    blocks = list(counting._blocks([("a", "b"), ("a",), ("c",)], domain.sizes, 50_000))
+    blocks = list(counting.blocks([("a", "b"), ("a",), ("c",)], domain.sizes, 50_000))
     assert (("a", "b"), [("a", "b")]) in blocks
     rng = np.random.default_rng(3)
     data = Dataset(domain, {a: rng.integers(0, domain.sizes[a], 50_000) for a in domain})

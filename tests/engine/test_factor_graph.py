@@ -93,7 +93,7 @@ def test_every_answer_is_that_of_the_joint_written_out(
     some = 0 if route.startswith("trees") else 1 << 10
     if route == "trees apart":
         part_all_questions(monkeypatch)
-        monkeypatch.setattr("pgmkit.conditioning.evidence_marginals._OWN_TREE", 0)
+        monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.OWN_TREE", 0)
     if route == "trees by matrices":
         monkeypatch.setattr("pgmkit.conditioning.kernels.FEW_CELLS", 0)
     monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.MOST_CELLS", some)
@@ -111,7 +111,7 @@ def test_every_answer_is_that_of_the_joint_written_out(
 def part_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer them by trees of their own wherever these have fewer tables."""
     monkeypatch.setattr("pgmkit.conditioning.grouping.LARGE_PASS", 0)
-    monkeypatch.setattr("pgmkit.conditioning.grouping._MOSTLY_CELLS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.grouping.MOSTLY_CELLS", 0)
     work = property(lambda cost: 2.0 ** (cost.tables / CELLS_OF_A_TABLE))
     monkeypatch.setattr("pgmkit.conditioning.grouping.Cost.work", work)
 

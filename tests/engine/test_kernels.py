@@ -53,7 +53,7 @@ def test_the_compiled_loop_gives_the_same_bits(stacks: Stacks) -> None:
     pytest.importorskip("numba", reason="numba (the extra 'fast') is not installed")
     loop = cpu.compiled()
     assert loop is not None
-    found = cpu._looped(loop, *stacks)
+    found = cpu.looped(loop, *stacks)
     torch.testing.assert_close(found, reference.max_contract(*stacks), rtol=0, atol=0)
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_a_number_stays_so(place: int) -> None:
     left[0, 1, place] = torch.nan
     loop = cpu.compiled()
     forms = [reference.max_contract(left, right), cpu.log_contract(left, right)]
-    forms += [cpu._looped(loop, left, right)] if loop else []
+    forms += [cpu.looped(loop, left, right)] if loop else []
     for found in forms:
         assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
 
@@ -71,9 +71,9 @@ def test_what_is_not_a_number_stays_so(place: int) -> None:
 def test_the_loop_is_compiled_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(cpu, "compiled", lambda: asked.append(1))
-    monkeypatch.setattr(cpu._Spent, "terms", 0)
+    monkeypatch.setattr(cpu.Spent, "terms", 0)
     left, right = torch.zeros(1, 10, 10), torch.zeros(1, 10, 10)
-    monkeypatch.setattr(cpu, "_COMPILE_AFTER", 2500)
+    monkeypatch.setattr(cpu, "COMPILE_AFTER", 2500)
     for _ in range(3):
         cpu.max_contract(left, right)
     assert asked == [1]

@@ -16,7 +16,7 @@ from pgmkit.contraction import kernels
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation import Progress
 from pgmkit.estimation import mirror_descent as search
-from pgmkit.estimation.model_size import _BASE_BYTES, needed_bytes
+from pgmkit.estimation.model_size import BASE_BYTES, needed_bytes
 from pgmkit.estimation.problem import Monitor
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.devices import WORTH_A_GPU, device_of
@@ -263,7 +263,7 @@ def test_an_estimate_holds_no_more_than_it_asks_for(
     rng = np.random.default_rng(0)
     cliques = [("a", "b", "c"), ("c", "d"), ("a", "d")]
     measured = [Measurement(c, rng.dirichlet(np.ones(domain.size(c))) * 1e4, 3.0) for c in cliques]
-    asked = needed_bytes(MarginalOracle(domain, cliques, device="cuda"), measured) - _BASE_BYTES
+    asked = needed_bytes(MarginalOracle(domain, cliques, device="cuda"), measured) - BASE_BYTES
     card.reset()
 
     class Enough(Exception):

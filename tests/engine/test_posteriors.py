@@ -11,7 +11,7 @@ from pgmkit.conditioning import posteriors
 @pytest.fixture(autouse=True)
 def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few they are."""
-    monkeypatch.setattr(posteriors, "_FEW", 2)
+    monkeypatch.setattr(posteriors, "FEW_RECORDS", 2)
 
 
 @pytest.mark.parametrize("block", range(10))

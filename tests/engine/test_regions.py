@@ -289,7 +289,7 @@ def test_linear_functions_have_no_lower_value(
     polytope = LocalPolytope(domain, tuple(cliques.values()), TOTAL)
     rng = np.random.default_rng(seed)
     gradient = rng.normal(size=polytope.offsets[-1])
-    matrix, _, sums = polytope._constraints
+    matrix, _, sums = polytope.constraints
     least = linprog(gradient, A_eq=matrix.toarray(), b_eq=sums).fun
     for scale in (0.0, 1.0, 10.0):
         assert polytope.lowest(gradient, scale * rng.normal(size=len(sums))) <= least + 1e-7

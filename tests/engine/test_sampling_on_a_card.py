@@ -65,7 +65,7 @@ def test_a_model_on_a_card_draws_there(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain({"a": 3, "b": 20_000, "c": 2})  # smaller models are answered on the processor
     made = tables(domain, [("a", "b"), ("b", "c")], 0)
     here = GraphicalModel(domain, made, total=10.0).sample(2000, rng=5)
-    monkeypatch.setattr(device_sampling, "_FEWEST", 1000)
+    monkeypatch.setattr(device_sampling, "FEWEST", 1000)
     with pretend_card() as card:
         factors = tuple(Factor(f.domain, f.values.to("cuda")) for f in made)
         there = GraphicalModel(domain, factors, total=10.0)

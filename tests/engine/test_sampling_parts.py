@@ -14,7 +14,7 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import JunctionTree, junction_tree
 from pgmkit.records.sampling import sample
-from pgmkit.records.sampling_parts import MOST_RECORDS, _without_replacement, parted_sample
+from pgmkit.records.sampling_parts import MOST_RECORDS, parted_sample, without_replacement
 
 CLIQUES = [
     [("a", "b"), ("b", "c")],
@@ -82,7 +82,7 @@ def test_draws_without_replacement_follow_their_law(colours: list[int]) -> None:
     draws, size = 20_000, sum(colours) // 2
     rng = np.random.default_rng(len(colours))
     repeated = np.tile(np.array(colours, dtype=np.int32), (draws, 1))
-    found = _without_replacement(repeated, np.full(draws, size), rng)
+    found = without_replacement(repeated, np.full(draws, size), rng)
     outcomes = [o for o in itertools.product(*(range(c + 1) for c in colours)) if sum(o) == size]
     law = [stats.multivariate_hypergeom.pmf(o, colours, size) for o in outcomes]
     places = {outcome: i for i, outcome in enumerate(outcomes)}

@@ -31,9 +31,9 @@ STRUCTURES = 400
 
 @pytest.fixture(autouse=True)
 def fresh_plans() -> Iterator[None]:
-    pgmkit.contraction.order._plan.cache_clear()
+    pgmkit.contraction.order.cached_plan.cache_clear()
     yield
-    pgmkit.contraction.order._plan.cache_clear()
+    pgmkit.contraction.order.cached_plan.cache_clear()
 
 
 def wrong_and_unnoticed(beliefs: bool) -> tuple[int, list[int]]:
@@ -124,7 +124,7 @@ def test_loaded_models_are_checked(monkeypatch: Patch, tmp_path: Path) -> None:
     GraphicalModel(domain, factors, total=1.0).save(tmp_path / "model")
     monkeypatch.setattr(model_tables, "MOST_CELLS", 0)
     product_in_another_order(monkeypatch)
-    pgmkit.contraction.order._plan.cache_clear()
+    pgmkit.contraction.order.cached_plan.cache_clear()
     with pytest.raises(NumericalFailure, match="contradicts"):
         GraphicalModel.load(tmp_path / "model").marginal(("a",))
 

@@ -117,21 +117,21 @@ def test_tables_are_the_optimum_with_the_penalty(seed: int) -> None:
     assert model.bound == pytest.approx(best.loss, abs=1e-6)
     assert 0 <= model.gap < 1e-6
     # Convex, and its slope is orthogonal to all moves that agreement allows: no other is lower.
-    matrix = polytope._constraints[0].toarray()[:, polytope.allowed]
+    matrix = polytope.constraints[0].toarray()[:, polytope.allowed]
     moves = np.eye(matrix.shape[1]) - np.linalg.pinv(matrix) @ matrix
     assert np.abs(moves @ slope[polytope.allowed]).max() < 1e-5 * np.abs(slope).max()
     if not allowed.all():
         assert model.tables["x0", "x1"][0, 1] == 0
 
 
-@pytest.mark.parametrize("made", [shrinkage._independent, shrinkage._of_pairs])
+@pytest.mark.parametrize("made", [shrinkage.independent, shrinkage.of_pairs])
 def test_the_estimate_of_risk_is_unbiased(
     made: Callable[[LocalPolytope, Array], Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over 300 draws of the noise and of the direction, at one weight."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(shrinkage, "generator", lambda _: rng)
-    domain, _, exact = noisy(0, 0.3, 6.0, ways=2 if made is shrinkage._independent else 3)
+    domain, _, exact = noisy(0, 0.3, 6.0, ways=2 if made is shrinkage.independent else 3)
     truth = np.concatenate([table.ravel() for table in exact.values()])
     polytope = LocalPolytope(domain, tuple(exact), TOTAL)
     curvature = np.full(len(truth), 1 / 36)
@@ -140,10 +140,10 @@ def test_the_estimate_of_risk_is_unbiased(
     for seed in range(300):
         values = truth + np.random.default_rng([1, seed]).normal(0, 6.0, len(truth))
         best, _ = polytope.nearest(values, curvature)
-        search = shrinkage._Search(polytope, best, values, curvature, everywhere, made, np.inf)
+        search = shrinkage.RiskSearch(polytope, best, values, curvature, everywhere, made, np.inf)
         assert search.improved(0.3)
         for weight, tables, risk in (
-            (0.0, best, search._unshrunk),
+            (0.0, best, search.unshrunk),
             (0.3, search.chosen.tables, search.risk),
         ):
             actual = float(((tables - truth) ** 2).sum() / 36)
@@ -159,8 +159,8 @@ def test_priors_of_pairs_have_them_and_no_more() -> None:
     best, _ = models(domain, measured)
     polytope = LocalPolytope(domain, tuple(best.tables), TOTAL)
     flat = np.concatenate([table.ravel() for table in best.tables.values()])
-    prior, start = shrinkage._of_pairs(polytope, flat), 0
-    independent = shrinkage._independent(polytope, flat)
+    prior, start = shrinkage.of_pairs(polytope, flat), 0
+    independent = shrinkage.independent(polytope, flat)
     for clique, table in best.tables.items():
         part = slice(start, start + table.size)
         q, product = prior[part].reshape(table.shape), independent[part].reshape(table.shape)

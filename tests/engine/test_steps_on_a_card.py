@@ -140,7 +140,7 @@ def test_captured_steps_are_the_plain_ones(card: PretendCard, name: str, kind: s
             together(name, "cuda") if kind == "three sets" else alone(name, kind, "cuda")
         )
         card.graphs.clear()
-        with mock.patch.object(captured, "_PLAIN_CALLS", plain_calls), torch.inference_mode():
+        with mock.patch.object(captured, "PLAIN_CALLS", plain_calls), torch.inference_mode():
             steps = Steps(objective, first)
             for _ in range(12):
                 steps.take()
@@ -154,7 +154,7 @@ def test_the_host_looks_every_eight_steps(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two looks nothing waits, and after some plain steps each is one launch."""
-    monkeypatch.setattr(captured, "_PLAIN_CALLS", 8)
+    monkeypatch.setattr(captured, "PLAIN_CALLS", 8)
     seen: list[tuple[int, ...]] = []
     looks, tries, certificates = [], [], []
     tried, certify = DeviceSearch._tried, Monitor.certify

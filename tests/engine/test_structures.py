@@ -69,7 +69,7 @@ def test_what_the_draws_hold() -> None:
     cases = [draw_case(seed) for seed in range(500)]
     count: Counter[str] = Counter()
     for case in cases:
-        steps = pgmkit.contraction.buffers._by_level(plan(case.cliques, (), case.domain.sizes))
+        steps = pgmkit.contraction.buffers.by_level(plan(case.cliques, (), case.domain.sizes))
         tables = case.problem.potentials
         attributes = {name for clique in case.cliques for name in clique}
         count["grouped"] += any(len(group) >= 3 for group in steps)
@@ -106,12 +106,12 @@ def product_in_another_order(patch: Patch) -> None:
 
 
 def groups_gathered_backwards(patch: Patch) -> None:
-    usual = ContractionBuffers._operand
+    usual = ContractionBuffers.operand
 
     def operand(self: ContractionBuffers, values: list, orders: list, shape: tuple) -> object:
         return usual(self, values, [order[::-1] for order in orders], shape)
 
-    patch.setattr(ContractionBuffers, "_operand", operand)
+    patch.setattr(ContractionBuffers, "operand", operand)
 
 
 def adjoints_swapped(patch: Patch) -> None:
@@ -234,9 +234,9 @@ PLANTED: list[tuple[Callable[[Patch], None], str]] = [
 @pytest.fixture
 def fresh_plans() -> Iterator[None]:
     """No plan of a planted defect outlives it, and none from before hides it."""
-    pgmkit.contraction.order._plan.cache_clear()
+    pgmkit.contraction.order.cached_plan.cache_clear()
     yield
-    pgmkit.contraction.order._plan.cache_clear()
+    pgmkit.contraction.order.cached_plan.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_plans")

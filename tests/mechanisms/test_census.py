@@ -6,26 +6,26 @@ import numpy as np
 from chance import FALSE_ALARM, assert_follows
 from scipy import stats
 
-from mechanisms.datasets.census import _NETWORK, LABELS, census, domain
+from mechanisms.datasets.census import LABELS, NETWORK, census, domain
 
 
 def test_labels_rates_and_codes_agree() -> None:
     data = census(3000)
-    for attribute, node in _NETWORK.items():
+    for attribute, node in NETWORK.items():
         assert len(LABELS[attribute]) == len(node.rates) == domain().sizes[attribute]
         assert len(set(LABELS[attribute])) == len(node.rates)
         assert (data.marginal((attribute,)) > 0).all()
 
 
 def test_a_root_follows_its_rates() -> None:
-    rates = np.array(_NETWORK["age"].rates, dtype=float)
+    rates = np.array(NETWORK["age"].rates, dtype=float)
     observed = census(20_000).marginal(("age",))
     assert_follows(observed, rates)
 
 
 def test_a_child_follows_its_conditional_law() -> None:
     # Marital status given age and sex, the softmax written out for every parent combination.
-    node, data = _NETWORK["marital"], census(20_000)
+    node, data = NETWORK["marital"], census(20_000)
     observed = data.marginal(("age", "sex", "marital"))
     age, sex, value = np.meshgrid(*(np.linspace(-1, 1, n) for n in observed.shape), indexing="ij")
     pull = node.slopes["age"] * age + node.slopes["sex"] * sex

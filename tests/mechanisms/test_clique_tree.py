@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pricing import Priced, total_variation
 
-from mechanisms.clique_tree import CliqueTree, _grown, _supported, clique_tree
+from mechanisms.clique_tree import CliqueTree, clique_tree, grown_tree, supported
 from mechanisms.datasets.census import census
 from mechanisms.mst import mst
 from mechanisms.privacy.budget import Budget
@@ -99,14 +99,14 @@ def test_the_tree_takes_the_largest_gains_that_fit() -> None:
     domain = Domain({"a": 4, "b": 4, "c": 4, "d": 4})
     gains = {("a", "b"): 5.0, ("b", "c"): 4.0, ("a", "c"): 3.0, ("c", "d"): 2.0, ("a", "d"): -1.0}
     cells = 8 * 1.01 / 2**20
-    assert _grown(domain, gains, 48 * cells) == [("a", "b"), ("b", "c"), ("c", "d")]
-    large = _grown(domain, gains, 1000 * cells)
+    assert grown_tree(domain, gains, 48 * cells) == [("a", "b"), ("b", "c"), ("c", "d")]
+    large = grown_tree(domain, gains, 1000 * cells)
     assert large == [("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")]
     assert model_cells(domain, large) == 64 + 16
     closure = downward_closure(k_way(domain, 3))
-    assert _supported(domain, closure, large, most_cells=64)[-1] == ("a", "b", "c")
-    assert len(_supported(domain, closure, large, most_cells=63)) == 4
-    assert _grown(domain, {pair: -1.0 for pair in gains}, 1000 * cells) == [("a", "b")]
+    assert supported(domain, closure, large, most_cells=64)[-1] == ("a", "b", "c")
+    assert len(supported(domain, closure, large, most_cells=63)) == 4
+    assert grown_tree(domain, {pair: -1.0 for pair in gains}, 1000 * cells) == [("a", "b")]
 
 
 def test_more_accurate_than_a_spanning_tree() -> None:

@@ -133,13 +133,13 @@ def test_an_attack_on_what_was_copied_succeeds_and_on_what_was_not_fails() -> No
 
 
 def test_the_rank_statistic_is_the_share_of_pairs() -> None:
-    from mechanisms.release.comparison import _auc
+    from mechanisms.release.comparison import area_under_curve
 
     rng = np.random.default_rng(0)
     for _ in range(20):
         high, low = (rng.integers(0, 6, rng.integers(1, 40)).astype(float) for _ in range(2))
         pairs = (high[:, None] > low).mean() + (high[:, None] == low).mean() / 2
-        assert _auc(high, low) == pytest.approx(pairs)
+        assert area_under_curve(high, low) == pytest.approx(pairs)
 
 
 def test_slopes_are_those_of_least_squares() -> None:

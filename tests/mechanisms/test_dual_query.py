@@ -53,8 +53,8 @@ def test_the_oracle_finds_the_best_record_in_every_way(seed: int) -> None:
     tables = oracle._tables(queries, bonus)
     for found in [
         oracle.best(queries, bonus),
-        oracle._by_max_product(tables),
-        oracle._by_integer_program(queries, bonus),
+        oracle.by_max_product(tables),
+        oracle.by_integer_program(queries, bonus),
     ]:
         assert worth(found, queries, bonus) == pytest.approx(best, abs=1e-6)
 

@@ -15,7 +15,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
-from mechanisms.rap import Rap, RapSoftmax, RapState, _fitter, _on_simplex, rap, rap_softmax
+from mechanisms.rap import Rap, RapSoftmax, RapState, fitter, on_simplex, rap, rap_softmax
 from mechanisms.workload import Workload, k_way
 from pgmkit import InvalidInput
 
@@ -56,9 +56,9 @@ def test_the_fit_reaches_answers_that_can_be_reached() -> None:
     cells = [Cell(("sex", "income"), i) for i in range(truth.size)]
     exact = curator.measure_cells(cells, curator.remaining)
     values = torch.randn(200, columns.width, generator=torch.Generator().manual_seed(0))
-    family = _on_simplex(columns)
+    family = on_simplex(columns)
     start = RapState(columns, family.rows(values), 3000.0, values)
-    fitted = _fitter(RapSoftmax(steps=800), family)(start, exact)
+    fitted = fitter(RapSoftmax(steps=800), family)(start, exact)
     from mechanisms.families.product_mixture import ProductMixtureModel
 
     model = ProductMixtureModel(DATA.domain, fitted.rows.double().numpy(), 3000)

@@ -14,7 +14,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.rounds.forest import pairs_of
-from mechanisms.rounds.histogram import HistogramState, _product, _updater, check_public
+from mechanisms.rounds.histogram import HistogramState, _product, check_public, updater
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
@@ -53,7 +53,7 @@ def test_the_average_is_of_the_shares_of_each_round(average: bool) -> None:
         seen.append((len(cells), latest))
         histogram.scale(Cell(("a", "b"), len(seen)), 2)
 
-    updated = _updater(update, 1, 100.0, average, np.random.default_rng(0))
+    updated = updater(update, 1, 100.0, average, np.random.default_rng(0))
     first = Measurement(("a",), [60, 40], 1.0)
     second, third = Measurement(("a",), [61, 39], 1.0), Measurement(("b",), [5, 3, 2], 1.0)
     one = updated(HistogramState(start, 100.0, known=1), [first, second])

@@ -23,7 +23,7 @@ from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.query_sets import QUERIES, query_gram, query_rows
 from mechanisms.strategies.least_error import best_precision, split
 from mechanisms.strategies.marginals import marginals_strategy
-from mechanisms.strategies.p_identity import _error_and_gradient, expected_error, p_identity
+from mechanisms.strategies.p_identity import error_and_gradient, expected_error, p_identity
 from mechanisms.strategies.products import products_strategy
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Clique, Domain
@@ -86,8 +86,8 @@ def test_gradient_of_p_identity() -> None:
     gram = query_gram("range", 5)
     point = np.random.default_rng(0).random(10)
     wrong = check_grad(
-        lambda x: _error_and_gradient(x, gram)[0],
-        lambda x: _error_and_gradient(x, gram)[1],
+        lambda x: error_and_gradient(x, gram)[0],
+        lambda x: error_and_gradient(x, gram)[1],
         point,
     )
     assert wrong < 1e-4

@@ -53,7 +53,7 @@ def sealed(parts: dict[str, bytes]) -> bytes:
             archive.writestr(name, content)
         archive.comment = b" " * 64
     body = buffer.getvalue()[:-64]
-    return body + release_file._checksum(body)
+    return body + release_file.checksum(body)
 
 
 def members(content: bytes) -> dict[str, bytes]:

@@ -24,7 +24,7 @@ from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, MULTIPLICATIONS_A_SECO
 
 __all__ = ["log_contract", "max_contract"]
 
-_COMPILE_AFTER = MULTIPLICATIONS_A_SECOND
+COMPILE_AFTER = MULTIPLICATIONS_A_SECOND
 """The number of terms of maxima, done in torch, after which compiling the loop pays; torch takes
 half a second to a second for them.
 """
@@ -35,7 +35,7 @@ side."""
 Loop = Callable[[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]], None]
 
 
-class _Spent:
+class Spent:
     """The number of terms of maxima that this process has computed."""
 
     terms = 0
@@ -45,11 +45,11 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the maximum over ``summed`` of left + right; NaN where a term is NaN."""
     batch, rows, summed = left.shape
     columns = right.shape[1]
-    _Spent.terms += batch * rows * summed * columns
+    Spent.terms += batch * rows * summed * columns
     if summed > 1 and max(rows, columns) >= _SHORTEST_RUN and left.device.type == "cpu":
-        loop = compiled() if _Spent.terms >= _COMPILE_AFTER else None
+        loop = compiled() if Spent.terms >= COMPILE_AFTER else None
         if loop is not None:
-            return _looped(loop, left, right)
+            return looped(loop, left, right)
     return reference.max_contract(left, right)
 
 
@@ -76,10 +76,10 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the result of the compiled loop, with the longer of rows and columns innermost."""
     if left.shape[1] > right.shape[1]:
-        return _looped(loop, right, left).transpose(1, 2)
+        return looped(loop, right, left).transpose(1, 2)
     out = left.new_empty((len(left), left.shape[1], right.shape[1]))
     loop(left.contiguous().numpy(), right.transpose(1, 2).contiguous().numpy(), out.numpy())
     return out

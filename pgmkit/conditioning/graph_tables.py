@@ -25,7 +25,7 @@ from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.pass_memory import kept_bytes
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
-from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
+from pgmkit.graphs.junction_tree import tree_of_order
 from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
@@ -42,8 +42,6 @@ _CALIBRATED_AFTER = 2
 """The number of sets of evidence that are answered one by one before the graph is calibrated: a
 calibration takes about as long as two more.
 """
-_SEARCH_SECONDS = 0.01
-"""The seconds spent on the search for the junction tree that is calibrated."""
 CELLS_OF_A_TABLE = 20_000.0
 """The cells that a pass covers in the time that ordering one table and reading its marginal
 takes.
@@ -309,9 +307,6 @@ class GraphTables:
         )
         if tree.cells > most:
             return None
-        # A tree that is used so often is worth a search of its own.
-        searched = junction_tree(self.domain, [c for c, _ in self.tables], seconds=_SEARCH_SECONDS)
-        tree = min(tree, searched, key=lambda each: each.cells)
         try:
             return CalibratedTree(tree, self.inputs, self.children is not None, most)
         except (Underflow, MemoryError):

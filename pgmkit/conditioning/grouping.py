@@ -23,8 +23,6 @@ MOSTLY_CELLS = 6
 since every part handles the shared ancestors' tables again; with fewer questions than this, that
 many times.
 """
-_IN_VAIN = 4
-"""The factor on the former for each halving above that brought no gain."""
 _WORTH = 1.5
 """The factor by which all parts together must be cheaper than one tree: a search improves the
 larger tree by more.
@@ -55,12 +53,9 @@ Draft = Callable[[int, Sequence[int]], Cost]
 """A function of a set of attributes and some questions: the cost of their answers by one tree."""
 
 
-def may_pay(whole: Cost, questions: int, in_vain: int = 0) -> bool:
-    """True if the work of one tree is large enough to try to split the questions; ``in_vain``
-    counts the halvings before that brought no gain.
-    """
-    longer = min(MOSTLY_CELLS, questions) * _IN_VAIN**in_vain
-    return whole.cells >= max(LARGE_PASS, longer * whole.tables)
+def may_pay(whole: Cost, questions: int) -> bool:
+    """True if the work of one tree is large enough to try to split the questions."""
+    return whole.cells >= max(LARGE_PASS, min(MOSTLY_CELLS, questions) * whole.tables)
 
 
 def split_questions(questions: Mapping[int, int], draft: Draft) -> list[int]:
@@ -77,22 +72,21 @@ def split_questions(questions: Mapping[int, int], draft: Draft) -> list[int]:
         home = next((larger for larger in sets if not needed & ~larger), needed)
         sets.setdefault(home, []).append(asked)
     whole = draft(union(sets), list(questions))
-    parts = _parts(list(sets.items()), whole, draft, 0)
+    parts = _parts(list(sets.items()), whole, draft)
     if _WORTH * sum([work for work, _ in parts]) > whole.work:
         return [union(sets)]
     return [members for _, members in sorted(parts)]
 
 
-def _parts(sets: Sequence[Closed], whole: Cost, draft: Draft, in_vain: int) -> list[Part]:
+def _parts(sets: Sequence[Closed], whole: Cost, draft: Draft) -> list[Part]:
     alone = [(whole.work, union([members for members, _ in sets]))]
-    if len(sets) < 2 or not may_pay(whole, len(sets), in_vain):
+    if len(sets) < 2 or not may_pay(whole, len(sets)):
         return alone
     halves = []
     for half in _halves(sets):
         asked = [each for _, questions in half for each in questions]
         halves.append((half, draft(union([members for members, _ in half]), asked)))
-    in_vain += sum([half.work for _, half in halves]) >= whole.work
-    found = [part for each, half in halves for part in _parts(each, half, draft, in_vain)]
+    found = [part for each, half in halves for part in _parts(each, half, draft)]
     return found if sum([work for work, _ in found]) < whole.work else alone
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.contraction import kernels
-from pgmkit.contraction.levels import is_small, launches
+from pgmkit.contraction.kernels.levels import is_small, launches
 from pgmkit.contraction.order import SHARED_STEP
 from pgmkit.contraction.plan import Axes, Plan, Step, transposes
 from pgmkit.contraction.products import (

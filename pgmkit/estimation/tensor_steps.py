@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from pgmkit.contraction.kernels.cuda_graphs import Captured
 from pgmkit.estimation.mirror_descent import FIRST_GROWTH, GROWTH
-from pgmkit.runtime.cuda_graphs import Captured
 from pgmkit.runtime.precision import EPSILON, HALVINGS
 
 __all__ = ["Objective", "Points", "State", "Steps", "advance", "start_at"]

@@ -61,9 +61,9 @@ MUTANTS = (
     ),
     Mutant(
         "a projected factor keeps its order",
-        P + "factor.py",
-        "remaining = [a for a in self.domain if a in kept]",
-        "remaining = list(kept)",
+        P + "linear/named_axes.py",
+        "    smaller = table.sum(away) if away else table\n    return smaller.permute([left.index(name) for name in axes])",
+        "    return table.sum(away) if away else table",
         "engine/test_factor::test_project_sums_cells",
     ),
     # Contraction.
@@ -714,9 +714,9 @@ MUTANTS = (
     ),
     Mutant(
         "region tables in the region's order",
-        P + "regions/model.py",
-        "    return table.sum(axis=summed).transpose([kept.index(name) for name in clique])\n",
-        "    return table.sum(axis=summed).reshape([table.shape[held.index(name)] for name in clique])\n",
+        P + "linear/named_axes.py",
+        "    return sum_axes(table, away).transpose([left.index(name) for name in axes])\n",
+        "    return sum_axes(table, away).reshape([table.shape[held.index(name)] for name in axes])\n",
         f"{REGIONS}::test_answers_inside_are_the_tables_and_those_outside_say_so",
     ),
     Mutant(

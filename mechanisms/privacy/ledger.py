@@ -18,8 +18,7 @@ from pgmkit.runtime.untrusted import refusing
 
 __all__ = ["BudgetExceeded", "FileLedger", "Ledger"]
 
-_FORMAT = "pgmkit ledger"
-_VERSION = 1
+_HEADER = {"format": "pgmkit ledger", "version": 1}
 
 
 class BudgetExceeded(PgmkitError):
@@ -72,8 +71,7 @@ class Ledger:
         """
         named = relation(neighbours, unit, None if unit is None else 1).name
         first = {
-            "format": _FORMAT,
-            "version": _VERSION,
+            **_HEADER,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "reserved": budget.reserved,
@@ -343,7 +341,7 @@ class FileLedger(Ledger):
     def _parsed(lines: list[dict[str, Any]]) -> Ledger:
         """Return a ledger in memory of all charges, followed by what runs hold."""
         first = dict(lines[0])
-        if (first.pop("format"), first.pop("version")) != (_FORMAT, _VERSION):
+        if {key: first.pop(key) for key in _HEADER} != _HEADER:
             raise InvalidInput("its first line is of another format or version")
         entries = [dict(line) for line in lines[1:] if is_charge(line)]
         secure = all([entry.pop("secure") is True for entry in entries])

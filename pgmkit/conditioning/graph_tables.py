@@ -25,10 +25,11 @@ from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.pass_memory import kept_bytes
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.elimination_search import MEASURES_A_SECOND
 from pgmkit.graphs.junction_tree import tree_of_order
 from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
-from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
+from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS, MULTIPLICATIONS_A_SECOND
 
 __all__ = ["CELLS_OF_A_TABLE", "REMEMBERED", "Draft", "GraphTables", "Inputs"]
 
@@ -42,11 +43,11 @@ _CALIBRATED_AFTER = 2
 """The number of sets of evidence that are answered one by one before the graph is calibrated: a
 calibration takes about as long as two more.
 """
-CELLS_OF_A_TABLE = 20_000.0
+CELLS_OF_A_TABLE = MULTIPLICATIONS_A_SECOND / 50_000
 """The cells that a pass covers in the time that ordering one table and reading its marginal
 takes.
 """
-_SEARCH_CELLS = 1000.0
+_SEARCH_CELLS = MULTIPLICATIONS_A_SECOND / MEASURES_A_SECOND
 """The cells that a pass covers in the time that a search spends on one attribute."""
 
 

@@ -16,7 +16,16 @@ from functools import partial
 
 from pgmkit.graphs.bit_sets import each_bit, union
 
-__all__ = ["RANKS", "Measure", "Rank", "Search", "Step", "Way", "maximal_cliques"]
+__all__ = [
+    "MEASURES_A_SECOND",
+    "RANKS",
+    "Measure",
+    "Rank",
+    "Search",
+    "Step",
+    "Way",
+    "maximal_cliques",
+]
 
 Step = tuple[int, int]
 """An eliminated attribute and its neighbours at that time, as a set."""
@@ -40,7 +49,7 @@ RANKS: tuple[Rank, ...] = (
     lambda measure: measure[1] + 1e-3 * measure[2],  # min-degree, ties by weight
 )
 
-_MEASURES_PER_SECOND = 600_000
+MEASURES_A_SECOND = 600_000
 """The number of attributes that restarts measure in a second on a slow machine; it turns a limit in
 seconds into a number of restarts.
 """
@@ -50,7 +59,7 @@ _MEASURES_OF_A_CELL = 0.2
 tree.
 """
 
-_MEASURES_AT_LEAST = _MEASURES_PER_SECOND // 1000
+_MEASURES_AT_LEAST = MEASURES_A_SECOND // 1000
 """The number of attributes measured in a millisecond, which the restarts on the smallest graph may
 take.
 """
@@ -132,7 +141,7 @@ class Search:
             return
         each = self.measured // len(RANKS) + len(self.measures)
         ways = itertools.chain([self.sweep], self._random_ways(rng))
-        for done in range(int(seconds * _MEASURES_PER_SECOND / each)):
+        for done in range(int(seconds * MEASURES_A_SECOND / each)):
             # The search takes no longer than some tens of passes over the best tree so far.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
                 return

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from math import prod
 
-from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 
 __all__ = ["Bags", "blocks", "cover", "elimination_order"]
 
@@ -31,7 +30,7 @@ def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) 
             neighbours[v] |= scope & ~(1 << v)
 
     def cells(v: int) -> int:
-        return sizes[v] * prod(sizes[u] for u in each_bit(neighbours[v]))
+        return sizes[v] * cells_of(neighbours[v], sizes)
 
     waiting = [(cells(v), v) for v in range(len(sizes))]
     heapify(waiting)
@@ -75,7 +74,7 @@ class Bags:
             bag = held | rest
             if bag == held:
                 break
-            if prod(self.sizes[u] for u in each_bit(bag)) > self.most:
+            if cells_of(bag, self.sizes) > self.most:
                 return False
             grown[v] = bag
             rest = bag & ~(1 << v)

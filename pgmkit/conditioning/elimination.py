@@ -14,14 +14,13 @@ table depends on.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pgmkit.contraction.order import MOVE_COST
-from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 from pgmkit.graphs.elimination_search import RANKS, Search, Step
 from pgmkit.runtime.sizes import CACHE_CELLS
 
@@ -103,7 +102,7 @@ class EliminationTree:
 
     def cells_of(self, members: int) -> int:
         """Return the cells of a table over these attributes."""
-        return math.prod([self.sizes[v] for v in each_bit(members)])
+        return cells_of(members, self.sizes)
 
     def summed(self, node: int) -> int:
         """Return the attributes that are summed out at this node."""
@@ -274,7 +273,7 @@ class _Growing:
     def cells(self, members: int) -> float:
         found = self.known.get(members)
         if found is None:
-            found = 1.0
+            found = 1.0  # a scope of a thousand attributes has more cells than floats count: inf
             for v in each_bit(members):
                 found *= self.sizes[v]
             self.known[members] = found

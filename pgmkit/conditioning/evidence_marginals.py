@@ -26,7 +26,7 @@ from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Und
 from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_fits
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
-from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 
 __all__ = ["ALL", "EvidenceMarginals"]
 
@@ -233,8 +233,7 @@ class EvidenceMarginals:
 
     def _few_cells(self, members: int) -> bool:
         """True if the joint distribution of these attributes is small enough to be written out."""
-        sizes = self.graph.sizes
-        return math.prod([sizes[v] for v in each_bit(members & ~self.observed)]) <= MOST_CELLS
+        return cells_of(members & ~self.observed, self.graph.sizes) <= MOST_CELLS
 
     def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
         """Return the work of an answer by one tree of the relevant attributes."""
@@ -243,7 +242,7 @@ class EvidenceMarginals:
         joint = [m for m in asked if m & (m - 1)]
         if len(joint) <= _FEW_SETS:
             for members in joint:
-                if cells * math.prod([sizes[v] for v in each_bit(members)]) > LARGE_PASS:
+                if cells * cells_of(members, sizes) > LARGE_PASS:
                     cells += draft.tree.joint_cells(members & ~self.observed)
         return Cost(cells, CELLS_OF_A_TABLE * len(draft.scopes))
 

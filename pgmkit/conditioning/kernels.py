@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,10 +129,7 @@ def kernel_of(
 
 
 def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
-    cells = 1
-    for v in members:
-        cells *= sizes[v]
-    return cells
+    return prod([sizes[v] for v in members])
 
 
 def axes_alone(members: int, others: int) -> tuple[int, ...]:

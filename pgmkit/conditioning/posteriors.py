@@ -20,7 +20,7 @@ from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.bit_sets import cells_of, each_bit
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 __all__ = ["Posteriors"]
@@ -221,7 +221,7 @@ class _Structure:
     def largest(self) -> int:
         """The cells of the largest table for one record."""
         sizes = self.tree.sizes
-        return max((_cells(scope, sizes) for scope in self.tree.scopes), default=1)
+        return max((cells_of(scope, sizes) for scope in self.tree.scopes), default=1)
 
     def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
         """Return the messages of a batch of ``count`` records."""
@@ -244,13 +244,6 @@ class _Structure:
         seen = [axis for axis, v in enumerate(axes) if v in codes]
         rest = [axis for axis, v in enumerate(axes) if v not in codes]
         return np.asarray(table.transpose(seen + rest)[tuple(codes[axes[axis]] for axis in seen)])
-
-
-def _cells(scope: int, sizes: Sequence[int]) -> int:
-    cells = 1
-    for v in each_bit(scope):
-        cells *= sizes[v]
-    return cells
 
 
 @dataclass(eq=False)
@@ -299,7 +292,7 @@ class _Batch:
                 self.scale += np.log(structure.sliced(place, codes)) + graph.inputs[place][2]
         for place, scope in zip(structure.places, structure.scopes, strict=True):
             if place < 0:
-                tables.append(np.ones(_cells(scope, graph.sizes)))
+                tables.append(np.ones(cells_of(scope, graph.sizes)))
             else:
                 tables.append(structure.sliced(place, codes))
                 self.scale += graph.inputs[place][2]

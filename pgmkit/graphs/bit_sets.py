@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import prod
 
-__all__ = ["each_bit", "union"]
+__all__ = ["cells_of", "each_bit", "union"]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -21,6 +22,15 @@ def each_bit(members: int) -> tuple[int, ...]:
         found.append(low.bit_length() - 1)
         members ^= low
     return tuple(found)
+
+
+def cells_of(members: int, sizes: Sequence[int]) -> int:
+    """Return the number of cells of a table over these attributes, given the sizes of all.
+
+    >>> cells_of(0b101, (2, 3, 5))
+    10
+    """
+    return prod([sizes[v] for v in each_bit(members)])
 
 
 def union(sets: Iterable[int]) -> int:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 
 __all__ = [
     "MEASURES_A_SECOND",
@@ -252,7 +252,7 @@ class Search:
     def _weight(self, clique: int) -> int:
         found = self.weights.get(clique)
         if found is None:
-            found = self.weights[clique] = math.prod(self.sizes[v] for v in each_bit(clique))
+            found = self.weights[clique] = cells_of(clique, self.sizes)
         return found
 
 

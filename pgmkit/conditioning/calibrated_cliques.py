@@ -114,23 +114,23 @@ class Clique(ABC):
         """
 
     @abstractmethod
-    def outputs_of(self, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
+    def outputs_of(self, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
         """Return the outputs as one vector.
 
         Args:
             table: the clique's own table, or the table that ``absorb`` returned.
-            mass: the posterior of the separator's cells; divided by the clique's message if
+            posterior: the posterior of the separator's cells; divided by the clique's message if
             ``table`` is from ``absorb``.
             evidence: the evidence.
         """
 
     @abstractmethod
-    def joint(self, axes: Axes, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
         """Return the marginal of some of the clique's attributes that were not observed.
 
         Args:
             axes: the attributes, in the order of the result's axes.
-            table, mass, evidence: as ``outputs_of`` takes them.
+            table, posterior, evidence: as ``outputs_of`` takes them.
         """
 
     @abstractmethod
@@ -169,13 +169,13 @@ class DenseClique(Clique):
     def summed(self, axes: Axes) -> Array:
         return sum_to(self.table.reshape(self.domain.shape(self.axes)), self.axes, axes)
 
-    def _joint(self, axes: Axes, table: Array, mass: Array) -> Array:
+    def _joint(self, axes: Axes, table: Array, posterior: Array) -> Array:
         """Return the marginal over ``axes`` from a table and a posterior of the separator, both
         with one axis for each attribute.
         """
         kept = tuple([n for n in self.axes if n in axes or n in self.separator])
         held = sum_to(table, self.axes, kept)
-        return sum_to(held * spread(kept, self.separator, mass), kept, axes)
+        return sum_to(held * spread(kept, self.separator, posterior), kept, axes)
 
 
 class SmallClique(DenseClique):
@@ -200,8 +200,8 @@ class SmallClique(DenseClique):
             table = table * message.take(self.cells_of(self.below[child]))
         return table, np.dot(table, self._ones)
 
-    def outputs_of(self, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
-        joint = (table * mass[:, None]).reshape(-1)
+    def outputs_of(self, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
+        joint = (table * posterior[:, None]).reshape(-1)
         made: list[Array] = [joint]
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:
@@ -211,10 +211,10 @@ class SmallClique(DenseClique):
                 found[start:end] = made[-1]
         return found
 
-    def joint(self, axes: Axes, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
         shape = self.domain.shape
         return self._joint(
-            axes, table.reshape(shape(self.axes)), mass.reshape(shape(self.separator))
+            axes, table.reshape(shape(self.axes)), posterior.reshape(shape(self.separator))
         )
 
     def cells_of(self, axes: Axes) -> NDArray[np.int64]:
@@ -281,11 +281,11 @@ class LargeClique(DenseClique):
         held = sum_to(table, self.axes, self.separator)
         return table, self._whole(self.separator, held, codes)
 
-    def outputs_of(self, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
+    def outputs_of(self, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
         codes = evidence.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
-        joint = table * spread(self.axes, *self._sliced(self.separator, mass, codes))
+        joint = table * spread(self.axes, *self._sliced(self.separator, posterior, codes))
         made = [joint]
         found = np.empty(self.outputs)
         for axes, source, away in self._sums:
@@ -295,11 +295,11 @@ class LargeClique(DenseClique):
                 found[start:end] = self._whole(axes, made[-1], codes)
         return found
 
-    def joint(self, axes: Axes, table: Array, mass: Array, evidence: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
         codes = evidence.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
-        return self._joint(axes, table, self._sliced(self.separator, mass, codes)[1])
+        return self._joint(axes, table, self._sliced(self.separator, posterior, codes)[1])
 
     def _sliced(self, axes: Axes, vector: Array, codes: Mapping[str, int]) -> tuple[Axes, Array]:
         return axes, vector.reshape(self.domain.shape(axes))[_cut(axes, codes)]

@@ -78,13 +78,13 @@ class Calibration:
         found = np.empty(calibrated.end)
         left = [(root, _SURE) for root in calibrated.roots]
         while left:
-            here, mass = left.pop()
+            here, posterior = left.pop()
             start = starts[here]
             if here not in self.tables and (below := calibrated.below(here)) is not None:
-                np.dot(mass, below, out=found[start : start + below.shape[1]])
+                np.dot(posterior, below, out=found[start : start + below.shape[1]])
                 continue
             clique = cliques[here]
-            outputs = self._spread(here, mass)
+            outputs = self._spread(here, posterior)
             found[start : start + clique.own] = outputs[: clique.own]
             for child, axes in zip(children[here], clique.below, strict=True):
                 first, last = clique.spans[axes]
@@ -94,19 +94,19 @@ class Calibration:
             raise Underflow
         return found
 
-    def _spread(self, here: int, mass: Array) -> Array:
+    def _spread(self, here: int, posterior: Array) -> Array:
         """Return the outputs of a clique from the posterior of its separator's cells."""
         clique = self.calibrated.cliques[here]
         table = self.tables.get(here)
         if table is None:
-            return clique.outputs_of(clique.table, mass, self.evidence)
-        return clique.outputs_of(table, self._share(here, mass), self.evidence)
+            return clique.outputs_of(clique.table, posterior, self.evidence)
+        return clique.outputs_of(table, self._share(here, posterior), self.evidence)
 
-    def _share(self, here: int, mass: Array) -> Array:
+    def _share(self, here: int, posterior: Array) -> Array:
         """Return the posterior of the separator's cells divided by the clique's message, with 0
         where both are 0.
         """
-        return mass / np.maximum(self.messages[here], TINY)
+        return posterior / np.maximum(self.messages[here], TINY)
 
     def marginal(self, members: int) -> Array:
         """Return the marginal of a set of attributes (a bit mask) that share a clique, axes in the
@@ -123,11 +123,11 @@ class Calibration:
         if len(names) == 1:
             first, last = clique.spans[(names[0],)]
             return self._settled(self._outputs_of(here)[first:last])
-        mass = self._mass(here)
+        posterior = self._separator_posterior(here)
         if here in self.tables:
-            mass = self._share(here, mass)
+            posterior = self._share(here, posterior)
         table = self.tables.get(here, clique.table)
-        return self._settled(clique.joint(tuple(names), table, mass, self.evidence))
+        return self._settled(clique.joint(tuple(names), table, posterior, self.evidence))
 
     def _settled(self, table: Array) -> Array:
         total = float(table.sum())
@@ -142,10 +142,10 @@ class Calibration:
             path.append(here)
             here = self.calibrated.parents[here]
         for each in reversed(path):
-            self._outputs[each] = self._spread(each, self._mass(each))
+            self._outputs[each] = self._spread(each, self._separator_posterior(each))
         return self._outputs[path[0] if path else here]
 
-    def _mass(self, here: int) -> Array:
+    def _separator_posterior(self, here: int) -> Array:
         """Return the posterior of the cells of a clique's separator."""
         above = self.calibrated.parents[here]
         if above < 0:

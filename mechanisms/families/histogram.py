@@ -18,7 +18,7 @@ from mechanisms.families.weights import binned, copied, index, numbers, on_host,
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.inference.query_answers import QueryAnswers
+from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng, generator
@@ -304,10 +304,7 @@ class HistogramModel(QueryAnswers):
     def _answered(self, query: FactoredQuery) -> Array:
         """Return the answer, computed from the marginal over the query's attributes."""
         query.check(self.domain)
-        table = self.marginal(query.attributes)
-        for axis, name in enumerate(query.attributes):
-            table = np.moveaxis(np.tensordot(query.factors[name], table, (1, axis)), 0, axis)
-        return table
+        return answers_of_table(query, self.marginal(query.attributes))
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw `n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh

@@ -11,7 +11,7 @@ import numpy as np
 from mechanisms.families.model_file import read_model, write_model
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.inference.query_answers import QueryAnswers
+from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
@@ -90,10 +90,7 @@ class TablesModel(QueryAnswers):
 
     def _answered(self, query: FactoredQuery) -> Array:
         query.check(self.domain)
-        product = Kronecker([query.factors[name] for name in query.attributes])
-        return product.matvec(self.marginal(query.attributes).reshape(-1)).reshape(
-            query.answer_shape
-        )
+        return answers_of_table(query, self.marginal(query.attributes))
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Raise InvalidInput: separate tables are not a distribution over whole records."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.inference.query_answers import answers_of_table
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.sizes import CACHE_CELLS, TABLE_CELLS
@@ -142,8 +142,7 @@ class PlainBeliefs:
         found = self.marginal(query.attributes)
         if found is None:
             return None
-        answers = Kronecker(list(query.factors.values())).matvec(found.reshape(-1))
-        return answers.reshape(query.answer_shape)
+        return answers_of_table(query, found)
 
 
 def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:

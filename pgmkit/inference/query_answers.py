@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery
 
-__all__ = ["QueryAnswers"]
+__all__ = ["QueryAnswers", "answers_of_table"]
 
 Array = NDArray[np.float64]
 
@@ -48,3 +49,13 @@ class QueryAnswers(ABC):
     @abstractmethod
     def _answered(self, query: FactoredQuery) -> Array:
         """Check that one query fits the domain, and return its answer."""
+
+
+def answers_of_table(query: FactoredQuery, table: Array) -> Array:
+    """Return the answers from the marginal over the query's attributes, axes in their order.
+
+    >>> answers_of_table(FactoredQuery({"a": [[1.0, 1.0], [1.0, -1.0]]}), np.array([3.0, 1.0]))
+    array([4., 2.])
+    """
+    answers = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
+    return answers.reshape(query.answer_shape)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
-from pgmkit.inference.query_answers import QueryAnswers
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -304,7 +303,7 @@ class RegionModel(QueryAnswers):
         if table is None:
             found = expected_answer(self.joint, query) * self.total
         else:
-            found = Kronecker(list(query.factors.values())).matvec(table.reshape(-1))
+            found = answers_of_table(query, table)
         self._check(("answer", names, query.shape), *row_weights(query, found), table)
         return found.reshape(query.answer_shape)
 

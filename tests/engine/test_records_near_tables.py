@@ -28,6 +28,7 @@ from pgmkit import (
     queries,
 )
 from pgmkit.errors import NumericalFailure
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.regions import model as model_module
 from pgmkit.regions.chain import Chain
 from pgmkit.regions.joint import Joint
@@ -311,7 +312,7 @@ def cycle() -> RegionModel:
 
 
 def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, kronecker = model_module.sum_to, model_module.Kronecker.matvec
+    known, kronecker = model_module.sum_to, Kronecker.matvec
     expected, marginals, sample = (
         model_module.expected_answer, model_module.expected_marginals, Chain.sample
     )  # fmt: skip
@@ -334,9 +335,7 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):
             model.marginal(("a", "b"))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            model_module.Kronecker, "matvec", lambda self, x: kronecker(self, x[::-1].copy())
-        )
+        patch.setattr(Kronecker, "matvec", lambda self, x: kronecker(self, x[::-1].copy()))
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):
             model.answer(query)
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):

@@ -211,7 +211,7 @@ def _parts(
         count = math.prod(line.shape[1] for line in lines.values())
         if len(weights) + count > _MOST_VARIANCES:
             raise InvalidInput(
-                f"the largest variance is sought among at most {_MOST_VARIANCES} queries that "
+                f"the largest variance is sought among at most {_MOST_VARIANCES:,} queries that "
                 'differ; ask for fewer of them, or for objective="sum"'
             )
         for residual in noise.inside(each.clique):

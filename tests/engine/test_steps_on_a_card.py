@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pgmkit import Measurement, estimate
-from pgmkit.estimation import captured
+from pgmkit.contraction.kernels import cuda_graphs
 from pgmkit.estimation.batches.problem import BatchedSquares, stacked
 from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.device_search import DeviceSearch, MeasuredObjective
@@ -140,7 +140,7 @@ def test_captured_steps_are_the_plain_ones(card: PretendCard, name: str, kind: s
             together(name, "cuda") if kind == "three sets" else alone(name, kind, "cuda")
         )
         card.graphs.clear()
-        with mock.patch.object(captured, "PLAIN_CALLS", plain_calls), torch.inference_mode():
+        with mock.patch.object(cuda_graphs, "PLAIN_CALLS", plain_calls), torch.inference_mode():
             steps = Steps(objective, first)
             for _ in range(12):
                 steps.take()
@@ -154,7 +154,7 @@ def test_the_host_looks_every_eight_steps(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two looks nothing waits, and after some plain steps each is one launch."""
-    monkeypatch.setattr(captured, "PLAIN_CALLS", 8)
+    monkeypatch.setattr(cuda_graphs, "PLAIN_CALLS", 8)
     seen: list[tuple[int, ...]] = []
     looks, tries, certificates = [], [], []
     tried, certify = DeviceSearch._tried, Monitor.certify

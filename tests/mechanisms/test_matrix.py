@@ -600,7 +600,7 @@ def test_refusals_come_before_spending() -> None:
             mechanism(curator, k_way(Domain({"a": 2, "b": 2}), 2))
         with pytest.raises(InvalidInput, match="'z'"):
             mechanism(curator, PAIRS, settings)
-    with pytest.raises(InvalidInput, match="at most 1000000 queries"):
+    with pytest.raises(InvalidInput, match="at most 1,048,576 queries"):
         wide = Domain({"a": 300, "b": 300, "c": 300})
         planned(wide, [QuerySet(("a", "b", "c"), ("prefix",) * 3)], objective="largest")
     assert curator.ledger.spent == 0 and MECHANISMS["matrix"].measures

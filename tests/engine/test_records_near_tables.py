@@ -350,9 +350,7 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
         with pytest.raises(NumericalFailure, match="by the table of the region"):
             model.marginal(("a", "c"))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            model_module.Kronecker, "matvec", lambda self, x: kronecker(self, x[::-1].copy())
-        )
+        patch.setattr(Kronecker, "matvec", lambda self, x: kronecker(self, x[::-1].copy()))
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):
             cycle().answer(beyond)
     with monkeypatch.context() as patch:

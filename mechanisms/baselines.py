@@ -18,6 +18,7 @@ from mechanisms.families.tables import TablesModel, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.settings import Settings, at_least, flag, one_of, setting, torch_device
+from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
@@ -131,15 +132,19 @@ def independent(
     first: Sequence[Measurement] = (),
 ) -> Release:
     """Spend all that remains evenly on the one-way marginals; all other marginals are their
-    products.
+    products. Of a workload of queries each attribute is measured for its queries.
 
     `first`: noisy marginals that the Curator has measured already, which are used too. Raises
     InvalidInput (before anything is spent) for a workload over another domain.
     """
     settings = settings or Independent()
-    Workload.over(curator.domain, workload)
-    singles = Workload(curator.domain, [(name,) for name in varied(curator.domain)])
-    measurements = (*first, *_measure(curator, singles))
+    workload = Workload.over(curator.domain, workload)
+    queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
+    *names, last = varied(curator.domain)
+    cost = curator.remaining / (len(names) + 1)
+    again = [queries.measure(curator, (name,), cost, step="measure") for name in names]
+    again.append(queries.measure(curator, (last,), curator.remaining, step="measure"))
+    measurements = (*first, *again)
     model = estimator(curator.domain, curator.public_total, device=settings.device)(
         None, measurements
     )

@@ -17,6 +17,7 @@ from mechanisms.families.graphical import check_fits_workload, estimator, model_
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
+from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
@@ -76,8 +77,9 @@ def clique_tree(
     # Without pairs everything goes to the one-way marginals.
     one_way = (settings.one_way_share if pairs else 1.0) * whole / len(varied(domain))
     update = estimator(domain, curator.public_total, device=settings.device)
+    queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
     measurements = [
-        curator.measure((name,), one_way, step="first: measure") for name in varied(domain)
+        queries.measure(curator, (name,), one_way, step="first: measure") for name in varied(domain)
     ]
     model = update(None, measurements)
     if pairs:
@@ -87,7 +89,8 @@ def clique_tree(
         edges = grown_tree(domain, gains, settings.model_mb)
         noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(closure))
         most_cells = _WORTH_MEASURING * model.total / noise
-        measurements += _measure(curator, supported(domain, closure, edges, most_cells))
+        cliques = supported(domain, closure, edges, most_cells)
+        measurements += _measure(curator, cliques, queries)
         model = update(None, measurements)
     return Release("clique-tree", model, tuple(measurements), curator.ledger, settings)
 
@@ -133,17 +136,21 @@ def supported(
     ]
 
 
-def _measure(curator: Curator, cliques: Sequence[Clique]) -> list[Measurement]:
-    """Spend the rest so that the sum of the expected L1 errors of all tables is least.
+def _measure(
+    curator: Curator, cliques: Sequence[Clique], queries: CliqueQueries
+) -> list[Measurement]:
+    """Spend the rest so that the sum of the expected L1 errors of all tables, or of their queries,
+    is least.
 
     A table of m cells measured at cost c has L1 noise proportional to m / sqrt(c), or m / c for a
     pure budget: costs are proportional to m^(2/3), or m^(1/2).
     """
     power = 1 / 2 if curator.ledger.budget.pure else 2 / 3
-    sizes = [curator.domain.size(clique) ** power for clique in cliques]
+    sizes = [queries.noise(clique) ** power for clique in cliques]
     costs = [curator.remaining * size / sum(sizes) for size in sizes[:-1]]
     found = [
-        curator.measure(clique, cost, step="tree: measure")
+        queries.measure(curator, clique, cost, step="tree: measure")
         for clique, cost in zip(cliques[:-1], costs, strict=True)
     ]
-    return [*found, curator.measure(cliques[-1], curator.remaining, step="tree: measure")]
+    rest = curator.remaining
+    return [*found, queries.measure(curator, cliques[-1], rest, step="tree: measure")]

@@ -147,7 +147,7 @@ def test_a_workload_of_cells_is_as_without_queries() -> None:
 
 @pytest.mark.parametrize("neighbours", NEIGHBOURS)
 @pytest.mark.parametrize("budget", [Budget(2.0, 1e-6), Budget(2.0)])
-@pytest.mark.parametrize("name", ["aim", "mst", "mwem+pgm"])
+@pytest.mark.parametrize("name", ["aim", "mst", "mwem+pgm", "clique-tree", "independent"])
 def test_nothing_but_noise_depends_on_the_data(
     name: str, budget: Budget, neighbours: str, tmp_path: Path
 ) -> None:

@@ -168,23 +168,21 @@ def test_nothing_but_noise_depends_on_the_data(
     replay(job, data, Dataset(DOMAIN, columns), tmp_path, pure=budget.pure)
 
 
-@pytest.mark.parametrize("name", ["aim", "mwem+pgm"])
-def test_cumulative_counts_are_nearer_than_by_cells(name: str) -> None:
-    """The errors of single columns of 200 codes at little budget, over five seeds: the ratio is
-    about 0.6 with a standard deviation of 0.06."""
+def test_cumulative_counts_are_nearer_than_by_cells() -> None:
+    """Of a column of 200 codes, over ten seeds: 0.32 times the error, with a standard error of a
+    fifth of that."""
     rng = np.random.default_rng(0)
-    x = np.minimum(199, rng.gamma(3, 20, 4000).astype(int))
-    data = Dataset(Domain({"x": 200, "y": 3}), {"x": x, "y": rng.integers(0, 3, 4000)})
-    prefixes = Workload.of(data.domain, [QuerySet(("x", "y"), ("prefix", "identity"))])
+    data = Dataset(Domain({"x": 200}), {"x": rng.integers(0, 200, 40_000)})
+    prefixes = Workload.of(data.domain, [QuerySet(("x",), ("prefix",))])
     errors = {}
-    for workload in (prefixes, Workload(data.domain, [("x", "y")])):
+    for workload in (prefixes, Workload(data.domain, [("x",)])):
         found = []
-        for seed in range(5):
-            model = run(name, data, workload, 0.3, 1e-6, neighbours="add/remove", seed=seed).model
-            away = model.marginal(("x", "y")) - data.marginal(("x", "y"))
-            found.append(np.abs(away.cumsum(axis=0)).mean())
-        errors[workload.plain] = np.mean(found)
-    assert errors[False] < 0.85 * errors[True]
+        for seed in range(10):
+            model = run("mst", data, workload, 1.0, 1e-6, neighbours="add/remove", seed=seed).model
+            away = model.marginal(("x",)) - data.marginal(("x",))
+            found.append(np.abs(away.cumsum()).mean())
+        errors[workload.plain] = found
+    assert np.mean(errors[False]) < 0.85 * np.mean(errors[True])
 
 
 def test_relations_of_units_have_the_same_scores() -> None:

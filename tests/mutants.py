@@ -181,6 +181,13 @@ MUTANTS = (
         "scores",
     ),
     Mutant(
+        "distances by queries not divided by their norm",
+        SCORES,
+        "// each.l1(differ=False) for each",
+        "for each",
+        "scores",
+    ),
+    Mutant(
         "scores in single precision",
         SCORES,
         "np.left_shift(counts, _BITS, dtype=np.int64) - grid",

@@ -15,6 +15,7 @@ from test_curator import CLIQUES, DOMAIN, neighbour, random_data
 from mechanisms.privacy import scores
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scores import LARGEST
@@ -66,6 +67,18 @@ def numbers(rng: np.random.Generator, size: Any, largest: float) -> np.ndarray:
     return np.where(rng.random(size) < 0.2, 0.0, values) * rng.choice([-1.0, 1.0], size)
 
 
+def drawn_queries(rng: np.random.Generator, shape: tuple[int, ...]) -> list[GridMatrix]:
+    """One to three matrices over all cells, or products of one an attribute, of any magnitude."""
+    found = []
+    for _ in range(int(rng.integers(1, 4))):
+        columns = shape if rng.random() < 0.5 else [math.prod(shape)]
+        factors = [numbers(rng, (int(rng.integers(1, 6)), n), 2.0**30) for n in columns]
+        for factor in factors:
+            factor[0, 0] = 3.0  # no factor is zero
+        found.append(GridMatrix.rounded(factors))
+    return found
+
+
 def ask_everything(curator: Curator, rng: np.random.Generator) -> None:
     """Every selection and every distance, on arguments that only the generator decides."""
     estimates = {}
@@ -80,6 +93,8 @@ def ask_everything(curator: Curator, rng: np.random.Generator) -> None:
         curator.choose(
             CLIQUES, estimates, COST, penalties=penalties, weights=weights, mechanism=mechanism
         )
+    queries = {clique: drawn_queries(rng, DOMAIN.shape(clique)) for clique in CLIQUES[1:]}
+    curator.choose(CLIQUES, estimates, COST, penalties=penalties, weights=weights, queries=queries)
     curator.measure_errors(CLIQUES, estimates, COST)
     curator.choose_cells(CLIQUES, estimates, COST, count=COUNT)
     curator.draw_signed(CLIQUES, estimates, COST, count=COUNT)
@@ -105,7 +120,7 @@ def test_scores_of_neighbours_differ_by_no_more_than_is_charged(relation: str, s
         seen.append(noise.seen)
     l1 = NEIGHBOURS[relation].l1
     # In the order of the calls of `ask_everything`.
-    bounds = [l1, l1, l1, 1, 1, 1, 1, 1, 1]
+    bounds = [l1, l1, l1, l1, 1, 1, 1, 1, 1, 1]
     for (draw, before, scale), (other, after, scale_after), bound in zip(
         *seen, bounds, strict=True
     ):

@@ -269,12 +269,7 @@ def _run(
         seen = first if single and name == "gem" else []
         frequent = Frequent.of(workload, seen, total, rounds * count)
         columns = Columns(frequent.domain)
-        options: dict[str, Any] = {}
-        if single and settings.rounds is None and settings.queries is None:
-            count = min(rounds, 1 + columns.width // _WIDE)
-            rounds = rounds // count
-        if single:
-            options = {"codes": frequent.codes, "anneal": settings.rounds is None}
+        rounds, count, options = _selection(settings, rounds, frequent)
         steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
         generator = _generator(columns, settings).to(device)
         # Threads pay for networks at least as wide as the paper's. Smaller ones train equally fast
@@ -304,6 +299,19 @@ def _run(
             rows = replace(state, rows=generator().detach()).whole_rows()
     model = ProductMixtureModel(curator.domain, rows, total)
     return Release(name, model, measurements, curator.ledger, settings)
+
+
+def _selection(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int, dict[str, Any]]:
+    """Return the number of rounds, the number of queries that each selects, and further arguments
+    of the selection.
+    """
+    count = settings.queries or 1
+    if settings.select != "queries":
+        return rounds, count, {}
+    if settings.rounds is None and settings.queries is None:
+        count = min(rounds, 1 + Columns(frequent.domain).width // _WIDE)
+        rounds = rounds // count
+    return rounds, count, {"codes": frequent.codes, "anneal": settings.rounds is None}
 
 
 def _generator(columns: Columns, settings: Gem) -> Generator:

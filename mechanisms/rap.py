@@ -24,8 +24,8 @@ from mechanisms.families.product_mixture import (
     Columns,
     ProductMixtureModel,
     ProductRows,
-    RelaxedRowsModel,
 )
+from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.targets import Targets
 from mechanisms.families.training_memory import (
     answering_bytes,

@@ -46,7 +46,7 @@ MODELS = {
     "pgmkit region model": "pgmkit.regions.model:RegionModel",
     "pgmkit product mixture": "mechanisms.families.product_mixture:ProductMixtureModel",
     "pgmkit mixture of pairs": "mechanisms.families.pair_mixture:PairMixtureModel",
-    "pgmkit relaxed rows": "mechanisms.families.product_mixture:RelaxedRowsModel",
+    "pgmkit relaxed rows": "mechanisms.families.relaxed_rows:RelaxedRowsModel",
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",
 }

@@ -13,7 +13,8 @@ from pricing import cut
 from mechanisms.baselines import Independent
 from mechanisms.dispatch import run
 from mechanisms.families.histogram import FullDomain, HistogramModel, PublicSupport
-from mechanisms.families.product_mixture import ProductMixtureModel, RelaxedRowsModel
+from mechanisms.families.product_mixture import ProductMixtureModel
+from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.tables import TablesModel
 from mechanisms.registry import MECHANISMS
 from mechanisms.release.record import Release

@@ -22,6 +22,13 @@ from pgmkit.tables.files.foreign import foreign_names, foreign_table, is_excel, 
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
 from pgmkit.tables.files.header import header_hint
 from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches, json_names
+from pgmkit.tables.files.parquet_file import (
+    PARQUET,
+    arrays,
+    is_parquet,
+    parquet_batches,
+    parquet_names,
+)
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, json_lines, respelled
@@ -46,8 +53,6 @@ __all__ = [
     "write_tables",
     "written_kind",
 ]
-
-_PARQUET = (".parquet", ".pq")
 
 
 def encode_file(
@@ -201,16 +206,8 @@ def _is_left_out(name: str, form: FileFormat) -> bool:
 
 def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     """Return the column names of a file, including an index and ignored columns."""
-    if _is_parquet(path):
-        from pyarrow import ArrowInvalid, parquet
-
-        try:
-            names: list[str] = parquet.read_schema(path).names
-        except ArrowInvalid as error:
-            raise InvalidInput(
-                f"{os.fspath(path)} is not a parquet file: {_first_line(error)}"
-            ) from None
-        return names
+    if is_parquet(path):
+        return parquet_names(os.fspath(path))
     if is_foreign(path):
         return foreign_names(path, form)
     if is_json_lines(path):
@@ -240,10 +237,10 @@ def batches(
     found = all_names(path, form)
     _check_names(path, form, found, names)
     wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)
-    if _is_parquet(path):
-        return _parquet(os.fspath(path), wanted)
+    if is_parquet(path):
+        return parquet_batches(os.fspath(path), wanted)
     if is_foreign(path):
-        return map(_arrays, foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
+        return map(arrays, foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
     if is_json_lines(path):
         return json_batches(os.fspath(path), wanted, broken)
     return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
@@ -356,7 +353,7 @@ def written_kind(path: str | os.PathLike[str]) -> str:
     Raises InvalidInput for another suffix.
     """
     suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", *_PARQUET, *JSON_LINES, *WRITTEN):
+    if suffix not in (".csv", *PARQUET, *JSON_LINES, *WRITTEN):
         raise InvalidInput(
             f"{os.fspath(path)} must end in .csv, .parquet, .jsonl, .xlsx, .sav or .dta"
         )
@@ -365,26 +362,6 @@ def written_kind(path: str | os.PathLike[str]) -> str:
     if suffix in JSON_LINES:
         return "json"
     return "csv" if suffix == ".csv" else "parquet"
-
-
-def _is_parquet(path: str | os.PathLike[str]) -> bool:
-    return Path(path).suffix.lower() in _PARQUET
-
-
-def _parquet(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=names):
-                yield _arrays(batch)
-    except pa.ArrowInvalid as error:
-        raise InvalidInput(f"{path} is not a parquet file: {_first_line(error)}") from None
-
-
-def _arrays(batch: Any) -> dict[str, Any]:
-    return {name: batch.column(name) for name in batch.schema.names}
 
 
 def _check_names(
@@ -404,7 +381,3 @@ def _check_names(
             f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, absent)}. Use the "
             "schema of this file"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -1,0 +1,50 @@
+"""The model of RAP: rows whose entries need not be probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.families.product_mixture import ProductMixtureModel
+from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+__all__ = ["RelaxedRowsModel"]
+
+
+class RelaxedRowsModel(ProductMixtureModel):
+    """RAP's rows in [-1, 1], which are not probabilities: product queries of them need not be
+    consistent.
+
+    Marginals and answers are means of products of the entries (so they may be negative, and a
+    marginal need not sum to `total`). Records are drawn from the positive parts, scaled to sum to 1
+    within each attribute (uniform if none is positive): the randomised rounding of RAP.
+    """
+
+    format = "pgmkit relaxed rows"
+
+    def given(self, evidence: Mapping[str, int | Sequence[int]]) -> ProductMixtureModel:
+        """Raise InvalidInput: relaxed rows are not a distribution."""
+        raise InvalidInput(
+            "relaxed rows are no distribution and cannot be conditioned; use rap-softmax"
+        )
+
+    def _checked(self, rows: Array) -> Array:
+        width = self._columns.width
+        if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != width:
+            raise InvalidInput(f"rows have the shape {rows.shape}, but must be K x {width}")
+        if not (np.abs(rows) <= 1).all():
+            raise InvalidInput("relaxed rows must lie in [-1, 1]; clamp them first")
+        return rows
+
+    def _simplex(self, name: str) -> Array:
+        positive = np.maximum(self.rows[:, self._columns.of(name)], 0.0)
+        sums = positive.sum(1, keepdims=True)
+        uniform = np.full_like(positive, 1 / positive.shape[1])
+        return np.divide(positive, sums, out=uniform, where=sums > 0)

@@ -1,0 +1,51 @@
+"""Parquet files: their names and their records in batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import BATCH_ROWS
+
+__all__ = ["PARQUET", "arrays", "is_parquet", "parquet_batches", "parquet_names"]
+
+PARQUET = (".parquet", ".pq")
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """True if the suffix of the file is one of parquet files."""
+    return Path(path).suffix.lower() in PARQUET
+
+
+def parquet_names(path: str) -> list[str]:
+    """Return the names of all columns. Raises InvalidInput for a file of another kind."""
+    with _parquet(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def parquet_batches(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield columns by name as Arrow arrays. Raises InvalidInput for a file of another kind."""
+    with _parquet(path) as file:
+        yield from map(arrays, file.iter_batches(BATCH_ROWS, columns=names))
+
+
+def arrays(batch: Any) -> dict[str, Any]:
+    """Return the columns of a batch of Arrow by name."""
+    return {name: batch.column(name) for name in batch.schema.names}
+
+
+@contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"{path} is not a parquet file: {reason}") from None

@@ -113,6 +113,9 @@ def synth_linked(
 
     schemas, links = load_linked_schema(schema_file)
     paths = _paths(tables, schemas)
+    if out is not None:
+        targets = [Path(out, f"{name}{suffix}") for name in schemas]
+        _check_targets(targets, [schema_file, *paths.values()])
     frames = _frames(paths, schemas, links, ignore_extra_columns)
     release = synthesize_linked(
         frames,
@@ -165,6 +168,19 @@ def writable_folder(path: str) -> None:
         raise InvalidInput(f"the folder {folder.resolve().parent} does not exist; create it first")
     if not os.access(folder if folder.exists() else folder.resolve().parent, os.W_OK):
         raise InvalidInput(f"{path} cannot be written; choose another folder")
+
+
+def _check_targets(targets: Sequence[Path], read: Sequence[str]) -> None:
+    """Raise InvalidInput for a file that would be written in place of one that is read."""
+    from pgmkit.errors import InvalidInput
+
+    known = {Path(path).resolve(): path for path in read}
+    for target in targets:
+        if target.resolve() in known:
+            raise InvalidInput(
+                f"{target} would be written in place of {known[target.resolve()]}, which is read; "
+                "choose another folder"
+            )
 
 
 def _paths(given: Sequence[str], schemas: Mapping[str, Schema]) -> dict[str, str]:

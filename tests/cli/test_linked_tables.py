@@ -96,6 +96,7 @@ def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
         (["home=homes.csv", "--out", "o"], "no file is given for the table 'person'"),
         ([*TABLES, "--out", "o", "--save", "o"], "give two folders"),
         ([*TABLES, "--out", "homes.csv"], "is a file"),
+        (["home=homes.csv", "person=person.csv", "--out", "."], "in place of person.csv"),
         ([*TABLES, "--out", "no/o"], "does not exist"),
         ([*TABLES, "--out", "o", "--suffix", ".ods"], "must end in"),
         (["homes=homes.csv", TABLES[1], "--out", "o"], "did you mean 'home'"),
@@ -111,6 +112,7 @@ def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
 )
 def test_wrong_arguments_spend_nothing(files: Path, arguments: list[str], said: str) -> None:
     pd.read_csv("homes.csv").assign(extra=1).to_csv("wide.csv", index=False)
+    pd.read_csv("persons.csv").to_csv("person.csv", index=False)
     Ledger.create(files / "l.ledger", Budget(9.0, 1e-5), unit="id", neighbours="add/remove")
     before = (files / "l.ledger").read_bytes()
     found = run("synth-linked", *FIXED, "--ledger", "l.ledger", *arguments)

@@ -132,8 +132,8 @@ def _structure(model: GraphicalModel) -> Iterator[str]:
         return  # nothing is joined, as the first lines of the report say
     yield "<h2>The model</h2>"
     yield (
-        f"<p>{len(model.cliques)} cliques; columns are joined where the model holds them together. "
-        "Others are independent given those between them.</p>"
+        f"<p>Lines join columns that the model holds together, in {len(model.cliques)} groups "
+        "(cliques). Others are related only through the columns between them.</p>"
     )
     yield of_columns(graph(model.domain.attributes, model.cliques), len(model.domain))
 

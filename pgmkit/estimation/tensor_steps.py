@@ -108,10 +108,12 @@ def advance(objective: Objective, s: State) -> State:
     next_weight = (1 + (1 + 4 * s.weight.square()).sqrt()) / 2
     momentum = (s.weight - 1) / next_weight
     moving, here = momentum > 0, s.point.potentials
-    origin = objective.point(here + momentum.unsqueeze(-1) * (here - s.previous))
+    origin = objective.point(torch.lerp(s.previous, here, 1 + momentum.unsqueeze(-1)))
     gradient = objective.gradient(origin.residual)
-    new = objective.point(origin.potentials - s.step.unsqueeze(-1) * gradient)
-    moved = ((new.potentials - origin.potentials) * new.marginals).sum(-1)
+    new = objective.point(
+        torch.addcmul(origin.potentials, s.step.unsqueeze(-1), gradient, value=-1.0)
+    )
+    moved = torch.linalg.vecdot(new.potentials - origin.potentials, new.marginals)
     divergence = moved - objective.totals * (new.log_partition - origin.log_partition)
     excess = objective.excess(new.residual, origin.residual)
     taken = excess <= divergence / s.step + 4 * EPSILON * origin.loss

@@ -71,7 +71,9 @@ class Observations:
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return (Q mu - y) / stddev, one entry for each measured value."""
-        return self.applied(marginals) - self.target
+        if self._diagonal and not self._dense:
+            return torch.addcmul(self._below, marginals, self._weights)
+        return self.applied(marginals).sub_(self.target)
 
     def applied(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return Q mu / stddev, one entry for each measured value."""
@@ -90,6 +92,11 @@ class Observations:
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
         first = self.applied(marginals)
         return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
+
+    @cached_property
+    def _below(self) -> torch.Tensor:
+        """The negative target, for a residual in one sweep."""
+        return -self.target
 
     @cached_property
     def table_weights(self) -> torch.Tensor:

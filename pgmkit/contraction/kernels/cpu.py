@@ -46,7 +46,8 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     batch, rows, summed = left.shape
     columns = right.shape[1]
     Spent.terms += batch * rows * summed * columns
-    if summed > 1 and max(rows, columns) >= _SHORTEST_RUN and left.device.type == "cpu":
+    matrices = min(rows, columns, summed) > 1 and max(rows, columns) >= _SHORTEST_RUN
+    if matrices and left.device.type == "cpu":
         loop = compiled() if Spent.terms >= COMPILE_AFTER else None
         if loop is not None:
             return looped(loop, left, right)

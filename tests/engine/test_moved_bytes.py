@@ -1,0 +1,76 @@
+"""The table of docs/card.md: what a pass and a step move beside the least, by the pretend card.
+
+python tests/engine/test_moved_bytes.py     # prints the table
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pretend_device import PretendCard, pretend_card
+
+from benchmarks import problems
+from pgmkit import Domain, Measurement
+from pgmkit.estimation.card_search import MeasuredObjective
+from pgmkit.estimation.model_size import cliques_of
+from pgmkit.estimation.problem import Problem
+from pgmkit.estimation.start import uniform
+from pgmkit.estimation.tensor_steps import Steps, start_at
+from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.losses import make_loss
+
+PAGE = Path(__file__).parents[2] / "docs" / "card.md"
+LARGE = {
+    "1000 x 1000": ({"a": 1000, "b": 1000}, [("a", "b")]),
+    "100 x 100 x 100": ({"a": 100, "b": 100, "c": 100, "d": 3}, [("a", "b", "c"), ("c", "d")]),
+}
+NAMES = [*LARGE, "triangle", "tree", "dense", "wide"]
+
+
+def row(name: str) -> str:
+    """A line of the table: tables measured whole, squared loss, float64."""
+    if name in LARGE:
+        sizes, cliques = LARGE[name]
+    else:
+        problem = problems.load(name)
+        sizes, cliques = problem.domain, list(problem.cliques)
+    domain, rng = Domain(sizes), np.random.default_rng(0)
+    noisy = [Measurement(c, rng.random(domain.size(c)) * 100, 5.0) for c in cliques]
+    with pretend_card() as card, torch.no_grad():
+        oracle = MarginalOracle(domain, cliques_of(domain, noisy), device="cuda")
+        loss = make_loss("squared", oracle.layout, noisy, torch.float64, torch.device("cuda"))
+        problem = Problem(oracle, loss, 500.0)
+        objective = MeasuredObjective(problem, loss)
+        # Read each potential once, write each marginal once.
+        least = 2 * 8 * oracle.layout.cells
+        with oracle.session():
+            start = objective.at(problem.point(uniform(oracle)))
+            steps = Steps(objective, start_at(objective, start))
+            for _ in range(3):  # makes the buffers
+                steps.take()
+            of_pass = counted(card, lambda: oracle.begin_marginals(start.potentials, 500.0), least)
+            of_step = counted(card, steps.take, least)
+    return f"| {name} | {oracle.layout.cells:,} | {of_pass} | {of_step} |"
+
+
+def counted(card: PretendCard, work: object, least: int) -> str:
+    assert callable(work)
+    card.reset()
+    work()
+    return f"{card.moved_bytes / least:.1f} | {card.launches}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_says_what_is_moved(name: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert row(name) in page, "run python tests/engine/test_moved_bytes.py"
+    assert len(re.findall(rf"^\| {re.escape(name)} \|", page, re.MULTILINE)) == 1
+
+
+if __name__ == "__main__":
+    for each in NAMES:
+        print(row(each))

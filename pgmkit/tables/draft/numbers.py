@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,6 +26,10 @@ _MOST_SINGLE = 100
 """The widest range of whole numbers that get a code each; ages and percentages do."""
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
 _PLAIN = re.compile(r"[-+.,0-9eE]+")
+_EXACT_DIGITS = 15
+"""The decimal digits that float64 holds; a text of as many was written from a computed number."""
+_SINGLE_DIGITS = 9
+"""The decimal digits that tell numbers in single precision apart."""
 
 Drafted = tuple[Column | None, str]
 
@@ -53,7 +57,7 @@ def number_column(
     if all(isinstance(number, int) for number in numbers):
         column, note = _whole(numbers, missing, most_values)  # type: ignore[arg-type]
     else:
-        places = {_places(text) for text in printed}
+        places = _places(printed)
         column, note = _real(numbers, max(places), len(places) == 1, missing)
     signs = any(decimal == "." and bare(text) != text for text in counts)
     signs |= any(not _PLAIN.fullmatch(text) for text in counts)
@@ -315,8 +319,19 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     return tuple(sorted({*found}))
 
 
-def _places(text: str) -> int:
-    """Return the number of digits after the decimal point."""
-    mantissa, _, exponent = text.lower().partition("e")
-    behind = len(mantissa.partition(".")[2])
-    return max(0, behind - int(exponent)) if exponent else behind
+def _places(texts: Iterable[str]) -> set[int]:
+    """Return the numbers of digits after the decimal point; where all digits that float64 holds
+    show that numbers were computed, of those digits that single precision holds.
+
+    >>> _places(["25.06", "3.1"]), _places(["25.06899999990128", "3.10"])
+    ({1, 2}, {1, 3})
+    """
+    texts = list(texts)
+    if max(len(re.sub(r"\D", "", text).lstrip("0")) for text in texts) >= _EXACT_DIGITS:
+        texts = [f"{float(text):.{_SINGLE_DIGITS}g}" for text in texts]
+    found = set()
+    for text in texts:
+        mantissa, _, exponent = text.lower().partition("e")
+        behind = len(mantissa.partition(".")[2])
+        found.add(max(0, behind - int(exponent)) if exponent else behind)
+    return found

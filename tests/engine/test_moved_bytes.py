@@ -5,7 +5,6 @@ python tests/engine/test_moved_bytes.py     # prints the table
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +65,8 @@ def counted(card: PretendCard, work: object, least: int) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_says_what_is_moved(name: str) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert row(name) in page, "run python tests/engine/test_moved_bytes.py"
-    assert len(re.findall(rf"^\| {re.escape(name)} \|", page, re.MULTILINE)) == 1
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    assert row(name) in lines, "run python tests/engine/test_moved_bytes.py"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pretend_device import PretendCard, pretend_card
 
 from benchmarks import problems
 from pgmkit import Domain, Measurement
-from pgmkit.estimation.card_search import MeasuredObjective
+from pgmkit.estimation.device_search import MeasuredObjective
 from pgmkit.estimation.model_size import cliques_of
 from pgmkit.estimation.problem import Problem
 from pgmkit.estimation.start import uniform

@@ -268,11 +268,11 @@ class SelectionRounds(ABC):
 class CellRounds(SelectionRounds):
     """Rounds of single queries, each measured with its own noise.
 
-    With `anneal`, a round whose noisy answers are mostly within twice their noise of what the model
-    said (the selection found nothing but noise) doubles the budget of all further ones: there are
-    then fewer than `rounds`. AIM anneals by the same principle. With `codes`, queries with other
-    codes are left out; the models' tables hold these codes, in this order, before any others
-    (`mechanisms.families.frequent`).
+    With `anneal`, the budget of all further rounds doubles once the median of the last answers,
+    five or more, is within its noise of what the model said: the selections found nothing but
+    noise. There are then fewer than `rounds`. AIM anneals by the same principle. With `codes`,
+    queries with other codes are left out; the models' tables hold these codes, in this order,
+    before any others (`mechanisms.families.frequent`).
     """
 
     def __init__(
@@ -286,6 +286,7 @@ class CellRounds(SelectionRounds):
         self._anneal, self._codes = anneal, codes
         self._taken: set[Cell] = set()
         self._tables: Tables = {}
+        self._off: list[float] = []
 
     @staticmethod
     def conflict(queries: int | None) -> str | None:
@@ -326,9 +327,13 @@ class CellRounds(SelectionRounds):
         found = self._curator.measure_cells(picked, cost, step=step)
         if self._anneal:
             expected = [self._estimate(cell) for cell in picked]
-            off = [abs(m.values[0] - e) / m.stddev for m, e in zip(found, expected, strict=True)]
-            if statistics.median(off) <= 2:
+            self._off += [
+                abs(m.values[0] - e) / m.stddev for m, e in zip(found, expected, strict=True)
+            ]
+            latest = self._off[-max(_WINDOW, len(picked)) :]
+            if len(latest) >= _WINDOW and statistics.median(latest) <= 1:
                 self._per_round *= 2
+                self._off = []
         return found
 
     def _estimate(self, cell: Cell) -> float:
@@ -388,6 +393,8 @@ class MarginalRounds(SelectionRounds):
         return [self._curator.measure(clique, cost, step=step)]
 
 
+_WINDOW = 5
+"""Answers of noise alone: their median is within one standard deviation in 85 of 100 cases."""
 _ROUNDING = 1e-9
 """A share of the budget that is nothing but rounding."""
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}

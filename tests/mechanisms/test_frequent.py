@@ -121,7 +121,7 @@ def test_rounds_that_find_only_noise_double_the_next_budgets(anneal: bool) -> No
     truth = data()
     owner = Curator(truth, Budget(1.0, 1e-9), neighbours="replace-one", seed=0)
     workload = Workload(DOMAIN, [("a", "c")])
-    steps = CellRounds(owner, workload, 16 if anneal else 6, 3, 0.5, anneal=anneal)
+    steps = CellRounds(owner, workload, 16 if anneal else 3, 5, 0.5, anneal=anneal)
     whole, costs = owner.remaining, []
     while (picked := steps.select(truth)) is not None:
         assert steps.late == (owner.remaining <= whole / 2)
@@ -129,11 +129,11 @@ def test_rounds_that_find_only_noise_double_the_next_budgets(anneal: bool) -> No
         costs.append((whole - owner.remaining) / whole)
     rounds = np.diff([0.0, *costs]) * 16
     if anneal:
-        # A median of three noises is beyond two deviations about once in a hundred rounds; this
-        # seed has none. The last round takes the 9 parts that 1 + 2 + 4 leave.
+        # Medians of five noises are within one deviation in 85 of 100 cases; this seed's are. The
+        # last round takes the 9 parts that 1 + 2 + 4 leave.
         np.testing.assert_allclose(rounds, [1, 2, 4, 9])
     else:
-        np.testing.assert_allclose(rounds, np.full(6, 16 / 6))
+        np.testing.assert_allclose(rounds, np.full(3, 16 / 3))
 
 
 def test_rounds_with_errors_are_equal() -> None:
@@ -144,7 +144,7 @@ def test_rounds_with_errors_are_equal() -> None:
             return {c: np.zeros(DOMAIN.shape(c)) for c in cliques}
 
     owner = Curator(data(), Budget(1.0, 1e-9), neighbours="replace-one", seed=0)
-    steps = CellRounds(owner, Workload(DOMAIN, [("a", "c")]), 10, 2, 0.5, anneal=True)
+    steps = CellRounds(owner, Workload(DOMAIN, [("a", "c")]), 10, 2, 0.5, anneal=True, repeat=True)
     whole, count = owner.remaining, 0
     while (picked := steps.select(Wrong())) is not None:
         steps.measure(picked)

@@ -88,13 +88,14 @@ class Mixture(Settings):
             with more are left out.
         pairs: The number of selected pairs for each attribute in that case, 1 or more, drawn by the
             exponential mechanism.
-        rows: The number of product distributions in the mixture, 1 or more.
+        rows: The number of product distributions in the mixture, 1 or more; trial fits, which find
+            the level, have half as many.
         steps: The number of steps of the fit at each level of its path, 1 or more. The number of
             levels does not depend on time: held-out noise ends the path.
         learning_rate: Adam's first rate at each level, above 0; it falls along a cosine.
         level: The last level of the path, 0 or more; the weight of independence in the fit is there
             the misfit of independent columns over 2^level. None for the best level by the noisy
-            tables, which takes three times as long.
+            tables, which takes twice as long.
         shrinkage: How strongly each noisy table is drawn towards independence before the fit, by
             its own noise, 0 or more (`mechanisms.families.shrinkage`).
         device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. Its
@@ -107,7 +108,7 @@ class Mixture(Settings):
     errors_share: float = setting(0.02, fraction(below=0.5))
     cells: int = setting(100_000, whole_number())
     pairs: int = setting(4, whole_number())
-    rows: int = setting(500, whole_number())
+    rows: int = setting(1000, whole_number())
     steps: int = setting(100, whole_number())
     learning_rate: float = setting(0.1, positive())
     level: float | None = setting(None, or_none(at_least(0.0)))
@@ -237,12 +238,12 @@ def _fitted(
     tables have equal weight in it, whatever their shares of the budget.
     """
 
-    def start(taken: Sequence[Measurement]) -> MixtureFit:
+    def start(taken: Sequence[Measurement], rows: int) -> MixtureFit:
         return MixtureFit(
             columns,
             near_independence(columns.domain, taken, total, settings.shrinkage),
             total,
-            rows=settings.rows,
+            rows=rows,
             learning_rate=settings.learning_rate,
             random=torch.Generator().manual_seed(settings.seed),
             device=device,
@@ -254,7 +255,8 @@ def _fitted(
             judges = [
                 Measurement(m.clique, m.values, 1.0, m.matrix) for m in rest if len(m.clique) > 1
             ]
-            trials.append((start(given), Misfit(columns, judges, total, device)))
+            fit = start(given, math.ceil(settings.rows / 2))
+            trials.append((fit, Misfit(columns, judges, total, device)))
 
         def loss(level: int) -> float:
             for fit, _ in trials:
@@ -264,7 +266,7 @@ def _fitted(
         return best_level(loss, max(fit.last_level for fit, _ in trials))
 
     level = judged_level() if settings.level is None else settings.level
-    last = start(measurements)
+    last = start(measurements, settings.rows)
     last.follow(settings.steps, level)
     return last.rows
 

@@ -68,10 +68,11 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
     """Return the counts of each attribute from all tables, averaged by inverse variance."""
     sums: dict[str, tuple[Array, float]] = {}
     for each in measurements:
-        if each.matrix is not None:
-            continue  # residuals and sums of several codes say little about each
-        table = each.values.reshape(domain.shape(each.clique))
-        for axis, name in enumerate(each.clique):
+        sides = factors(domain, each)
+        table = each.values.reshape([len(side) for side in sides])
+        for axis, (name, side) in enumerate(zip(each.clique, sides, strict=True)):
+            if not np.array_equal(side, np.eye(domain.sizes[name])):
+                continue  # a residual, or sums of several codes, which say little about each
             others = tuple(i for i in range(table.ndim) if i != axis)
             precision = table.shape[axis] / (table.size * each.stddev**2)
             values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))

@@ -113,6 +113,7 @@ def best_tables(
     given.
     """
     names = list(counts)
+    further = np.array([(others or {}).get(name, 0.0) for name in names])
     options = (0, *_GROUPS)
     merged = {
         (name, most): groups_of(count, most or len(count), bins.get(name, 0))
@@ -123,22 +124,27 @@ def best_tables(
     sizes = np.array([[merged[n, o].max() + 1.0 for n in names] for o in options])[:, ends]
     chance = np.minimum([_chance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
-    kept = _kept(sizes, distances, chance, rows)
-    noisy = noise * (sizes - residuals).prod(2)
+    kept, cells = _kept(sizes, distances, chance, rows), (sizes - residuals).prod(2)
+    codes = np.array([float(len(count)) for count in counts.values()])
     before = np.array([known[name] for name in names])
-    # The error of an attribute's counts enters all its pairs.
-    entering = np.bincount(ends.ravel(), minlength=len(names)) + [
-        (others or {}).get(name, 0.0) for name in names
-    ]
-    weight = entering * [float(len(count)) for count in counts.values()]
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
-    best = np.zeros(len(pairs), dtype=np.intp)
+    best, single = np.zeros(len(pairs), dtype=np.intp), before
     for _ in range(_TURNS):
-        far = np.concatenate([kept[best, every], weight * before])
-        whole = np.concatenate([noisy[best, every], weight * noise])
+        # A residual, and a table on merged codes, take their details from their attributes' counts,
+        # whose errors enter them. A table on all codes of an attribute measures its counts too.
+        taking = ends if residuals else ends[sizes[best, every] < sizes[0]]
+        weight = codes * (further + np.bincount(taking.ravel(), minlength=len(names)))
+        far = np.concatenate([kept[best, every], weight * single])
+        whole = noise * np.concatenate([cells[best, every], weight])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
-        at_cost = np.maximum(of_pairs, np.finfo(float).eps) ** -power
-        best = (distances - kept + predicted_risk(kept, at_cost * noisy)).argmin(0)
+        at_cost = noise / np.maximum(of_pairs, np.finfo(float).eps) ** power
+        best = (distances - kept + predicted_risk(kept, at_cost * cells)).argmin(0)
+        precision = before**-2.0
+        for side, other in () if residuals else ((0, 1), (1, 0)):
+            alone = sizes[best, every, side] == sizes[0, :, side]
+            told = alone / (sizes[best, every, other] * at_cost**2)
+            precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
+        single = precision**-0.5
     groups = [
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)

@@ -251,6 +251,10 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
             edge = math.ceil(least * 10 * most * unit)
             assert chosen(rows=edge - 1, max_rows=most, **options).name == "independent"
             assert chosen(rows=edge + 1, max_rows=most, **options).name != "independent"
+    schema = Schema({f"q{i}": Boolean() for i in range(10)})
+    for rows, taken in ((30 * 10**2 * 2 - 1, "independent"), (30 * 10**2 * 2, "mixture")):
+        pairs = table_workload(schema.domain, 2, None)
+        assert choose_mechanism(schema, pairs, Budget(1.0), rows=rows).name == taken
     late = chosen(30, k=3, seconds=1e-3)
     assert (late.name, "aim may take" in late.reason) == ("pair-graph", True)
     slow = chosen(30, k=3, seconds=1.0 + 5e-4 * 1800)

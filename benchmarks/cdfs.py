@@ -89,7 +89,7 @@ def measured(name: str, mechanism: str, epsilon: float, seeds: int) -> dict[str,
     data = records(name)
     queries = workload_of(name, data.domain)
     cells = Workload(data.domain, queries.cliques)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"seeds": seeds}
     for kind, asked in (("queries", queries), ("cells", cells)):
         started = time.process_time()
         errors = []

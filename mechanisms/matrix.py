@@ -37,6 +37,7 @@ from mechanisms.strategies.products import ProductsStrategy
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
+from pgmkit.records.counting import check_memory
 from pgmkit.total import estimate_total
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = N
     """Spend all that remains on the best strategy, and release the workload's marginals as tables.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, queries on
-    attributes that are not in it, or a workload that asks for nothing but a public total.
+    attributes that are not in it, or a workload that asks for nothing but a public total;
+    ModelTooLarge for a table that memory does not hold.
     """
     settings = settings or Matrix()
     workload = Workload.over(curator.domain, workload).asking(settings.queries)
@@ -154,6 +156,8 @@ def _measured(
     strategy = best_strategy(
         workload, curator.neighbours, norm, total_known=known, objective=objective
     )
+    for clique in strategy.shares:
+        check_memory([clique], curator.domain.sizes)  # before the first charge
     whole = curator.remaining
     *others, last = strategy.shares
     costs = {clique: strategy.shares[clique] * whole for clique in others}

@@ -14,14 +14,19 @@ from scipy.stats import binom
 
 from mechanisms import Workload, expected_errors, least_epsilon, synthesize
 from mechanisms.cli import main
+from mechanisms.matrix import matrix_pgm
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.queries.query_sets import QuerySet, query_rows
 from mechanisms.strategies.best import best_strategy, expected_variance
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.residuals import ResidualsStrategy
+from mechanisms.synthesis.questions import question_workload
 from pgmkit import Dataset, InvalidInput
 from pgmkit.domain import Domain
+from pgmkit.errors import ModelTooLarge
 from pgmkit.queries import FactoredQuery
 from pgmkit.tables.schema import Categorical, Integer, Numeric, OpenCategorical, Schema
 
@@ -313,3 +318,15 @@ def test_a_column_of_many_codes_does_not_cost_the_noise_of_as_many_cells() -> No
         (found,) = expected_errors(schema, ["cdf(pay)"], epsilon=1.0, delta=1e-6)
         errors.append(found.largest)
     assert errors[1] < 2 * errors[0]
+
+
+def test_a_table_that_memory_does_not_hold_costs_nothing() -> None:
+    schema = Schema({name: Integer(0, 299) for name in "abcd"})
+    curator = Curator(
+        Dataset(schema.domain, {name: np.arange(300) for name in "abcd"}),
+        Budget(1.0, 1e-6),
+        neighbours="add/remove",
+    )
+    with pytest.raises(ModelTooLarge, match="leave out attributes"):
+        matrix_pgm(curator, question_workload(schema, ["a x b x c x d"]))
+    assert curator.ledger.spent == 0

@@ -62,7 +62,7 @@ AUDITED: dict[str, dict[str, Any]] = {
 }
 """Most of the budget goes to selections."""
 BROKEN = {
-    **{"mst": 4.0, "mwem+pgm": 4.0, "aim": 8.0, "pair-graph": 8.0},
+    **{"mst": 4.0, "mwem+pgm": 4.0, "aim": 16.0, "pair-graph": 8.0},
     **{"mixture": 8.0, "auto": 32.0},
 }
 """The part of the noise of selections with which a mechanism is broken at epsilon 4; the smaller

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,6 +136,43 @@ def test_a_unit_changes_no_more_rows_than_it_may(seed: int, most: int) -> None:
         change = b.marginals([clique])[clique] - a.marginals([clique])[clique]
         assert change.min() >= 0
         assert change.sum() <= rows
+
+
+def test_siblings_stand_in_order_and_orphans_are_left_out() -> None:
+    """Numbers by size, however they are spelt, then other texts, then gaps; worked out by hand."""
+    in_order = [-1, "2", 2.5, "10", 1e300, "a", "b", math.inf, True, None]
+    link = Link("pet", "home", key="id", most=len(in_order), order="no", count="size")
+    schemas = {
+        "home": Schema({"area": Categorical(("n", "s"))}),
+        "pet": Schema({"tag": Integer(0, len(in_order) - 1)}).placed(),
+    }
+    shuffled = np.random.default_rng(0).permutation(len(in_order))
+    orphans = {"id": ["zz", None, ""], "no": [0, 0, 0], "tag": [0, 0, 0]}
+    pets = pd.DataFrame(
+        {
+            "id": ["h0"] * len(in_order) + orphans["id"],
+            "no": pd.Series([in_order[i] for i in shuffled] + orphans["no"], dtype=object),
+            "tag": pd.Series([*shuffled.tolist(), *orphans["tag"]], dtype=object),
+        }
+    )
+    pets.loc[0, "tag"] = "unread"
+    lost = int(shuffled[0])
+    # More homes than pets; the first in the table is not the one that has them.
+    homes = [f"h{i}" for i in range(20, -1, -1)]
+    frames = {"home": pa.table({"id": homes, "area": ["s"] * 20 + ["n"]}), "pet": pets}
+    steps = {"pet": link.steps(with_counts(schemas["home"], [link]), schemas["pet"])}
+    found = coded(frames, schemas, [link], steps, None)
+    assert isinstance(found.parents, Dataset) and len(found.parents) == 21
+    assert sorted(found.parents.columns["size"].tolist()) == [0] * 20 + [len(in_order)]
+    children = found.steps["pet"]
+    assert isinstance(children, Dataset)
+    tags = [0 if i == lost else i for i in range(len(in_order))]
+    assert children.columns["tag"].tolist() == tags
+    assert children.columns["position"].tolist() == list(range(len(in_order)))
+    assert children.columns["area"].tolist() == [0] * len(in_order)
+    assert children.unread == dict.fromkeys(children.domain, 0) | {"tag": 1}
+    with pytest.raises(InvalidInput, match="no column 'tag'.*did you mean 'tags'"):
+        coded(frames | {"pet": pets.rename(columns={"tag": "tags"})}, schemas, [link], steps, None)
 
 
 def test_tables_of_children_are_fitted() -> None:

@@ -216,6 +216,23 @@ def test_both_ways_are_replayed(
     replay(job, data, neighbour(data, relation), tmp_path, pure=False)
 
 
+def test_a_mixture_of_auto_is_replayed(tmp_path: Path) -> None:
+    """What is measured of seven columns, the level of the fit and its rows follow from noise."""
+    rng = np.random.default_rng(7)
+    described = Schema({f"c{i}": Integer(0, 1) for i in range(7)})
+    codes = {name: rng.integers(0, 2, 3000) for name in described.domain}
+    codes["c1"] = codes["c0"]
+    data = Dataset(described.domain, codes)
+    fewer = Dataset(described.domain, {name: each[1:] for name, each in codes.items()})
+
+    def job(records: Dataset) -> Any:
+        release = synthesize(records, described, epsilon=0.4, delta=1e-9)
+        assert release.mechanism == "mixture"
+        return release
+
+    replay(job, data, fewer, tmp_path, pure=False)
+
+
 def test_what_auto_says_of_few_rows_is_their_noisy_number(tmp_path: Path) -> None:
     """The reason names a number of rows, which must not be that of the records."""
     data = table(np.random.default_rng(4), 40, 0.0)

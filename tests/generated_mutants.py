@@ -43,6 +43,7 @@ PARTS = (
     "mechanisms/privacy",
     "mechanisms/synthesis",
     "mechanisms/rounds",
+    "mechanisms/linked",
     "mechanisms",
     "pgmkit/tables",
     "pgmkit/tables/files",

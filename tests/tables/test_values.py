@@ -7,8 +7,10 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -23,6 +25,7 @@ from pgmkit.tables.values import (
     numeric,
     parsed,
     plain,
+    series_values,
     text_of,
 )
 
@@ -150,6 +153,32 @@ def test_texts_are_read_together_where_none_says_otherwise(
     assert (found if found is None else found.to_pylist()) == wanted
     assert parsed(np.array(texts), kinds, absent) is None
     assert parsed(pa.array([1]), ["int64"], ()) is None
+
+
+@pytest.mark.parametrize(
+    "native",
+    [pl.Series(["1", "2"]), pa.chunked_array([["1"], ["2"]]), pd.Series(["1", "2"], dtype=object)],
+    ids=["polars", "pyarrow", "pandas"],
+)
+def test_texts_of_a_series_are_one_array(native: Any) -> None:
+    held = series_values(nw.from_native(native, series_only=True))
+    found = parsed(held, ["int64"], ())
+    assert found is not None and found.to_pylist() == [1, 2]
+
+
+def test_objects_of_several_kinds_stay_objects() -> None:
+    for mixed in ([1, 2.5], [1, 2], [True, False], ["1", 2]):
+        series = nw.from_native(pd.Series(mixed, dtype=object), series_only=True)
+        held = series_values(series)
+        assert [type(each) for each in held] == [type(each) for each in mixed]
+    whole = series_values(nw.from_native(pd.Series([3, 4]), series_only=True))
+    assert isinstance(whole, np.ndarray) and whole.dtype == np.int64
+
+
+def test_times_with_a_zone_are_what_a_clock_there_shows() -> None:
+    noon = pd.Series(pd.to_datetime([NOON], utc=True)).dt.tz_convert("Europe/Zurich")
+    held = series_values(nw.from_native(noon, series_only=True))
+    assert held.to_pylist() == [pd.Timestamp(2020, 1, 2, 13)]
 
 
 def test_null_has_many_faces() -> None:

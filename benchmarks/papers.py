@@ -182,6 +182,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--table", help="number of a table")
     parser.add_argument("--figure", help="number of a figure")
     parser.add_argument("--settings", help="names with commas between; default: all")
+    parser.add_argument("--contestants", help="names with commas between; default: all")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no run after so many")
     parser.add_argument(
@@ -199,6 +200,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path = RESULTS, page: P
             if options.settings and setting not in options.settings.split(","):
                 continue
             own = adaptive.read_runs(folder / "papers.jsonl")
+            if options.contestants:
+                group = (task for task in group if task[1] in options.contestants.split(","))
             left = adaptive.to_do(group, own if options.again else runs_so_far(folder))
             if time.monotonic() < until:
                 left = together(left, folder / "papers.jsonl", until - time.monotonic())

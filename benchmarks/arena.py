@@ -133,7 +133,7 @@ def report() -> str:
             cells = [why, *[None] * (len(MEASURES) - 1)]
         rows.append([each["table"], each["who"], *cells])
     parts = [table(["table", "who", *MEASURES], rows)]
-    parts += [f"- {who}: not run: {why}." for who, why in NOT_RUN.items()]
+    parts += [f"- {who}: {why}." for who, why in NOT_RUN.items()]
     return "\n".join(parts)
 
 

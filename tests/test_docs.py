@@ -50,7 +50,7 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     tutorial = (tmp_path / "site" / "tutorial" / "index.html").read_text(encoding="utf-8")
-    assert 'class="output' in tutorial and "cumulative epsilon" in tutorial
+    assert 'class="output' in tutorial and "true median" in tutorial and "<svg" in tutorial
     assert '<span class="kn">from</span>' in tutorial  # colours
     own = (tmp_path / "site" / "own-mechanism" / "index.html").read_text(encoding="utf-8")
     assert "# include" not in own and "Chain" in own

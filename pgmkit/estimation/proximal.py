@@ -25,7 +25,7 @@ from scipy.optimize import Bounds, OptimizeResult, minimize
 from pgmkit.estimation.certificate import ascent
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
-from pgmkit.runtime.iterations import FEW_ROUNDS, MOST_ROUNDS, ROUGHLY_SOLVED
+from pgmkit.runtime.iterations import FEW_ROUNDS, MOST_ROUNDS, ROUGHLY_SOLVED, WINDOW
 
 Array = NDArray[np.float64]
 
@@ -128,7 +128,7 @@ class _Subproblem:
             method="L-BFGS-B",
             bounds=Bounds(*room) if isfinite(limit) else None,
             callback=check,
-            options={"maxiter": 2 * MOST_ROUNDS, "maxcor": 20, "ftol": 0.0, "gtol": 0.0},
+            options={"maxiter": 2 * MOST_ROUNDS, "maxcor": WINDOW, "ftol": 0.0, "gtol": 0.0},
         )
         change = self.change(found.x)
         point = self.problem.attempt(self.moved(change))

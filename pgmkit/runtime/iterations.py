@@ -15,7 +15,9 @@ PATIENCE = 30
 nothing.
 """
 WINDOW = 8
-"""The iterations over which the progress of a quasi-Newton method, or of rounds, is judged."""
+"""The iterations over which the progress of a quasi-Newton method, or of rounds, is judged, and
+those whose steps the method remembers.
+"""
 ROUGHLY_SOLVED = 0.1
 """The share of an outer problem's goal to which its inner problems are solved; the next outer step
 would lose a higher precision (Dembo, Eisenstat and Steihaug, 1982).

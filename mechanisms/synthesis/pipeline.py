@@ -167,6 +167,8 @@ def synthesize(
         mechanism=mechanism,
         settings=settings,
         workload=workload,
+        queries=queries,
+        within=within,
         target=target,
         public=public,
         seconds=seconds,

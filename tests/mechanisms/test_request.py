@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from typing import Any
 
 import pandas as pd
@@ -164,3 +166,15 @@ def test_strict_public_records_hold_values_that_are_still_to_be_found() -> None:
 def test_auto_takes_public_records_without_a_look() -> None:
     release = synthesize(FRAME, CLOSED, epsilon=1.0, delta=1e-6, public=FRAME, seconds=1.0, seed=0)
     assert release.mechanism == "pep-pub"
+
+
+def test_every_argument_of_synthesize_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is left out on the way, where it would be ignored without a word."""
+    names = [name for name in inspect.signature(synthesize).parameters if name != "data"]
+    given: dict[str, Any] = {name: object() for name in names}
+    taken: dict[str, Any] = {}
+    monkeypatch.setattr("mechanisms.synthesis.pipeline.Request", lambda **made: taken.update(made))
+    monkeypatch.setattr("mechanisms.synthesis.pipeline.release_of", lambda request, data: None)
+    synthesize(FRAME, **given)
+    assert taken == given
+    assert names == [each.name for each in dataclasses.fields(Request)]

@@ -189,7 +189,7 @@ def report(
     allow_modified: bool,
     json_out: bool,
 ) -> None:
-    """Write a release's report: what it keeps, cost and holds.
+    """Write a report: what the release keeps, and what it cost.
 
     It is one HTML page that opens offline.
 

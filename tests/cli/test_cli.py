@@ -195,13 +195,17 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_help_is_quick() -> None:
+    def spent() -> float:
+        """Processor time of ended processes: other work on the machine does not count."""
+        return os.times().children_user + os.times().children_system
+
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = spent()
         done = subprocess.run(
             [sys.executable, "-c", RUN, "--help"], capture_output=True, text=True, check=True
         )
-        times.append(time.perf_counter() - start)
+        times.append(spent() - start)
         assert "synth" in done.stdout
     assert min(times) < 0.3
 

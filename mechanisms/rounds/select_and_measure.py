@@ -1,5 +1,4 @@
-"""The queries that a round selects and measures, single ones or marginals, and the number of
-rounds.
+"""The queries or marginals that a round selects and measures, and the number of rounds.
 
 Single queries are cells of the workload's marginals, of sensitivity 1 count under both neighbour
 relations.

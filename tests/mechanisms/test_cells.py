@@ -173,6 +173,13 @@ def test_cells_of_other_codes_take_no_part(kept: list[int]) -> None:
     assert len(set(found)) == 3 and set(found) <= set(wanted)
 
 
+def test_the_total_is_a_cell() -> None:
+    owner = curator(Budget(9.0, 1e-6))
+    assert owner.choose_cells([()], {(): np.zeros(())}, 0.1) == [Cell((), 0)]
+    with pytest.raises(InvalidInput, match="at most the 0 candidate cells"):
+        owner.choose_cells([()], {(): np.zeros(())}, 0.1, exclude=[Cell((), 0)])
+
+
 def test_codes_are_distinct_whole_numbers_of_their_attribute() -> None:
     name, size = next(iter(DOMAIN.sizes.items()))
     for wrong in ([size], [-1], [1, 0], [0, 0], [0.5], ["0"], [None], [[0]], 0):

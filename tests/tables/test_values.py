@@ -202,7 +202,7 @@ def test_texts_identify_values() -> None:
         (3.0, "3"), (np.float32(3), "3"), (-0.0, "0"), (2.5, "2.5"), (1e22, str(10**22)),
         (True, "true"), (np.bool_(False), "false"), (3, "3"), (np.int64(-7), "-7"),
         (" a ", "a"), ("3.0", "3.0"), (math.inf, "inf"), (2**53 + 1, str(2**53 + 1)),
-        (10**5000, "1" + "0" * 5000), (b"x", "b'x'"), ([1], "[1]"),
+        (10**5000, "1" + "0" * 5000), (-(10**5000), "-1" + "0" * 5000), (b"x", "b'x'"), ([1], "[1]"),
         (Unprintable(), "(Unprintable)"), ("a\ud800", "a\ufffd"),
     ):  # fmt: skip
         assert text_of(value) == text

@@ -178,6 +178,8 @@ def test_the_total_is_a_cell() -> None:
     assert owner.choose_cells([()], {(): np.zeros(())}, 0.1) == [Cell((), 0)]
     with pytest.raises(InvalidInput, match="at most the 0 candidate cells"):
         owner.choose_cells([()], {(): np.zeros(())}, 0.1, exclude=[Cell((), 0)])
+    with pytest.raises(InvalidInput, match="no table for the candidate"):
+        owner.choose_cells([("a",)], {(): np.zeros(())}, 0.1)
 
 
 def test_codes_are_distinct_whole_numbers_of_their_attribute() -> None:

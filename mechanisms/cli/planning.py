@@ -74,8 +74,8 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
     """Show what a run would cost and keep; it reads no records.
 
     The mechanism runs on made-up records, and shows the split of the budget, the noise, the model's
-    size and the time. Files that are named are
-    checked as `synth` checks them before it spends anything.
+    size and the time. Files that are named are checked as `synth` checks them before it spends
+    anything.
 
     \b
     pgmkit plan --schema people.yaml --rows 50000 --mechanism aim --epsilon 1
@@ -128,7 +128,7 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
     protects too few rows.
     """
     from mechanisms.synthesis.open_columns import ASSUMED_LABELS
-    from mechanisms.synthesis.request import delta_caution
+    from mechanisms.synthesis.request import delta_caution, epsilon_caution
 
     if request.within is not None:
         yield (
@@ -141,12 +141,11 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
             f"{', '.join(request.schema.unresolved)}. Finding them takes a tenth of the budget "
             "first, which is not in this plan"
         )
-    if request.mechanism == "auto" and choice.name in ("aim", "mixture"):
+    if request.mechanism == "auto" and choice.name == "aim":
         yield (
             "before that auto looks whether the columns depend on each other, for up to a "
             "fiftieth of the budget, which is not in this plan; where they do not, it takes "
             "independent"
         )
-    caution = delta_caution(request.delta, rows)
-    if caution:
+    for caution in filter(None, (delta_caution(request.delta, rows), epsilon_caution(request))):
         yield f"warning: {caution}"

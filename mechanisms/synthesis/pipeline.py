@@ -27,7 +27,7 @@ from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
-from mechanisms.synthesis.request import Request, delta_caution
+from mechanisms.synthesis.request import Request, delta_caution, epsilon_caution
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
@@ -250,12 +250,14 @@ def _form(data: Any) -> FrameForm | None:
 
 
 def _check_rows(request: Request, counts: Counts) -> None:
-    """Raise InvalidInput if a public number of rows is 0; warn if delta protects too few rows."""
+    """Raise InvalidInput if a public number of rows is 0; warn if epsilon or delta protects too
+    few.
+    """
     public = request.relation.rows_public
     if public and len(counts) == 0:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
-    caution = delta_caution(request.delta, len(counts) if public else None)
-    if caution:
+    of_delta = delta_caution(request.delta, len(counts) if public else None)
+    for caution in filter(None, (of_delta, epsilon_caution(request))):
         warnings.warn(caution, UserWarning, stacklevel=4)
 
 

@@ -36,7 +36,12 @@ from pgmkit.runtime.randomness import generator
 from pgmkit.tables.engines.frames import encode, names_of
 from pgmkit.tables.schema import NoRows, Schema
 
-__all__ = ["Request", "delta_caution"]
+__all__ = ["Request", "delta_caution", "epsilon_caution"]
+
+_MOST_EPSILON = 10.0
+"""The epsilon above which one that nobody typed is worth a warning: whoever thought a person as
+likely in the data as not can be 99.995% sure afterwards.
+"""
 
 
 def delta_caution(delta: float, rows: int | None) -> str:
@@ -54,6 +59,19 @@ def delta_caution(delta: float, rows: int | None) -> str:
     return (
         f"delta ({delta:g}) is above 1 / {least} rows: its promise allows that whole records are "
         "published, each with that probability; choose delta well below 1 / rows"
+    )
+
+
+def epsilon_caution(request: Request) -> str:
+    """Return a warning if the epsilon that follows from `within` protects hardly anyone, and
+    otherwise an empty text.
+    """
+    epsilon = request.budget.epsilon
+    if request.within is None or epsilon <= _MOST_EPSILON:
+        return ""
+    return (
+        f"answers within {request.within:g} records need epsilon = {epsilon:.4g}, which protects "
+        "hardly anyone; allow larger errors"
     )
 
 

@@ -330,3 +330,8 @@ def test_a_table_that_memory_does_not_hold_costs_nothing() -> None:
     with pytest.raises(ModelTooLarge, match="leave out attributes"):
         matrix_pgm(curator, question_workload(schema, ["a x b x c x d"]))
     assert curator.ledger.spent == 0
+
+
+def test_an_epsilon_that_nobody_typed_is_warned_of_where_it_protects_hardly_anyone() -> None:
+    with pytest.warns(UserWarning, match="protects hardly anyone"):
+        synthesize(DATA, SCHEMA, queries=["age"], within=0.01, delta=1e-6, seed=0, **MATRIX)

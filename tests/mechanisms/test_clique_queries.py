@@ -169,15 +169,14 @@ def test_nothing_but_noise_depends_on_the_data(
 
 
 def test_cumulative_counts_are_nearer_than_by_cells() -> None:
-    """Of a column of 200 codes, over ten seeds: 0.32 times the error, with a standard error of a
-    fifth of that."""
+    """Of a column of 100 codes, over five seeds."""
     rng = np.random.default_rng(0)
-    data = Dataset(Domain({"x": 200}), {"x": rng.integers(0, 200, 40_000)})
+    data = Dataset(Domain({"x": 100}), {"x": rng.integers(0, 100, 40_000)})
     prefixes = Workload.of(data.domain, [QuerySet(("x",), ("prefix",))])
     errors = {}
     for workload in (prefixes, Workload(data.domain, [("x",)])):
         found = []
-        for seed in range(10):
+        for seed in range(5):
             model = run("mst", data, workload, 1.0, 1e-6, neighbours="add/remove", seed=seed).model
             away = model.marginal(("x",)) - data.marginal(("x",))
             found.append(np.abs(away.cumsum()).mean())

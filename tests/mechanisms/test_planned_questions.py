@@ -311,9 +311,9 @@ def test_intervals_of_averages_cover_the_truth(text: str, column: str) -> None:
 
 def test_a_column_of_many_codes_does_not_cost_the_noise_of_as_many_cells() -> None:
     """The errors of its cumulative counts grow with the logarithm of the codes: those of the last
-    of 240 cells, added up, with the root, by a factor of 5.5."""
+    of 120 cells, added up, with the root, by a factor of 3.9."""
     errors = []
-    for codes in (8, 240):
+    for codes in (8, 120):
         schema = Schema({"pay": Integer(0, codes - 1)})
         (found,) = expected_errors(schema, ["cdf(pay)"], epsilon=1.0, delta=1e-6)
         errors.append(found.largest)

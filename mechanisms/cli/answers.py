@@ -116,7 +116,13 @@ def sample(
     pgmkit sample people.pgm --given "sex = F, age in 30..44" --out women.parquet
     """
     if Path(release).is_dir():
-        _sample_linked(release, out, rows, given, seed, safe_csv, allow_modified, json_out)
+        from mechanisms.cli.linked import sample_linked
+        from pgmkit.errors import InvalidInput
+
+        if given is not None or safe_csv:
+            option = "--safe-csv" if given is None else "--given"
+            raise InvalidInput(f"{option} is not available for linked tables; leave it away")
+        sample_linked(release, out, rows, generator(seed), allow_modified, json_out)
         return
     target = records_file(out)
     import numpy as np
@@ -134,31 +140,6 @@ def sample(
         json_out,
         loaded.caution,
     )
-
-
-def _sample_linked(
-    folder: str,
-    out: str,
-    rows: int | None,
-    given: str | None,
-    seed: int | None,
-    safe_csv: bool,
-    allow_modified: bool,
-    json_out: bool,
-) -> None:
-    from mechanisms.cli.linked import writable_folder
-    from mechanisms.linked.release import LinkedRelease
-    from pgmkit.errors import InvalidInput
-
-    if given is not None or safe_csv:
-        option = "--safe-csv" if given is None else "--given"
-        raise InvalidInput(f"{option} is not available for linked tables; leave it away")
-    writable_folder(out)
-    loaded = LinkedRelease.load(folder, allow_modified=allow_modified)
-    written = loaded.write(out, rows, rng=generator(seed))
-    counts = ", ".join(f"{count} of {name}" for name, count in written.items())
-    caution = "" if loaded.secure else loaded.parents.caution
-    emit({"out": out, "records": written}, f"wrote {out}: {counts}", json_out, caution)
 
 
 @click.command()

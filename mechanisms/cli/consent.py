@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from mechanisms.synthesis.unread import UnreadValues
     from pgmkit.tables.schema import Schema
 
-__all__ = ["asked_about"]
+__all__ = ["asked_about", "yes_option"]
+
+yes_option = click.option(
+    "--yes",
+    is_flag=True,
+    help="Consent to go on where more than a tenth of a column cannot be read.",
+)
+"""--yes, which answers the question before it is asked."""
 
 
 def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadValues], None]:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mechanisms.cli.consent import asked_about
+from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.options import (
     accounting_option,
     as_json,
     budget_options,
     emit,
+    ignore_extra_option,
+    ledger_option,
     seed_option,
     settings_option,
+    writable_folder,
 )
 
 if TYPE_CHECKING:
     from mechanisms.linked.link import Link
+    from mechanisms.linked.release import LinkedRelease
     from pgmkit.tables.schema import Schema
 
-__all__ = ["synth_linked", "writable_folder"]
+__all__ = ["sample_linked", "synth_linked"]
 
 
 @click.command("synth-linked")
@@ -55,21 +58,9 @@ __all__ = ["synth_linked", "writable_folder"]
 @click.option(
     "--rows", type=click.IntRange(1), help="Number of parents to draw [default: as estimated]."
 )
-@click.option(
-    "--ledger",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Ledger of the data across runs, which `pgmkit ledger FILE --create --unit KEY` began.",
-)
-@click.option(
-    "--ignore-extra-columns",
-    is_flag=True,
-    help="Columns that the schemas do not have are ignored.",
-)
-@click.option(
-    "--yes",
-    is_flag=True,
-    help="Consent to go on where more than a tenth of a column cannot be read.",
-)
+@ledger_option
+@ignore_extra_option
+@yes_option
 @seed_option
 @as_json
 def synth_linked(
@@ -127,17 +118,13 @@ def synth_linked(
     )
     if options["seed"] is not None:
         click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
-    lines = []
-    if save is not None:
-        release.save(save)
-        lines.append(
-            f"wrote {save}: the release; try `pgmkit query {save}/{links[0].child}.pgm ...`"
-        )
-    written = {}
-    if out is not None:
-        written = release.write(out, rows, suffix=suffix, rng=options["seed"])
-        counts = ", ".join(f"{count} of {name}" for name, count in written.items())
-        lines.append(f"wrote {out}: {counts}")
+    written = _write(release, out, save, rows, suffix, options["seed"])
+    lines = (
+        []
+        if save is None
+        else [f"wrote {save}: the release; try `pgmkit query {save}/{links[0].child}.pgm ...`"]
+    )
+    lines += [] if out is None else [_counted(out, written)]
     assert release.ledger is not None
     spent = str(release.ledger).splitlines()[-1]
     releases = {links[0].parent: release.parents, **release.children}
@@ -153,21 +140,51 @@ def synth_linked(
         },
         "\n".join([spent, *said, *lines]),
         json_out,
-        "" if release.secure else release.parents.caution,
+        release.caution,
     )
 
 
-def writable_folder(path: str) -> None:
-    """Raise InvalidInput, before any work, if no folder of this name can be written to."""
-    from pgmkit.errors import InvalidInput
+def sample_linked(
+    folder: str, out: str, rows: int | None, seed: Any, allow_modified: bool, json_out: bool
+) -> None:
+    """Draw linked tables from a saved release into a folder, and print their numbers of rows."""
+    from mechanisms.linked.release import LinkedRelease
 
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{path} is a file; name a folder")
-    if not folder.exists() and not folder.resolve().parent.is_dir():
-        raise InvalidInput(f"the folder {folder.resolve().parent} does not exist; create it first")
-    if not os.access(folder if folder.exists() else folder.resolve().parent, os.W_OK):
-        raise InvalidInput(f"{path} cannot be written; choose another folder")
+    writable_folder(out)
+    release = LinkedRelease.load(folder, allow_modified=allow_modified)
+    written = release.write(out, rows, rng=seed)
+    emit({"out": out, "records": written}, _counted(out, written), json_out, release.caution)
+
+
+def _counted(out: str, written: Mapping[str, int]) -> str:
+    return f"wrote {out}: {', '.join(f'{count} of {name}' for name, count in written.items())}"
+
+
+def _write(
+    release: LinkedRelease,
+    out: str | None,
+    save: str | None,
+    rows: int | None,
+    suffix: str,
+    rng: Any,
+) -> dict[str, int]:
+    """Write the folders and return the numbers of records; if that fails, save the release
+    elsewhere.
+    """
+    from pgmkit.errors import PgmkitError
+
+    saved = False
+    try:
+        if save is not None:
+            release.save(save)
+            saved = True
+        return {} if out is None else release.write(out, rows, suffix=suffix, rng=rng)
+    except (OSError, PgmkitError) as error:
+        if not saved:
+            from mechanisms.cli.rescue import rescue
+
+            rescue(release, error)
+        raise
 
 
 def _check_targets(targets: Sequence[Path], read: Sequence[str]) -> None:

@@ -29,6 +29,8 @@ __all__ = [
     "file_format",
     "file_options",
     "generator",
+    "ignore_extra_option",
+    "ledger_option",
     "mechanism_options",
     "read_schema",
     "records_file",
@@ -39,6 +41,7 @@ __all__ = [
     "target_options",
     "unit_options",
     "writable",
+    "writable_folder",
 ]
 
 Command = Callable[..., None]
@@ -273,6 +276,24 @@ def target_options(command: Command) -> Command:
     return _with(_TARGETS, command)
 
 
+def ledger_option(command: Command) -> Command:
+    """Add --ledger to a command."""
+    return click.option(
+        "--ledger",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Ledger of the data across runs, which `pgmkit ledger FILE --create` began.",
+    )(command)
+
+
+def ignore_extra_option(command: Command) -> Command:
+    """Add --ignore-extra-columns to a command."""
+    return click.option(
+        "--ignore-extra-columns",
+        is_flag=True,
+        help="Columns that the schema does not have are ignored.",
+    )(command)
+
+
 def seed_option(command: Command) -> Command:
     """Add --seed to a command, which receives it as a random generator."""
     return click.option(
@@ -350,6 +371,19 @@ def writable(path: str) -> Path:
     if not os.access(folder, os.W_OK):
         raise InvalidInput(f"the folder {folder} is not writable; choose another")
     return target
+
+
+def writable_folder(path: str) -> None:
+    """Raise InvalidInput, before any work, if no folder of this name can be written to."""
+    from pgmkit.errors import InvalidInput
+
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{path} is a file; name a folder")
+    if not folder.exists() and not folder.resolve().parent.is_dir():
+        raise InvalidInput(f"the folder {folder.resolve().parent} does not exist; create it first")
+    if not os.access(folder if folder.exists() else folder.resolve().parent, os.W_OK):
+        raise InvalidInput(f"{path} cannot be written; choose another folder")
 
 
 def records_file(path: str) -> Path:

@@ -14,6 +14,7 @@ from mechanisms.cli.options import (
     budget_options,
     emit,
     file_options,
+    ignore_extra_option,
     mechanism_options,
     read_schema,
     schema_option,
@@ -62,11 +63,7 @@ def mechanisms(json_out: bool) -> None:
     help="File whose format is checked as `synth` would: its column names are read, no values.",
 )
 @target_options
-@click.option(
-    "--ignore-extra-columns",
-    is_flag=True,
-    help="Columns that the schema does not have are ignored.",
-)
+@ignore_extra_option
 @file_options
 @as_json
 @click.pass_context

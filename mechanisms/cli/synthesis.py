@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mechanisms.cli.consent import asked_about
+from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.options import (
     FORMAT,
     as_json,
@@ -16,6 +15,8 @@ from mechanisms.cli.options import (
     device_option,
     emit,
     file_options,
+    ignore_extra_option,
+    ledger_option,
     mechanism_options,
     read_schema,
     records_file,
@@ -137,27 +138,15 @@ def demo(
     "--memory-mb", type=float, help="Memory that auto plans with, in MB; it is not enforced."
 )
 @device_option
-@click.option(
-    "--ledger",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Ledger of the data set across runs, which `pgmkit ledger FILE --create` began.",
-)
+@ledger_option
 @safe_csv_option
-@click.option(
-    "--ignore-extra-columns",
-    is_flag=True,
-    help="Columns that the schema does not have are ignored.",
-)
+@ignore_extra_option
 @click.option(
     "--strict",
     is_flag=True,
     help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
 )
-@click.option(
-    "--yes",
-    is_flag=True,
-    help="Consent to go on where more than a tenth of a column cannot be read.",
-)
+@yes_option
 @file_options
 @as_json
 @click.pass_context
@@ -284,30 +273,11 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
                 file.write(page.encode("utf-8"))
     except (OSError, PgmkitError) as error:
         if not saved:
-            _rescue(release, error)
+            from mechanisms.cli.rescue import rescue
+
+            rescue(release, error)
         raise
     return written
-
-
-def _rescue(release: TableRelease, error: Exception) -> None:
-    """Save the release elsewhere and say where, since its budget is spent and cannot be spent
-    again.
-    """
-    import tempfile
-
-    for folder in (tempfile.gettempdir(), Path.home()):
-        rescued = Path(folder, f"rescued-{secrets.token_hex(4)}.pgm")
-        try:
-            release.save(rescued)
-        except OSError:
-            continue
-        click.echo(
-            f"could not write ({getattr(error, 'strerror', None) or error}), but the budget is "
-            f"spent: the release was saved to {rescued}; `pgmkit sample {rescued}` draws records "
-            "from it",
-            err=True,
-        )
-        return
 
 
 def _public_frame(path: str, schema: Schema) -> Any:

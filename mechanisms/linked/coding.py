@@ -67,8 +67,7 @@ def coded(
     tables = [parent, *(link.child for link in links)]
     numbers = unit_numbers([series_values(held[name][key]) for name in tables])
     chosen, _ = bounded(numbers[0], 1, random_keys(len(numbers[0]), rng))
-    own = _read(held[parent], schemas[parent])
-    parents, unread = _chosen(own, chosen)
+    parents, unread = _read(held[parent], schemas[parent], chosen)
     # The place among the chosen parents of each unit's number; the last entry serves number -1.
     place = np.full(2 + max(int(n.max(initial=-1)) for n in numbers), -1, dtype=np.intp)
     place[numbers[0][chosen]] = np.arange(len(chosen))
@@ -79,8 +78,7 @@ def coded(
         parents[link.count] = np.bincount(owners, minlength=len(chosen))
     found = {}
     for link in links:
-        own = _read(held[link.child], schemas[link.child])
-        records, lost = _chosen(own, kept[link.child])
+        records, lost = _read(held[link.child], schemas[link.child], kept[link.child])
         domain = steps[link.child].domain
         children = Children(domain, parents[link.count], parents, records, POSITION)
         found[link.child] = _counts(domain, {n: children.column(n) for n in domain}, lost)
@@ -100,20 +98,19 @@ def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
     return in_memory(frame, [*schema.columns, *needed])
 
 
-def _read(held: Any, schema: Schema) -> dict[str, tuple[Codes, NDArray[np.bool_]]]:
-    """Return the codes of a table's rows by column, each with a mask of the values that have no
-    code of their own.
+def _read(
+    held: Any, schema: Schema, rows: NDArray[np.intp]
+) -> tuple[dict[str, Codes], dict[str, int]]:
+    """Return the codes of these rows of a table by column, and for each column the number of their
+    values that have no code of their own.
     """
     values = columns_of(held.to_native(), list(schema.columns))
-    return {name: column.read(values[name]) for name, column in schema.columns.items()}
-
-
-def _chosen(
-    columns: Mapping[str, tuple[Codes, NDArray[np.bool_]]], rows: NDArray[np.intp]
-) -> tuple[dict[str, Codes], dict[str, int]]:
-    """Return the codes of these rows by column, and the number of values that could not be read."""
-    codes = {name: column[rows] for name, (column, _) in columns.items()}
-    return codes, {name: int(lost[rows].sum()) for name, (_, lost) in columns.items()}
+    codes: dict[str, Codes] = {}
+    unread: dict[str, int] = {}
+    for name, column in schema.columns.items():
+        found, without = column.read(values[name])
+        codes[name], unread[name] = found[rows], int(without[rows].sum())
+    return codes, unread
 
 
 def _sorted(

@@ -68,6 +68,14 @@ class LinkedRelease:
         """False if a seed made the noise reproducible, which protects nobody."""
         return self.parents.secure and all(each.secure for each in self.children.values())
 
+    @property
+    def caution(self) -> str:
+        """The warning to be shown with anything from an insecure release; empty for a secure
+        one.
+        """
+        said = [each.caution for each in (self.parents, *self.children.values())]
+        return "\n".join(dict.fromkeys(filter(None, said)))
+
     def sample(self, n: int | None = None, *, rng: Rng = None) -> dict[str, Any]:
         """Return synthetic tables by name, as data frames of the data's kind.
 
@@ -97,15 +105,11 @@ class LinkedRelease:
         The folder is created. `suffix`: the format of the files, as in `pgmkit synth --out`.
         """
         place = Path(folder)
-        targets = {
-            name: place / f"{name}{suffix}" for name in (*self.children, self.links[0].parent)
-        }
-        for target in targets.values():
-            written_kind(target)
+        written_kind(place / f"{self.links[0].parent}{suffix}")
         place.mkdir(parents=True, exist_ok=True)
         drawn = self._tables(n, generator(rng))
         return {
-            name: write_tables(targets[name], schema, [table])
+            name: write_tables(place / f"{name}{suffix}", schema, [table])
             for name, (schema, table) in drawn.items()
         }
 
@@ -229,8 +233,7 @@ def _linking(
     """
     import pyarrow as pa
 
-    empty = arrow_schema(schema).empty_table()
-    table = empty if data is None else arrow_table(data, schema, rng)
+    table = arrow_schema(schema).empty_table() if data is None else arrow_table(data, schema, rng)
     for position, (name, values) in enumerate(places.items()):
         table = table.add_column(position, name, pa.array(values, pa.int64()))
     # Only the kind of a linking column matters to a writer, not its range.

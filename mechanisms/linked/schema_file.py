@@ -35,9 +35,7 @@ def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema],
         stored = load(path)
         for name in _FIELDS:
             if name not in stored:
-                raise InvalidInput(
-                    f"it has no `{name}`; a schema of linked tables has both {_FIELDS}"
-                )
+                raise InvalidInput(f"it has no `{name}`; linked tables need `tables` and `links`")
         unknown = sorted(set(stored) - set(_FIELDS))
         if unknown:
             raise InvalidInput(f"it has no field {unknown[0]!r}; its fields are tables and links")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -155,3 +157,30 @@ def test_wrong_schema_files_are_refused(tmp_path: Path, stored: object, said: st
     path.write_text(json.dumps(stored), encoding="utf-8")
     with pytest.raises(InvalidInput, match=said):
         load_linked_schema(path)
+
+
+def test_what_was_paid_for_is_not_lost_to_a_full_disk(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mechanisms.linked.release.write_tables", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(files))
+    found = run("synth-linked", *TABLES, *FIXED, "--out", "o")
+    assert found.exit_code == 2 and "No space left" in found.stderr
+    (rescued,) = files.glob("rescued-*")
+    assert str(rescued) in found.stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(files)
+    assert run("sample", str(rescued), "--out", "o", "--rows", "5").exit_code == 0
+
+
+def test_a_changed_table_of_children_is_said_to_be_insecure(files: Path) -> None:
+    assert run("synth-linked", *TABLES, *FIXED, "--save", "kept").exit_code == 0
+    path = files / "kept" / "person.pgm"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # of the checksum
+    path.write_bytes(content)
+    found = run("sample", "kept", "--out", "more", "--rows", "5", "--allow-modified")
+    assert found.exit_code == 0 and "INSECURE" in found.stdout, found.output

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from mechanisms.queries.query_sets import CODES, Asked, QuerySet
+from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 
@@ -111,7 +111,7 @@ class Workload:
         self.domain.clique(queries, "queries")
 
         def asked(name: str, now: Asked) -> Asked:
-            return queries.get(name, now) if isinstance(now, str) and now == CODES else now
+            return queries.get(name, now) if kind_of(now) == CODES else now
 
         sets = [
             QuerySet(each.clique, tuple(map(asked, each.clique, each.asked)), each.weight)

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["CODES", "QUERIES", "Asked", "QuerySet", "number_of_queries", "query_gram", "query_rows"]
+__all__ = [
+    "CODES",
+    "QUERIES",
+    "Asked",
+    "QuerySet",
+    "kind_of",
+    "number_of_queries",
+    "query_gram",
+    "query_rows",
+]
 
 CODES = "identity"
 """What is asked along an attribute unless something else is said: every single code."""
@@ -58,11 +67,21 @@ class QuerySet:
     @property
     def plain(self) -> bool:
         """True if every code is asked along all attributes."""
-        return all(isinstance(each, str) and each == CODES for each in self.asked)
+        return all(kind_of(each) == CODES for each in self.asked)
 
     def along(self, name: str) -> Asked:
         """Return what is asked along an attribute of the clique."""
         return self.asked[self.clique.index(name)]
+
+
+def kind_of(asked: Asked) -> object:
+    """Return a key of what is asked: the name, or the identity of the matrix, which must be kept as
+    long as the key is used.
+
+    >>> kind_of("prefix"), kind_of(np.eye(2)) == CODES
+    ('prefix', False)
+    """
+    return asked if isinstance(asked, str) else id(asked)
 
 
 def query_gram(asked: Asked, n: int) -> Array:

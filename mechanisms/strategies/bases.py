@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS
-from mechanisms.queries.query_sets import query_gram
+from mechanisms.queries.query_sets import CODES, kind_of, query_gram
 from mechanisms.strategies.least_error import of_full_rank, split
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
@@ -86,12 +86,12 @@ class Lattice:
         self._groups = [(slots, mask, new[at], w) for slots, mask, at, w in self._groups]
 
     def _slot(self, name: str, queries: Asked) -> int:
-        kind: object = queries if isinstance(queries, str) else id(queries)
+        kind = kind_of(queries)
         if (name, kind) not in self._slots:
             self._slots[name, kind] = len(self.names)
             self.names.append(name)
             self.kinds.append(kind)
-            gram = None if kind == "identity" else query_gram(queries, self.domain.sizes[name])
+            gram = None if kind == CODES else query_gram(queries, self.domain.sizes[name])
             self.grams.append(gram)
             self.full.append(None if gram is None else of_full_rank(gram))
         return self._slots[name, kind]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import GridMatrix
-from mechanisms.queries.query_sets import CODES, query_rows
+from mechanisms.queries.query_sets import CODES, kind_of, query_rows
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.p_identity import p_identity
 
@@ -108,7 +108,7 @@ class CliqueQueries:
     def _made(self, name: str) -> Array | None:
         n = self.domain.sizes[name]
         kinds = self._along[name]
-        if n == 1 or all(_is_codes(each) for each in kinds.values()):
+        if n == 1 or set(kinds) <= {CODES}:
             return None
         gram = _CODES_TOO * np.eye(n) / n
         for each in kinds.values():
@@ -125,7 +125,7 @@ class CliqueQueries:
         found: dict[str, dict[object, Asked]] = {name: {} for name in self.domain}
         for each in self._sets:
             for name, asked in zip(each.clique, each.asked, strict=True):
-                found[name][_key(asked)] = asked
+                found[name][kind_of(asked)] = asked
         return found
 
     def _asked(self, clique: Clique) -> tuple[GridMatrix, ...]:
@@ -134,8 +134,8 @@ class CliqueQueries:
             for each in self._sets:
                 if set(clique) <= set(each.clique):
                     own = [each.along(name) for name in clique]
-                    ways[tuple(map(_key, own))] = own
-            plain = all(_is_codes(asked) for own in ways.values() for asked in own)
+                    ways[tuple(map(kind_of, own))] = own
+            plain = all(kind == CODES for kinds in ways for kind in kinds)
             self._known[clique] = (
                 () if plain else tuple(self._grid(clique, own) for own in ways.values())
             )
@@ -148,11 +148,3 @@ class CliqueQueries:
         if whole and math.prod(float(np.abs(each).max()) for each in rows) <= _SMALL:
             return GridMatrix(tuple(each.astype(np.int64) for each in rows), 1.0)
         return GridMatrix.over(self.domain, clique, rows)
-
-
-def _is_codes(asked: Asked) -> bool:
-    return isinstance(asked, str) and asked == CODES
-
-
-def _key(asked: Asked) -> object:
-    return asked if isinstance(asked, str) else id(asked)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechanisms.families.lattice import subsets
-from mechanisms.queries.query_sets import query_gram
+from mechanisms.queries.query_sets import kind_of, query_gram
 from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _seen(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
 
     def norms_of(name: str, asked: Asked) -> tuple[float, float]:
         """Return the squared norms of an attribute's queries: along the mean, in contrasts."""
-        key = (name, asked if isinstance(asked, str) else id(asked))
+        key = (name, kind_of(asked))
         if key not in norms:
             gram = query_gram(asked, domain.sizes[name])
             mean = float(gram.sum()) / len(gram)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.queries.query_sets import CODES, query_gram
+from mechanisms.queries.query_sets import CODES, kind_of, query_gram
 from mechanisms.strategies.p_identity import expected_error, p_identity
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import as_dense
@@ -23,7 +23,6 @@ from pgmkit.linear.matrix import as_dense
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.queries.query_sets import Asked
     from mechanisms.workload import Workload
     from pgmkit.domain import Clique, Domain
     from pgmkit.queries import FactoredQuery
@@ -84,8 +83,8 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
     for each in workload.sets:
         for name, asked in zip(each.clique, each.asked, strict=True):
             own = grams.setdefault(name, {})
-            if _key(asked) not in own:
-                own[_key(asked)] = query_gram(asked, sizes[name])
+            if kind_of(asked) not in own:
+                own[kind_of(asked)] = query_gram(asked, sizes[name])
     factors, own_errors = {}, dict[tuple[str, object], float]()
     for name, kinds in grams.items():
         plain = set(kinds) == {CODES}
@@ -96,7 +95,7 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
     errors = dict.fromkeys(map(frozenset, workload.cliques), 0.0)
     for each in workload.sets:
         parts = zip(each.clique, each.asked, strict=True)
-        product = math.prod(own_errors[name, _key(asked)] for name, asked in parts)
+        product = math.prod(own_errors[name, kind_of(asked)] for name, asked in parts)
         errors[frozenset(each.clique)] += each.weight * product
     found = np.array(list(errors.values()))
     powers = np.cbrt(found)
@@ -106,7 +105,3 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
         dict(zip(workload.cliques, shares.tolist(), strict=True)),
         float((found / shares**2).sum()),
     )
-
-
-def _key(asked: Asked) -> object:
-    return asked if isinstance(asked, str) else id(asked)

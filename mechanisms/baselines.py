@@ -7,8 +7,9 @@ shares fixed beforehand.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from mechanisms.release.record import Release
 from mechanisms.settings import Settings, at_least, flag, one_of, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, varied
+from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
@@ -93,7 +95,7 @@ def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None
     """
     settings = settings or Gaussian()
     workload = Workload.over(curator.domain, workload)
-    measurements = _measure(curator, workload)
+    measurements = _measure(curator, workload, curator.measure)
     lowest = 0.0 if settings.clip else -math.inf
     tables = {
         m.clique: np.maximum(m.values, lowest).reshape(curator.domain.shape(m.clique))
@@ -118,7 +120,7 @@ def projection(
     """
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
-    measurements = _measure(curator, workload)
+    measurements = _measure(curator, workload, curator.measure)
     total = curator.public_total
     model = projected(curator.domain, measurements, measurements, total, settings)
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
@@ -140,23 +142,23 @@ def independent(
     settings = settings or Independent()
     workload = Workload.over(curator.domain, workload)
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
-    *names, last = varied(curator.domain)
-    cost = curator.remaining / (len(names) + 1)
-    again = [queries.measure(curator, (name,), cost, step="measure") for name in names]
-    again.append(queries.measure(curator, (last,), curator.remaining, step="measure"))
-    measurements = (*first, *again)
+    singles = Workload(curator.domain, [(name,) for name in varied(curator.domain)])
+    measure = partial(queries.measure, curator, step="measure")
+    measurements = (*first, *_measure(curator, singles, measure))
     model = estimator(curator.domain, curator.public_total, device=settings.device)(
         None, measurements
     )
     return Release("independent", model, measurements, curator.ledger, settings)
 
 
-def _measure(curator: Curator, workload: Workload) -> tuple[Measurement, ...]:
+def _measure(
+    curator: Curator, workload: Workload, measure: Callable[[Clique, float], Measurement]
+) -> tuple[Measurement, ...]:
+    """Spend all that remains on the workload's cliques, in proportion to their weights."""
     whole, weight = curator.remaining, math.fsum(workload.weights)
     costs = [whole * each / weight for each in workload.weights[:-1]]
     measurements = [
-        curator.measure(clique, cost)
-        for clique, cost in zip(workload.cliques[:-1], costs, strict=True)
+        measure(clique, cost) for clique, cost in zip(workload.cliques[:-1], costs, strict=True)
     ]
-    measurements.append(curator.measure(workload.cliques[-1], curator.remaining))
+    measurements.append(measure(workload.cliques[-1], curator.remaining))
     return tuple(measurements)

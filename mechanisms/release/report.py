@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.columns import Column
-    from pgmkit.tables.questions import Bars
+    from pgmkit.tables.question_plan import Bars
     from pgmkit.uncertainty import Interval
 
 __all__ = ["Evaluation", "html"]

@@ -20,6 +20,7 @@ from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.queries.query_sets import CODES, kind_of, query_rows
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.p_identity import p_identity
+from pgmkit.linear.kronecker import Kronecker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,9 +76,7 @@ class CliqueQueries:
             return float(np.abs(difference).sum())
         found = []
         for grid in asked:
-            answers = difference.reshape(-1)
-            for factor in grid.factors:
-                answers = (factor @ answers.reshape(factor.shape[1], -1)).T
+            answers = Kronecker(grid.factors).matvec(difference.reshape(-1))
             found.append(float(np.abs(answers).sum()) / grid.l1(differ=False))
         return sum(found) / len(found)
 

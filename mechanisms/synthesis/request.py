@@ -198,7 +198,7 @@ class Request:
     def _planned_at_1(self) -> tuple[PlannedQuestion, ...]:
         if not self.queries or not self._plans or self.schema.unresolved:
             return ()
-        goal = dict(self.options).get("objective", self._goal)
+        goal = self.options.get("objective", self._goal)
         pure = self.delta == 0
         return planned(self.schema, self.queries, self.relation, pure=pure, goal=goal)
 

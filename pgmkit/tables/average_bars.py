@@ -14,7 +14,7 @@ divided by the number of records (the delta method).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,18 +23,11 @@ from pgmkit.queries import FactoredQuery
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.tables.question_plan import QuestionPlan
-    from pgmkit.uncertainty import Interval
+    from pgmkit.tables.question_plan import Bars, QuestionPlan
 
     Array = NDArray[np.float64]
 
 __all__ = ["AverageBars", "average_bars"]
-
-
-class Answering(Protocol):
-    """Error bars of factored queries."""
-
-    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ class AverageBars:
 
 
 def average_bars(
-    plan: QuestionPlan, bars: Answering, values: Array, counts: Array, level: float
+    plan: QuestionPlan, bars: Bars, values: Array, counts: Array, level: float
 ) -> AverageBars | None:
     """Return the intervals of the averages `values` of groups with so many records; None where the
     sums that they come from have no intervals in closed form.
@@ -73,7 +66,7 @@ def average_bars(
 
 
 def _of_means(
-    plan: QuestionPlan, bars: Answering, means: Array, counts: Array, level: float
+    plan: QuestionPlan, bars: Bars, means: Array, counts: Array, level: float
 ) -> tuple[Array, Array, Array]:
     middles = plan.column.midpoints
     assert middles is not None and plan.question.summary is not None
@@ -97,7 +90,7 @@ def _of_means(
     return stddevs, lows, highs
 
 
-def _of_quantiles(plan: QuestionPlan, bars: Answering, level: float) -> tuple[Array, Array]:
+def _of_quantiles(plan: QuestionPlan, bars: Bars, level: float) -> tuple[Array, Array]:
     assert plan.question.summary is not None
     steps = len(plan.codes)
     rows = np.tri(steps) - plan.question.summary.level

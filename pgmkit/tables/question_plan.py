@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,18 +16,29 @@ from pgmkit.tables.question_grammar import Question, parse
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pgmkit.model import GraphicalModel
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
+    from pgmkit.uncertainty import Interval
 
     Array = NDArray[np.float64]
 
-__all__ = ["Answering", "LinearParts", "QuestionPlan", "linear_parts"]
+__all__ = ["Answering", "Bars", "LinearParts", "QuestionPlan", "linear_parts"]
 
 
 class Answering(Protocol):
     """A model, or one of its replicates."""
 
     def answer(self, query: FactoredQuery) -> Array: ...
+
+
+class Bars(Protocol):
+    """Error bars of factored queries, and of any other function of a model."""
+
+    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval: ...
+    def statistic(
+        self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
+    ) -> Interval: ...
 
 
 class QuestionPlan:
@@ -113,16 +124,27 @@ class QuestionPlan:
         spread[:, self.codes] = matrix
         return spread
 
-    def ends(self) -> tuple[Array, Array]:
-        """Return the lowest and the highest value of each code that counts."""
+    def edges(self) -> tuple[Array, Array]:
+        """Return where the values of each code that counts begin and end; a bin does not hold its
+        end, and a code of one value begins and ends there.
+        """
         column = self.column
         assert column.midpoints is not None
         low, high = column.midpoints.copy(), column.midpoints.copy()
         if isinstance(column, Binned):
             bins = len(column.positions) - 1
-            low[:bins] = column.positions[:-1]
-            high[:bins] = column.positions[1:] - int(column.whole)
+            low[:bins], high[:bins] = column.positions[:-1], column.positions[1:]
         return low[self.codes], high[self.codes]
+
+    def ends(self) -> tuple[Array, Array]:
+        """Return the lowest and the highest value of each code that counts."""
+        low, high = self.edges()
+        return low, np.maximum(low, high - self.whole)
+
+    @property
+    def whole(self) -> bool:
+        """True if the bins of the summarised column hold whole numbers."""
+        return isinstance(self.column, Binned) and self.column.whole
 
     def tables(self, model: Answering) -> Array:
         """Return the counts, shape (groups, codes that count)."""

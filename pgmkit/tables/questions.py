@@ -10,22 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pgmkit.queries import FactoredQuery
 from pgmkit.tables.average_bars import AverageBars, average_bars
-from pgmkit.tables.bins import Binned
 from pgmkit.tables.question_grammar import parse
-from pgmkit.tables.question_plan import Answering, QuestionPlan
+from pgmkit.tables.question_plan import Answering, Bars, QuestionPlan
 from pgmkit.tables.reply import Reply
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.model import GraphicalModel
-    from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
     from pgmkit.uncertainty import Interval
 
@@ -43,15 +40,6 @@ _ROUNDING = float(np.finfo(np.float64).eps) ** 0.5
 less.
 """
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
-
-
-class Bars(Protocol):
-    """Error bars of factored queries, and of any other function of a model."""
-
-    def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval: ...
-    def statistic(
-        self, function: Callable[[GraphicalModel], Any], *, level: float = 0.95
-    ) -> Interval: ...
 
 
 def ask(
@@ -181,7 +169,7 @@ def _average(plan: QuestionPlan, tables: Array) -> Array:
     summary, middles = plan.question.summary, plan.column.midpoints
     assert summary is not None and middles is not None
     if summary.kind != "mean":
-        return _quantiles(plan.column, plan.codes, tables, summary.level)
+        return _quantiles(plan, tables, summary.level)
     sizes = tables.sum(axis=1)
     sums = tables @ middles[plan.codes]
     return np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
@@ -196,18 +184,14 @@ def _deviations(plan: QuestionPlan, tables: Array) -> Array:
     return np.sqrt((shares * centred**2).sum(axis=1))
 
 
-def _quantiles(column: Column, codes: NDArray[np.intp], tables: Array, level: float) -> Array:
+def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     """Return for each row the smallest value that at least the share `level` does not exceed.
 
     NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
     numbers, or continuously.
     """
-    assert column.midpoints is not None
-    low, high = column.midpoints.copy(), column.midpoints.copy()
-    if isinstance(column, Binned):
-        bins = len(column.positions) - 1
-        low[:bins], high[:bins] = column.positions[:-1], column.positions[1:]
-    low, width = low[codes], (high - low)[codes]
+    low, high = plan.edges()
+    width = high - low
     sizes = tables.sum(axis=1)
     goals = level * sizes
     tiny = _ROUNDING * sizes[:, None]
@@ -217,7 +201,7 @@ def _quantiles(column: Column, codes: NDArray[np.intp], tables: Array, level: fl
     before = np.cumsum(tables, axis=1)[lines, place] - tables[lines, place]
     own = np.where(sizes > 0, tables[lines, place], 1.0)
     into = np.clip((goals - before) / own, 0.0, 1.0) * width[place]
-    if isinstance(column, Binned) and column.whole:
+    if plan.whole:
         into = np.maximum(np.ceil(into - _ROUNDING * width[place]) - 1.0, 0.0)
     return np.where(sizes > 0, low[place] + into, np.nan)
 

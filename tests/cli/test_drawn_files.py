@@ -85,7 +85,7 @@ def write(r: random.Random, folder: Path) -> tuple[str, str]:
     return path.name, f"{names}, {rows} rows, {separator!r}, {text}, packed {packed}"
 
 
-def through(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_goes_through(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     name, what = write(random.Random(seed), folder)
     for line in (
@@ -109,7 +109,7 @@ def through(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_files_go_through(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    through(seed, tmp_path, monkeypatch)
+    check_goes_through(seed, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
@@ -117,4 +117,4 @@ def test_drawn_files_go_through(seed: int, tmp_path: Path, monkeypatch: pytest.M
 def test_many_drawn_files_go_through(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    through(seed, tmp_path, monkeypatch)
+    check_goes_through(seed, tmp_path, monkeypatch)

@@ -280,7 +280,7 @@ def test_time_ends_the_search_of_all_sets() -> None:
 class TestRefusals:
     """One clear error, which names the set."""
 
-    def refused(
+    def check_refused(
         self, sets: object, match: str, error: type[Exception] = InvalidInput, **options: object
     ) -> None:
         with pytest.raises(error, match=match):
@@ -292,34 +292,38 @@ class TestRefusals:
 
     def test_other_structures(self) -> None:
         sets = self.sets()
-        self.refused([*sets, sets[0][:-1]], r"measurement_sets\[3\].* 3 measurements")
+        self.check_refused([*sets, sets[0][:-1]], r"measurement_sets\[3\].* 3 measurements")
         for other in (
             Measurement(("b",), [1.0, 2.0, 3.0], 3.0),
             Measurement(("a",), [1.0, 2.0, 3.0], 2.0),
             Measurement(("a",), [1.0, 2.0, 3.0], 3.0, np.eye(3)),
         ):
-            self.refused([*sets, [*sets[0][:-1], other]], r"measurement_sets\[3\].*same clique")
+            self.check_refused(
+                [*sets, [*sets[0][:-1], other]], r"measurement_sets\[3\].*same clique"
+            )
 
     def test_what_is_no_list_of_measurements(self) -> None:
         sets = self.sets()
-        self.refused(sets[0], r"measurement_sets\[0\] is one Measurement")
-        self.refused([sets[0], 3], r"measurement_sets\[1\] must be a list")
-        self.refused([sets[0], [*sets[1][:-1], "x"]], r"measurement_sets\[1\].*'x'")
+        self.check_refused(sets[0], r"measurement_sets\[0\] is one Measurement")
+        self.check_refused([sets[0], 3], r"measurement_sets\[1\] must be a list")
+        self.check_refused([sets[0], [*sets[1][:-1], "x"]], r"measurement_sets\[1\].*'x'")
 
     def test_impossible_data(self) -> None:
         negative = [Measurement(m.clique, -m.values, m.stddev) for m in self.sets()[1]]
-        self.refused([*self.sets(), negative], r"measurement_sets\[3\]: .*total of -")
-        self.refused(self.sets(), r"measurement_sets\[2\]: total \(-1", total=[1.0, 1.0, -1.0])
+        self.check_refused([*self.sets(), negative], r"measurement_sets\[3\]: .*total of -")
+        self.check_refused(
+            self.sets(), r"measurement_sets\[2\]: total \(-1", total=[1.0, 1.0, -1.0]
+        )
 
     def test_totals(self) -> None:
-        self.refused(self.sets(), "total has 2 numbers for 3", total=[90.0, 90.0])
+        self.check_refused(self.sets(), "total has 2 numbers for 3", total=[90.0, 90.0])
         some = [[Measurement(("a",), [1.0], 1.0, np.array([[1.0, -1.0, 0.0]]))]] * 2
-        self.refused(some, "no measurement determines the total", TotalUndetermined)
+        self.check_refused(some, "no measurement determines the total", TotalUndetermined)
 
     def test_options_are_those_of_estimate(self) -> None:
-        self.refused(self.sets(), "method 'best'", method="best")
-        self.refused(self.sets(), "loss 'cubic'", loss="cubic")
-        self.refused(self.sets(), "max_seconds", max_seconds=-1)
+        self.check_refused(self.sets(), "method 'best'", method="best")
+        self.check_refused(self.sets(), "loss 'cubic'", loss="cubic")
+        self.check_refused(self.sets(), "max_seconds", max_seconds=-1)
 
 
 class TestReplicates:

@@ -45,7 +45,7 @@ def datasets_and_cliques(draw: st.DrawFn) -> tuple[Dataset, list[Clique]]:
     return data, draw(st.lists(clique, max_size=12))
 
 
-def check(data: Dataset, cliques: list[Clique]) -> None:
+def check_tables(data: Dataset, cliques: list[Clique]) -> None:
     tables = data.marginals(cliques)
     assert list(tables) == list(dict.fromkeys(cliques))
     for clique, table in tables.items():
@@ -55,7 +55,7 @@ def check(data: Dataset, cliques: list[Clique]) -> None:
 
 @given(datasets_and_cliques())
 def test_marginals_equal_add_at(case: tuple[Dataset, list[Clique]]) -> None:
-    check(*case)
+    check_tables(*case)
 
 
 @settings(max_examples=40)
@@ -74,12 +74,12 @@ def test_marginals_do_not_depend_on_chunks_blocks_or_batches(
         patch.setattr(counting, "BATCH", batch)
         # Rows enough that blocks pay off in the cost model whatever the data.
         patch.setattr(counting, "seconds_of", lambda cells, k, rows: 1.0 + 1e-9 * cells)
-        check(*case)
+        check_tables(*case)
 
 
 def test_many_rows_are_counted_in_chunks() -> None:
     data = random_dataset([2, 300, 3, 5, 4], 400_000, seed=1)
-    check(data, [c for k in range(6) for c in itertools.combinations(data.domain, k)])
+    check_tables(data, [c for k in range(6) for c in itertools.combinations(data.domain, k)])
 
 
 def test_the_brute_force_itself_agrees_with_a_loop_over_rows() -> None:
@@ -115,7 +115,7 @@ def test_large_cliques_are_counted_alone() -> None:
     assert (("a", "b"), [("a", "b")]) in blocks
     rng = np.random.default_rng(3)
     data = Dataset(domain, {a: rng.integers(0, domain.sizes[a], 50_000) for a in domain})
-    check(data, [("a", "b"), ("b", "a"), ("a",), ("c",)])
+    check_tables(data, [("a", "b"), ("b", "a"), ("a",), ("c",)])
 
 
 def test_columns_are_small_copied_and_read_only() -> None:

@@ -28,7 +28,7 @@ _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 FEW = settings(max_examples=15)  # a program of the interpreter takes milliseconds a line
 
 
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
     tight = found.dtype == torch.float64
     bound = {"rtol": 1e-12, "atol": 1e-12} if tight else {"rtol": 1e-5, "atol": 1e-4}
     torch.testing.assert_close(found, expected, **bound)
@@ -47,7 +47,7 @@ def test_maxima_are_those_of_torch(stacks: Stacks) -> None:
 def test_sums_in_log_space_are_those_of_torch(stacks: Stacks) -> None:
     left, right = (side.double() for side in stacks)
     expected = torch.logsumexp(left[:, :, None] + right[:, None], -1)
-    close(cuda.log_contract(*stacks), expected.to(stacks[0].dtype))
+    assert_near(cuda.log_contract(*stacks), expected.to(stacks[0].dtype))
 
 
 @FEW
@@ -55,8 +55,8 @@ def test_sums_in_log_space_are_those_of_torch(stacks: Stacks) -> None:
 def test_scaled_sums_are_those_of_torch(stacks: Stacks) -> None:
     product, scale = cuda.contract(*stacks)
     expected, expected_scale = reference.contract(*stacks)
-    close(product, expected)
-    close(scale, expected_scale)
+    assert_near(product, expected)
+    assert_near(scale, expected_scale)
 
 
 @FEW
@@ -68,7 +68,7 @@ def test_shifted_exponentials_are_those_of_torch(
     shifts = reference.peaks(cells, starts)
     forms = (cuda.shift_exp, reference.shift_exp)
     found, expected = (each(cells, shifts, starts, torch.empty_like(cells)) for each in forms)
-    close(found, expected)
+    assert_near(found, expected)
 
 
 @st.composite
@@ -97,8 +97,8 @@ def test_levels_of_a_pass_are_the_pass(
             result = passing.forward().clone()
             found.append((result, passing.backward(2.0).clone(), passing.weighted(2.0, dtype)))
     for plain, launched in zip(*found, strict=True):
-        close(launched, plain)
-    close(found[0][2], found[0][1] * cells)
+        assert_near(launched, plain)
+    assert_near(found[0][2], found[0][1] * cells)
 
 
 @pytest.mark.parametrize("kernel", ["max_contract", "log_contract", "contract"])

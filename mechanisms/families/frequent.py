@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.privacy.cell_line import measured_cell, selector
+from mechanisms.privacy.cell_line import index_among, measured_cell, selector
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
@@ -86,11 +86,7 @@ class Frequent:
         for m in measurements:
             if m.matrix is not None:
                 clique, index = measured_cell(m)
-                codes = np.unravel_index(index, self.whole.shape(clique))
-                at = [
-                    int(np.searchsorted(self.codes[name], code))
-                    for name, code in zip(clique, codes, strict=True)
-                ]
+                at = index_among(self.whole, Cell(clique, index), self.codes)
                 place = int(np.ravel_multi_index(at, self.domain.shape(clique)))
                 small = selector(self.domain, Cell(clique, place))
                 found.append(Measurement(clique, m.values, m.stddev, small))

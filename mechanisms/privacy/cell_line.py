@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement
 
-__all__ = ["CellLine", "measured_cell", "selector"]
+__all__ = ["CellLine", "index_among", "measured_cell", "selector"]
 
 
 class CellLine:
@@ -43,9 +43,9 @@ class CellLine:
     ) -> None:
         self.cliques = tuple(cliques)
         self._domain = domain
-        self._codes = {name: np.asarray(some) for name, some in (codes or {}).items()}
-        sizes = {**domain.sizes, **{name: len(some) for name, some in self._codes.items()}}
-        self._shapes = {c: tuple(sizes[name] for name in c) for c in self.cliques}
+        every = {name: np.arange(size) for name, size in domain.sizes.items()}
+        self._codes = {**every, **{name: np.asarray(some) for name, some in (codes or {}).items()}}
+        self._shapes = {c: tuple(len(self._codes[name]) for name in c) for c in self.cliques}
         self._starts = np.cumsum([0, *(math.prod(self._shapes[c]) for c in self.cliques)])
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
@@ -54,10 +54,9 @@ class CellLine:
 
     def part(self, clique: Clique, table: NDArray[Any]) -> NDArray[Any]:
         """Return the kept part of a whole table of the clique."""
-        if not any(name in self._codes for name in clique):
+        if table.shape == self.shape(clique):
             return table
-        every = {name: np.arange(size) for name, size in self._domain.sizes.items()}
-        return table[np.ix_(*({**every, **self._codes}[name] for name in clique))]
+        return table[np.ix_(*(self._codes[name] for name in clique))]
 
     @property
     def size(self) -> int:
@@ -69,10 +68,7 @@ class CellLine:
         owner = int(np.searchsorted(self._starts, place, side="right")) - 1
         clique = self.cliques[owner]
         at = np.unravel_index(int(place - self._starts[owner]), self.shape(clique))
-        codes = [
-            self._codes[name][i] if name in self._codes else i
-            for name, i in zip(clique, at, strict=True)
-        ]
+        codes = [self._codes[name][i] for name, i in zip(clique, at, strict=True)]
         whole = np.ravel_multi_index(codes, self._domain.shape(clique)) if clique else 0
         return Cell(clique, int(whole))
 
@@ -81,18 +77,15 @@ class CellLine:
         start = dict(zip(self.cliques, self._starts.tolist(), strict=False))
         left = np.ones(self.size, dtype=bool)
         for cell in cells:
-            if cell.clique not in start:
-                continue
-            codes = np.unravel_index(cell.index, self._domain.shape(cell.clique))
-            at = [
-                np.flatnonzero(self._codes[name] == code) if name in self._codes else [code]
-                for name, code in zip(cell.clique, codes, strict=True)
-            ]
-            if all(map(len, at)):
-                shape = self._shapes[cell.clique]
-                inside = np.ravel_multi_index([i[0] for i in at], shape) if at else 0
+            if cell.clique in start and self._keeps(cell):
+                at = index_among(self._domain, cell, self._codes)
+                inside = np.ravel_multi_index(at, self.shape(cell.clique)) if at else 0
                 left[start[cell.clique] + int(inside)] = False
         return np.flatnonzero(left)
+
+    def _keeps(self, cell: Cell) -> bool:
+        codes = np.unravel_index(cell.index, self._domain.shape(cell.clique))
+        return all(code in self._codes[n] for n, code in zip(cell.clique, codes, strict=True))
 
     def joined(self, tables: Mapping[Clique, NDArray[Any]]) -> NDArray[Any]:
         """Return the tables' values in the order of the line."""
@@ -107,8 +100,28 @@ def selector(domain: Domain, cell: Cell) -> csr_array:
 
 
 def measured_cell(measurement: Measurement) -> tuple[Clique, int]:
-    """Return the clique and the index of the cell that a measurement from `Curator.measure_cells`
-    is about.
+    """Return the clique and the index of the cell that was measured.
+
+    The measurement must be one from `Curator.measure_cells`: its matrix picks a single cell.
     """
     selector: Any = measurement.matrix
     return measurement.clique, int(selector.nonzero()[1][0])
+
+
+def index_among(
+    domain: Domain, cell: Cell, codes: Mapping[str, NDArray[np.integer[Any]]]
+) -> tuple[int, ...]:
+    """Return the index of a cell in its clique's table of these codes alone.
+
+    The cell's codes must be among them. Codes are in rising order; an attribute left out of `codes`
+    keeps all.
+
+    >>> from pgmkit.domain import Domain
+    >>> index_among(Domain({"a": 2, "b": 3}), Cell(("a", "b"), 5), {"b": np.array([0, 2])})
+    (1, 1)
+    """
+    whole = np.unravel_index(cell.index, domain.shape(cell.clique))
+    return tuple(
+        int(np.searchsorted(codes[name], code) if name in codes else code)
+        for name, code in zip(cell.clique, whole, strict=True)
+    )

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
+from mechanisms.privacy.cell_line import index_among
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.rounds.loop import Answers
@@ -25,6 +24,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     Tables = Mapping[Clique, NDArray[np.float64]]
@@ -337,11 +337,7 @@ class CellRounds(SelectionRounds):
 
     def _estimate(self, cell: Cell) -> float:
         """Return what the model said of a cell when it was selected, in counts."""
-        domain = self._workload.domain
-        at = np.unravel_index(cell.index, domain.shape(cell.clique))
-        if self._codes is not None:
-            pairs = zip(cell.clique, at, strict=True)
-            at = tuple(np.searchsorted(self._codes[name], code) for name, code in pairs)
+        at = index_among(self._workload.domain, cell, self._codes or {})
         return float(self._tables[cell.clique][at])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker, nonzeros
 from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.sizes import DENSE_ROWS, DENSE_SHARE
@@ -201,8 +201,7 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 
 def _filled(matrix: Matrix) -> float:
     """Return the share of a matrix's entries that are not zero."""
-    count = np.count_nonzero(matrix) if isinstance(matrix, np.ndarray) else matrix.nnz
-    return int(count) / max(1, matrix.shape[0] * matrix.shape[1])
+    return nonzeros(matrix) / max(1, matrix.shape[0] * matrix.shape[1])
 
 
 def _stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:

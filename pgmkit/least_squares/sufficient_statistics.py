@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.stacked_rows import MOST_FACTORED, Part, Rows, first_set
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import Kronecker, nonzeros
 from pgmkit.linear.matrix import Matrix
 from pgmkit.measurement import Measurement
 
@@ -167,12 +167,7 @@ def _stays_a_product(domain: Domain, m: Measurement) -> bool:
     """
     if not isinstance(m.matrix, Kronecker):
         return False
-    entries = prod(int(np.count_nonzero(_entries(factor))) for factor in m.matrix.factors)
-    return entries > max(MOST_FACTORED**2, 2 * domain.size(m.clique))
-
-
-def _entries(matrix: Matrix) -> Array:
-    return matrix if isinstance(matrix, np.ndarray) else matrix.data
+    return nonzeros(m.matrix) > max(MOST_FACTORED**2, 2 * domain.size(m.clique))
 
 
 def _alike(products: Sequence[Part]) -> Iterator[list[Part]]:

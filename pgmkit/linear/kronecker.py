@@ -15,7 +15,7 @@ from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Kronecker"]
+__all__ = ["Kronecker", "nonzeros"]
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -75,6 +75,17 @@ class Kronecker:
 
     def _factor_shapes(self) -> zip[tuple[int, int]]:
         return zip(self.row_shape, self.column_shape, strict=True)
+
+
+def nonzeros(matrix: Matrix | Kronecker) -> int:
+    """Return the number of entries of a matrix or Kronecker product that are not zero.
+
+    >>> nonzeros(Kronecker([np.eye(3), [1, 0, 1]]))
+    6
+    """
+    if isinstance(matrix, Kronecker):
+        return math.prod(map(nonzeros, matrix.factors))
+    return int(np.count_nonzero(matrix if isinstance(matrix, np.ndarray) else matrix.data))
 
 
 def _multiply(factors: Sequence[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -51,8 +51,8 @@ def table(
     caption: str = "",
     filled: Mapping[int, Sequence[float] | NDArray[np.float64]] = MappingProxyType({}),
 ) -> str:
-    """Return a table of texts; the columns whose numbers are in `numbers` are aligned to the right,
-    and those in `filled` have a bar behind them, of these parts of the cell's width.
+    """Return a table of texts. The columns whose places are in `numbers` are aligned to the right.
+    For each column whose place is in `filled`, a bar behind each cell covers a share of its width.
 
     >>> table(["a", "b"], [["<x>", "1"]])
     '<table><tr><th>a</th><th>b</th></tr><tr><td>&lt;x&gt;</td><td>1</td></tr></table>'
@@ -274,17 +274,17 @@ def interval(found: Interval) -> str:
 def columns(
     found: Mapping[str, Sequence[str]],
     numbers: Collection[str],
-    shares: Sequence[float] | NDArray[np.float64] | None = None,
+    filled: Mapping[str, Sequence[float] | NDArray[np.float64]],
     notes: Iterable[str] = (),
 ) -> str:
-    """Show named columns of equal length, of which `numbers` are aligned to the right, with a bar
-    behind each of the `shares`, and the notes below them; of many rows, the first ones.
+    """Return a table of named columns of equal length, with the notes below it. Of many rows, only
+    the first ones are shown. The arguments `numbers` and `filled` are those of `table`, by name.
     """
     rows = list(zip(*found.values(), strict=True))
     aligned = [i for i, name in enumerate(found) if name in numbers]
     caption = _more(len(rows)).removeprefix("; ")
-    filled = {} if shares is None else {list(found).index("share"): shares}
-    shown = table(list(found), rows[:_MOST_ROWS], numbers=aligned, caption=caption, filled=filled)
+    behind = {i: filled[name] for i, name in enumerate(found) if name in filled}
+    shown = table(list(found), rows[:_MOST_ROWS], numbers=aligned, caption=caption, filled=behind)
     return shown + "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
 
 

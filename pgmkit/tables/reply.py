@@ -112,5 +112,5 @@ class Reply:
         from pgmkit.runtime import html
 
         numbers = [n for n, v in self.columns.items() if isinstance(v, np.ndarray)]
-        shares = np.asarray(self.columns["share"], dtype=np.float64) if "share" in numbers else None
-        return html.columns(self.texts(), numbers, shares, self.notes)
+        filled = {n: np.asarray(self.columns[n], dtype=np.float64) for n in numbers if n == "share"}
+        return html.columns(self.texts(), numbers, filled, self.notes)

@@ -22,7 +22,6 @@ over that of the noise.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
 from pgmkit.estimation.start import PRECISION
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.inference.layout import Layout
-from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.kronecker import nonzeros
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
@@ -71,19 +70,8 @@ def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
     values = sum(len(m.values) for m in measurements)
     if max(layout.cells, values) > _MOST_ROWS:
         return False
-    return layout.cells * sum(map(_entries, measurements)) <= _MOST_ROWS**2
-
-
-def _entries(measurement: Measurement) -> int:
-    """Return the number of entries other than 0 of the measurement's matrix."""
-    matrix = measurement.matrix
-    if matrix is None:
-        return len(measurement.values)
-    factors = matrix.factors if isinstance(matrix, Kronecker) else (matrix,)
-    return math.prod(
-        int(np.count_nonzero(each)) if isinstance(each, np.ndarray) else int(each.nnz)
-        for each in factors
-    )
+    entries = sum(len(m.values) if m.matrix is None else nonzeros(m.matrix) for m in measurements)
+    return layout.cells * entries <= _MOST_ROWS**2
 
 
 @dataclass

@@ -85,8 +85,7 @@ def run_on(
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
     `first`: one-way marginals that were measured already, for mechanisms that use them.
-    `bins`: the
-    number of ordered codes of attributes, which mechanisms that merge codes use.
+    `bins`: the number of ordered codes of each attribute, for mechanisms that merge codes.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)

@@ -76,11 +76,11 @@ def synth_linked(
     json_out: bool,
     **options: Any,
 ) -> None:
-    """Make linked private tables, as of households and persons.
+    """Make private tables that stay linked, such as households and their persons.
 
-    Keys of parents and children fit. A parent, such as a household, is protected together with all
-    its children. The schema file has `tables`, a schema for each table by its name, and `links`:
-    key, parent, child and the largest number of children (docs/linked.md).
+    Every child that is made has a parent that is made. A parent, such as a household, is protected
+    together with all its children. The schema file has `tables`, a schema for each table by its
+    name, and `links`: key, parent, child and the largest number of children (docs/linked.md).
 
     \b
     pgmkit synth-linked home=homes.csv person=persons.csv --schema register.yaml \\

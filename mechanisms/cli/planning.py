@@ -121,9 +121,7 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
-    """Yield remarks on the budget, on charges that the plan does not include, and on a delta that
-    protects too few rows.
-    """
+    """Yield remarks on the budget, on charges that the plan leaves out, and on weak protection."""
     from mechanisms.synthesis.open_columns import ASSUMED_LABELS
     from mechanisms.synthesis.request import delta_caution, epsilon_caution
 

@@ -48,5 +48,5 @@ class PairMixtureModel(ProductMixtureModel):
         return ProductMixtureModel(self.domain, rows, self.total, self.shares)
 
     def first_records(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Return `n` records to be brought near the model's pairs; arguments as of `sample`."""
+        """Return `n` records to start from when records are brought near the model's pairs."""
         return self.flattened().sample(n, rng=rng)

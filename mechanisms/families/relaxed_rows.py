@@ -30,7 +30,7 @@ class RelaxedRowsModel(ProductMixtureModel):
     format = "pgmkit relaxed rows"
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> ProductMixtureModel:
-        """Raise InvalidInput: relaxed rows are not a distribution."""
+        """Raise InvalidInput, since relaxed rows are not a distribution that can be conditioned."""
         raise InvalidInput(
             "relaxed rows are no distribution and cannot be conditioned; use rap-softmax"
         )

@@ -84,8 +84,10 @@ class Counting:
     def _distances(
         self, cliques: Sequence[Clique], estimates: Tables, queries: Queries | None = None
     ) -> list[int]:
-        """Return ||marginal - estimate||_1 of each clique, in the scores' units, or the distance by
-        its queries.
+        """Return the distance between the private and the estimated table of each clique.
+
+        The distance is ||marginal - estimate||_1 in the units of the scores or, where the clique
+        has queries of its own, the mean distance of their answers.
         """
         counts = self._counted(cliques)
         if not queries:

@@ -37,9 +37,9 @@ def best_strategy(
     total_known: bool,
     objective: Goal = "sum",
 ) -> Strategy:
-    """Return the strategy of least expected error for these queries; `norm` is 1 for Laplace noise,
-    2 for Gaussian.
+    """Return the strategy of least expected error for these queries.
 
+    `norm` is 1 for Laplace noise and 2 for Gaussian noise.
     `objective`: what is least, by the sets' weights: the "sum" of the variances of all queries, the
     sum of the sets' "mean" variances, or the "largest" variance of one query.
 

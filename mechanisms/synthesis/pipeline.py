@@ -250,9 +250,7 @@ def _form(data: Any) -> FrameForm | None:
 
 
 def _check_rows(request: Request, counts: Counts) -> None:
-    """Raise InvalidInput if a public number of rows is 0; warn if epsilon or delta protects too
-    few.
-    """
+    """Raise InvalidInput if there are publicly no rows; warn if the budget protects too few."""
     public = request.relation.rows_public
     if public and len(counts) == 0:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")

@@ -112,7 +112,7 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     sets = [_query_set(schema, text) for text in questions]
     named = {name for each in sets for name in each.clique}
     others = [name for name, size in schema.domain.sizes.items() if name not in named and size > 1]
-    # The share of a set grows with the root of its weight.
+    # The budget that a set of queries gets grows with the square root of its weight.
     weight = (_OTHERS * len(sets) / len(others)) ** 2 if others else 1.0
     sets += [QuerySet((name,), (CODES,), weight) for name in others]
     return Workload.of(schema.domain, sets)

@@ -63,9 +63,7 @@ def delta_caution(delta: float, rows: int | None) -> str:
 
 
 def epsilon_caution(request: Request) -> str:
-    """Return a warning if the epsilon that follows from `within` protects hardly anyone, and
-    otherwise an empty text.
-    """
+    """Return a warning, or "", on an epsilon from `within` that protects hardly anyone."""
     epsilon = request.budget.epsilon
     if request.within is None or epsilon <= _MOST_EPSILON:
         return ""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray

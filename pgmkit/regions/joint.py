@@ -228,7 +228,7 @@ class _Fitting:
 
         An attribute was first drawn without regard to those that came after it.
         """
-        for _ in range(FEW_ROUNDS):  # each makes later draws longer
+        for _ in range(FEW_ROUNDS):  # further rounds add columns to every later draw
             missed = self.missed()
             before = self.columns, len(self.steps), sum(missed.values())
             if not missed:

@@ -178,10 +178,11 @@ class LinearParts:
 
 
 def linear_parts(schema: Schema, text: str) -> LinearParts:
-    """Return what a reply is computed from: of a table its cells; of a cdf, median or quantile the
-    cumulative counts; of a sum the weighted sum; of a mean the number of records, and the weighted
-    sum about the middle of the column's values. Where records without a value are left out, their
-    number is asked too.
+    """Return the linear queries that the reply to a question is computed from.
+
+    A table needs its cells; a cdf, a median or a quantile the cumulative counts; a sum the weighted
+    sum; a mean the number of records and the weighted sum about the middle of the column's values.
+    Where records without a value are left out, their number is needed too.
 
     Raises InvalidInput as `parse` does, and for conditions that leave no value to summarise.
 

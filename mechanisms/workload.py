@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "table_workload",
     "target_biased",
     "varied",
+    "with_predictors",
 ]
 
 
@@ -204,6 +206,39 @@ def table_workload(
         if frozenset((*pair, target)) not in held:
             weights[(*pair, target)] = 1.0
     return _biased(Workload(domain, weights, list(weights.values())), target, 4.0)
+
+
+def with_predictors(workload: Workload, target: str) -> Workload:
+    """Return the workload with larger sets of columns that may predict the target together.
+
+    A label can depend on four columns and on none of their pairs. Mechanisms that measure only what
+    they select find such a set among many. Sets of three other columns, of four and so on are added
+    size by size, each with its marginal with the target, while all of them fit a block of
+    `BLOCK_CELLS` with `FEW_CELLS` each; marginals of more cells are left out.
+
+    >>> pairs = table_workload(Domain(dict.fromkeys("abcd", 2)), 2, "d")
+    >>> with_predictors(pairs, "d").cliques[-2:]
+    (('b', 'c', 'd'), ('a', 'b', 'c', 'd'))
+    """
+    largest = max(workload.weights)
+    found = dict(zip(workload.cliques, workload.weights, strict=True))
+    held = {frozenset(clique) for clique in found}
+    for some in _predictors(workload.domain, target):
+        if frozenset((*some, target)) not in held:
+            found[(*some, target)] = largest
+    return Workload(workload.domain, found, list(found.values()))
+
+
+def _predictors(domain: Domain, target: str) -> Iterator[Clique]:
+    others = [name for name in varied(domain) if name != target]
+    total = math.comb(len(others), 2)
+    for k in range(3, len(others) + 1):
+        total += math.comb(len(others), k)
+        if total * FEW_CELLS > BLOCK_CELLS:
+            return
+        for some in itertools.combinations(others, k):
+            if domain.size((*some, target)) <= FEW_CELLS:
+                yield some
 
 
 def _all_of(domain: Domain, k: int) -> Workload:

@@ -124,7 +124,8 @@ def synthesize(
             queries is within so many of the truth, each with a probability of 95%. For "auto",
             `matrix` and `matrix+pgm`; not for sums and means.
         target: A column to predict later: marginals that include it get four times the weight, and
-            pairs of other columns are measured together with it.
+            pairs of other columns are measured together with it. "auto", `aim` and `mwem+pgm` also
+            look for larger sets of columns that predict it only together.
         public: Records that need no protection, for the mechanisms that use them; with the same
             columns, or for gem-pub some of them.
         seconds: The time that "auto" may take, by which it chooses a mechanism.

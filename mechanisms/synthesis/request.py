@@ -28,7 +28,8 @@ from mechanisms.synthesis.questions import (
 )
 from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
-from mechanisms.workload import Workload, WorkloadLike, table_workload
+from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import device_of
@@ -159,15 +160,29 @@ class Request:
         schema = assumed(self.schema)
         if self.queries:
             return question_workload(schema, self.queries)
-        return table_workload(schema.domain, self.workload, self.target)
+        return self._tables(schema.domain)
 
     def workload_over(self, schema: Schema) -> Workload:
         """Return the workload over the schema in which open columns are found."""
         if self.queries:
             return question_workload(schema, self.queries)
         if self.workload is None or isinstance(self.workload, int):
-            return table_workload(schema.domain, self.workload, self.target)
+            return self._tables(schema.domain)
         return Workload.of(schema.domain, self.likely.sets)
+
+    def _tables(self, domain: Domain) -> Workload:
+        wanted = table_workload(domain, self.workload, self.target)
+        if self.target is None or not self._selects_tables:
+            return wanted
+        return with_predictors(wanted, self.target)
+
+    @property
+    def _selects_tables(self) -> bool:
+        """True if the mechanism measures those tables that its rounds select, and no others."""
+        if self.mechanism == "auto":
+            return self.public is None
+        entry = MECHANISMS.get(self.mechanism)
+        return entry is not None and entry.rounds and entry.graphical
 
     @property
     def _plans(self) -> bool:

@@ -315,6 +315,20 @@ def test_auto_pays_for_a_private_number_of_rows(rows: int, mechanism: str) -> No
     assert run(people(rows), OPEN, mechanism="auto", target="sex").mechanism == mechanism
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 5])
+def test_a_target_is_found_that_depends_on_several_columns_only_together(bits: int) -> None:
+    """The label is the parity of the first bits: independent of any smaller set of columns."""
+    values = np.random.default_rng(bits).integers(0, 2, (10_000, 9))
+    values[:, 8] = values[:, :bits].sum(1) % 2
+    names = [*"abcdefgh", "label"]
+    frame = pd.DataFrame(values.astype(bool), columns=names)
+    schema = Schema(dict.fromkeys(names, Boolean()))
+    release = synthesize(frame, schema, epsilon=1.0, delta=1e-7, target="label", seed=0)
+    table = release.model.marginal((*names[:bits], "label"))
+    parity = np.indices(table.shape).sum(0) % 2
+    assert table[parity == 0].sum() > 0.95 * table.sum()
+
+
 def test_auto_says_why_and_targets_weigh_more() -> None:
     release = run(people(2000), mechanism="auto")
     assert release.mechanism == "aim" and "columns" in release.reason

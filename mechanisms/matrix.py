@@ -34,6 +34,7 @@ from mechanisms.settings import (
 from mechanisms.strategies.best import Goal, Strategy, best_strategy
 from mechanisms.strategies.marginals import MarginalsStrategy
 from mechanisms.strategies.products import ProductsStrategy
+from mechanisms.strategies.residuals import ResidualsStrategy
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
@@ -41,7 +42,12 @@ from pgmkit.records.counting import check_memory
 from pgmkit.total import estimate_total
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pgmkit.domain import Clique
+
+    Array = NDArray[np.float64]
 
 __all__ = ["Hdmm", "HdmmPgm", "Matrix", "MatrixPgm", "Residual", "matrix", "matrix_pgm"]
 
@@ -56,9 +62,11 @@ class Matrix(Settings):
 
     Attributes:
         queries: The queries on an attribute, by its name: "identity" (the default: every
-            code), "prefix" (cumulative counts), "range" (every interval) or "circular" (every
-            interval on a circle), where the workload says nothing else. A workload clique stands
-            for all combinations of its attributes' queries.
+            code), "prefix" (cumulative counts), "range" (every interval), "circular" (every
+            interval on a circle), "hierarchy" (intervals of 1, 2, 4, ... codes), "moments" (number,
+            sum and sum of squares) or "distance" (the sum of |a - b| for each code b), where the
+            workload says nothing else. A workload clique stands for all combinations of its
+            attributes' queries.
         objective: What is minimised, by the workload's weights: the "sum" of the variances of all
             its queries, the sum of the "mean" variances of its sets of queries, or the "largest"
             variance of one query.
@@ -168,7 +176,13 @@ def _measured(
 def _measure(curator: Curator, strategy: Strategy, clique: Clique, cost: float) -> Measurement:
     if isinstance(strategy, MarginalsStrategy) or not clique:
         return curator.measure(clique, cost)
-    return curator.measure_queries(clique, [strategy.rows[name] for name in clique], cost)
+    return curator.measure_queries(clique, _rows(strategy, clique), cost)
+
+
+def _rows(strategy: ResidualsStrategy | ProductsStrategy, clique: Clique) -> list[Array]:
+    if isinstance(strategy, ResidualsStrategy):
+        return strategy.rows(clique)
+    return [strategy.rows[name] for name in clique]
 
 
 def _tables(

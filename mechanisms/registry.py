@@ -37,6 +37,8 @@ class Entry:
             constraints. So can a mechanism with the setting `inference`, unless that is "exact".
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
+        queries: Whether it selects and measures by the workload's own queries; others answer the
+            tables that hold these, cell by cell.
         measures: Whether it draws nothing but additive noise, and selects nothing by another
             mechanism: Gaussian accounting then needs less noise, and is the default. If that
             depends on the workload, its settings have `measures(workload)` as well.
@@ -52,6 +54,7 @@ class Entry:
     graphical: bool = False
     records: bool = True
     consistent: bool = True
+    queries: bool = False
     measures: bool = False
 
     def load(self) -> tuple[Callable[..., Any], type[Any]]:
@@ -135,19 +138,19 @@ def _own(place: str, settings: str, name: str = "", **traits: bool) -> Callable[
 
 
 _BUILT_IN = [
-    _own("aim.aim", "Aim", graphical=True)(
+    _own("aim.aim", "Aim", graphical=True, queries=True)(
         "adaptive marginals under an annealed budget; accurate, and a graphical model"
     ),
     _own("mixture.mixture", "Mixture", rounds=False)(
         "all pairs (and more) measured at once, a mixture of rows fitted; accurate in seconds"
     ),
-    _own("mst.mst", "Mst", rounds=False, graphical=True)(
+    _own("mst.mst", "Mst", rounds=False, graphical=True, queries=True)(
         "a spanning tree of pairs, measured once; the fastest"
     ),
     _own("pair_graph.pair_graph", "PairGraph", "pair-graph", rounds=False, graphical=True)(
         "a forest of pairs, then pairs that it answers badly; for hundreds of columns"
     ),
-    _own("mwem_pgm.mwem_pgm", "MwemPgm", "mwem+pgm", graphical=True)(
+    _own("mwem_pgm.mwem_pgm", "MwemPgm", "mwem+pgm", graphical=True, queries=True)(
         "one-way marginals, then a fixed number of adaptively selected ones"
     ),
     _own("gem.gem", "Gem")(
@@ -162,6 +165,7 @@ _BUILT_IN = [
         "clique-tree",
         rounds=False,
         graphical=True,
+        queries=True,
         measures=True,
     )("one shot: the pairs that a small tree can hold, measured together; accurate in seconds"),
     _own("rap.rap_softmax", "RapSoftmax", "rap-softmax")(
@@ -187,10 +191,10 @@ _BUILT_IN = [
     _own("pmw_pub.pmw_pub", "PmwPub", "pmw-pub", public=True)(
         "multiplicative weights on public records"
     ),
-    _own("matrix.matrix", "Matrix", rounds=False, records=False, measures=True)(
+    _own("matrix.matrix", "Matrix", rounds=False, records=False, queries=True, measures=True)(
         "the least noise for marginals, prefixes or ranges, with exact variances; tables only"
     ),
-    _own("matrix.matrix_pgm", "MatrixPgm", "matrix+pgm", rounds=False, measures=True)(
+    _own("matrix.matrix_pgm", "MatrixPgm", "matrix+pgm", rounds=False, queries=True, measures=True)(
         "a model, or consistent tables, of the same measurements"
     ),
     _own("baselines.gaussian", "Gaussian", rounds=False, records=False, measures=True)(
@@ -199,9 +203,14 @@ _BUILT_IN = [
     _own("baselines.projection", "Projection", "gaussian+projection", rounds=False, measures=True)(
         "noise on every workload marginal, then the nearest model or consistent tables"
     ),
-    _own("baselines.independent", "Independent", rounds=False, graphical=True, measures=True)(
-        "one-way marginals only; a baseline"
-    ),
+    _own(
+        "baselines.independent",
+        "Independent",
+        rounds=False,
+        graphical=True,
+        queries=True,
+        measures=True,
+    )("one-way marginals only; a baseline"),
 ]
 _EARLIER = {"hdmm": "matrix", "residual": "matrix", "hdmm+pgm": "matrix+pgm"}
 """The earlier names of mechanisms, which are still understood."""

@@ -120,9 +120,10 @@ def _questions(_context: click.Context, _option: click.Parameter, path: str | No
     if path is None:
         return None
     try:
-        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError:
         raise InvalidInput(f"--queries {path} is not a text file in UTF-8") from None
+    lines = [line.strip() for line in text.splitlines()]
     found = [line for line in lines if line and not line.startswith("#")]
     if not found:
         raise InvalidInput(f"--queries {path} has no questions; write one a line")
@@ -158,7 +159,7 @@ def settle_budget(context: click.Context, options: dict[str, Any], rows: int | N
     options.update(within=number, epsilon=None)
 
 
-_WITHIN = re.compile(r"([\d.]*\d)\s*(%(?:\s*of\s+(\d+)(?:\s+rows)?)?)?")
+_WITHIN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%(?:\s*of\s+(\d+)(?:\s+rows)?)?)?", re.ASCII)
 _MECHANISM = [
     click.option(
         "--mechanism",

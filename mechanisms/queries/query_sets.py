@@ -7,6 +7,7 @@ matrices). Attributes that it does not name are summed away.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -42,6 +43,10 @@ QUERIES = {
     "prefix": "all codes up to each code (cumulative counts)",
     "range": "every interval of codes",
     "circular": "every interval of codes on a circle, such as hours across midnight",
+    "hierarchy": "intervals of 1, 2, 4, ... codes, each from a multiple of its length",
+    "moments": "the number of records, and the sums of the codes and of their squares, with codes "
+    "from -1 to 1",
+    "distance": "the sum of the distances |a - b| of all codes a from each code b",
 }
 """The queries along an attribute that have a name."""
 
@@ -92,21 +97,10 @@ def query_gram(asked: Asked, n: int) -> Array:
     >>> query_gram("prefix", 2), query_gram("range", 2)
     (array([[2., 1.], [1., 1.]]), array([[2., 1.], [1., 2.]]))
     """
-    codes = np.arange(n)
-    if not isinstance(asked, str):
-        rows = query_rows(asked, n)
-        return rows.T @ rows
-    if asked == "identity":
-        return np.eye(n)
-    if asked == "prefix":
-        return n - np.maximum.outer(codes, codes).astype(np.float64)
-    if asked == "range":
-        before = np.minimum.outer(codes, codes) + 1
-        return before * (n - np.maximum.outer(codes, codes)).astype(np.float64)
-    if asked == "circular":  # two codes cut the circle into arcs of g and n - g steps
-        gap = np.abs(np.subtract.outer(codes, codes))
-        return ((n - gap) * (n - gap + 1) + gap * (gap + 1)) / 2.0
-    raise _unknown(asked)
+    if isinstance(asked, str) and asked in _GRAMS:
+        return _GRAMS[asked](n)
+    rows = query_rows(asked, n)
+    return rows.T @ rows
 
 
 def query_rows(asked: Asked, n: int) -> Array:
@@ -123,19 +117,15 @@ def query_rows(asked: Asked, n: int) -> Array:
             raise InvalidInput(
                 f"queries along an attribute of {n} codes must have {n} columns, got {rows.shape}"
             )
+        if not rows.any():
+            raise InvalidInput(
+                "queries along an attribute must ask for something, but all their weights are 0"
+            )
         return rows
     if asked not in QUERIES:
-        raise _unknown(asked)
-    codes = np.arange(n)
-    if asked == "identity":
-        return np.eye(n)
-    if asked == "prefix":
-        return np.tri(n)
-    if asked == "range":
-        low, high = np.triu_indices(n)
-        return ((low[:, None] <= codes) & (codes <= high[:, None])).astype(np.float64)
-    start, length = np.divmod(np.arange(n * n), n)
-    return ((codes - start[:, None]) % n <= length[:, None]).astype(np.float64)
+        near = did_you_mean(asked, QUERIES)
+        raise InvalidInput(f"queries {asked!r} are unknown{near}; known are {', '.join(QUERIES)}")
+    return _ROWS[asked](n)
 
 
 def number_of_queries(domain: Domain, each: QuerySet) -> int:
@@ -147,14 +137,74 @@ def number_of_queries(domain: Domain, each: QuerySet) -> int:
     """
 
     def along(n: int, asked: Asked) -> int:
-        if not isinstance(asked, str):
-            return len(query_rows(asked, n))
-        return {"range": n * (n + 1) // 2, "circular": n * n}.get(asked, n)
+        if isinstance(asked, str) and asked in _NUMBERS:
+            return _NUMBERS[asked](n)
+        return len(query_rows(asked, n))
 
     sizes = domain.shape(each.clique)
     return math.prod(along(n, asked) for n, asked in zip(sizes, each.asked, strict=True))
 
 
-def _unknown(name: str) -> InvalidInput:
-    near = did_you_mean(name, QUERIES)
-    return InvalidInput(f"queries {name!r} are unknown{near}; known are {', '.join(QUERIES)}")
+def _ranges(n: int) -> Array:
+    low, high = np.triu_indices(n)
+    codes = np.arange(n)
+    return ((low[:, None] <= codes) & (codes <= high[:, None])).astype(np.float64)
+
+
+def _circular(n: int) -> Array:
+    start, length = np.divmod(np.arange(n * n), n)
+    return ((np.arange(n) - start[:, None]) % n <= length[:, None]).astype(np.float64)
+
+
+def _hierarchy(n: int) -> Array:
+    lengths = 2 ** np.arange((n - 1).bit_length() + 1)
+    nodes = [np.arange(n) // s == np.arange(-(-n // s))[:, None] for s in lengths]
+    return np.vstack(nodes).astype(np.float64)
+
+
+def _moments(n: int) -> Array:
+    values = np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
+    return np.vander(values, 3, increasing=True).T
+
+
+def _distances(n: int) -> Array:
+    codes = np.arange(n, dtype=np.float64)
+    return np.abs(np.subtract.outer(codes, codes)) if n > 1 else np.ones((1, 1))
+
+
+def _prefix_gram(n: int) -> Array:
+    codes = np.arange(n, dtype=np.float64)
+    return n - np.maximum.outer(codes, codes)
+
+
+def _range_gram(n: int) -> Array:
+    codes = np.arange(n, dtype=np.float64)
+    return (np.minimum.outer(codes, codes) + 1) * (n - np.maximum.outer(codes, codes))
+
+
+def _circular_gram(n: int) -> Array:
+    """Two codes cut the circle into arcs of g and n - g steps."""
+    gap = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    return ((n - gap) * (n - gap + 1) + gap * (gap + 1)) / 2.0
+
+
+_ROWS: dict[str, Callable[[int], Array]] = {
+    CODES: np.eye,
+    "prefix": np.tri,
+    "range": _ranges,
+    "circular": _circular,
+    "hierarchy": _hierarchy,
+    "moments": _moments,
+    "distance": _distances,
+}
+_GRAMS: dict[str, Callable[[int], Array]] = {
+    CODES: np.eye,
+    "prefix": _prefix_gram,
+    "range": _range_gram,
+    "circular": _circular_gram,
+}
+"""What has as many rows as to be written down only where they are needed."""
+_NUMBERS: dict[str, Callable[[int], int]] = {
+    "range": lambda n: n * (n + 1) // 2,
+    "circular": lambda n: n * n,
+}

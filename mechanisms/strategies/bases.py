@@ -1,18 +1,13 @@
 """The residual bases of a workload: rows of whole numbers for each attribute.
 
-The error of a workload at the best shares is T^2, T the sum over residuals A of the root of
-
-    v_A = sum over sets c with A inside c of weight_c
-             times the product over A of inside[i, w]
-             times the product over c less A of outside[i, w]
-
-(`mechanisms.strategies.residuals`, add/remove). It depends on an attribute's basis through its own
-inside and outside errors alone, so bases are made in turn for the derivatives of T in these.
+The error depends on an attribute's basis through its inside and outside errors
+(`mechanisms.strategies.residual_lattice`), so bases are made in turn for the derivatives of its
+root T in these. Where an attribute is asked in several ways, residuals may then have rows of their
+own (`mechanisms.strategies.own_rows`).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS
-from mechanisms.queries.query_sets import CODES, kind_of, query_gram
-from mechanisms.strategies.least_error import of_full_rank, split
+from mechanisms.strategies.least_error import split
+from mechanisms.strategies.own_rows import OwnRows, own_rows
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.iterations import FEW_ROUNDS
@@ -29,13 +24,11 @@ from pgmkit.runtime.iterations import FEW_ROUNDS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mechanisms.queries.query_sets import Asked, QuerySet
-    from pgmkit.domain import Clique, Domain
+    from mechanisms.strategies.residual_lattice import Lattice
 
     Array = NDArray[np.float64]
-    Places = NDArray[np.intp]
 
-__all__ = ["Lattice", "residual_rows"]
+__all__ = ["residual_rows"]
 
 _FEWEST_BITS = 4
 """The fewest bits of a basis's entries: with fewer, its rows may lose their rank."""
@@ -43,103 +36,8 @@ _GAIN = 1e-4
 """The least relative fall of T for which the bases are made again."""
 
 
-class Lattice:
-    """All residuals of the sets, and how much of each they see.
-
-    Attributes:
-        residuals: In the domain's order, small ones first.
-        slots: By attribute and queries along it, `names[slot]` and `grams[slot]`: a place in
-            `inside` and `outside`. Code by code the gram is None. `full[slot]` is the gram of full
-            rank, `kinds[slot]` tells equal queries.
-    """
-
-    def __init__(self, domain: Domain, sets: Sequence[QuerySet]) -> None:
-        self.domain = domain
-        self.cliques = [domain.clique(each.clique, "queries") for each in sets]
-        self.names: list[str] = []
-        self.kinds: list[object] = []
-        self.grams: list[Array | None] = []
-        self.full: list[Array | None] = []
-        self._slots: dict[tuple[str, object], int] = {}
-        by_length: dict[int, list[tuple[list[int], Clique, float]]] = {}
-        rank = domain.places
-        for each in sets:
-            asked = sorted(zip(each.clique, each.asked, strict=True), key=lambda x: rank[x[0]])
-            own = [self._slot(name, queries) for name, queries in asked]
-            ordered = tuple(name for name, _ in asked)
-            by_length.setdefault(len(own), []).append((own, ordered, each.weight))
-        place: dict[Clique, int] = {}
-        self._groups: list[tuple[Places, NDArray[np.bool_], Places, Array]] = []
-        for length, group in by_length.items():
-            slots: Places = np.array([own for own, _, _ in group], np.intp).reshape(len(group), -1)
-            weights: Array = np.array([weight for _, _, weight in group])
-            for mask in itertools.product([False, True], repeat=length):
-                subsets = [tuple(itertools.compress(c, mask)) for _, c, _ in group]
-                varied = np.array([all(domain.sizes[n] > 1 for n in a) for a in subsets])
-                kept = list(itertools.compress(subsets, varied))
-                at = np.array([place.setdefault(a, len(place)) for a in kept], dtype=np.intp)
-                self._groups.append((slots[varied], np.array(mask, bool), at, weights[varied]))
-        order = sorted(place, key=lambda a: (len(a), [rank[n] for n in a]))
-        self.residuals = order
-        new = np.empty(len(order), dtype=np.intp)
-        new[[place[a] for a in order]] = np.arange(len(order))
-        self._groups = [(slots, mask, new[at], w) for slots, mask, at, w in self._groups]
-
-    def _slot(self, name: str, queries: Asked) -> int:
-        kind = kind_of(queries)
-        if (name, kind) not in self._slots:
-            self._slots[name, kind] = len(self.names)
-            self.names.append(name)
-            self.kinds.append(kind)
-            gram = None if kind == CODES else query_gram(queries, self.domain.sizes[name])
-            self.grams.append(gram)
-            self.full.append(None if gram is None else of_full_rank(gram))
-        return self._slots[name, kind]
-
-    def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
-        """Return the inside and outside errors by slot; the noise on the rows has variance 1.
-
-        `full`: whether the grams are those of full rank.
-        """
-        inside, outside = np.zeros(len(self.names)), np.zeros(len(self.names))
-        grams = self.full if full else self.grams
-        for slot, (name, gram) in enumerate(zip(self.names, grams, strict=True)):
-            if name not in bases:
-                outside[slot] = 1.0 if gram is None else gram[0, 0]
-                continue
-            basis = bases[name]
-            if gram is None:
-                inside[slot], outside[slot] = (basis.inverse**2).sum(), (basis.unseen**2).sum()
-                continue
-            inside[slot] = (basis.inverse * (gram @ basis.inverse)).sum()
-            outside[slot] = basis.unseen @ gram @ basis.unseen
-        return inside, outside
-
-    def seen(self, inside: Array, outside: Array) -> Array:
-        """Return v_A for each residual."""
-        found = np.zeros(len(self.residuals))
-        for slots, mask, at, weights in self._groups:
-            np.add.at(found, at, weights * np.where(mask, inside[slots], outside[slots]).prod(1))
-        return found
-
-    def root_error(self, inside: Array, outside: Array) -> tuple[float, Array, Array]:
-        """Return T and its derivatives in `inside` and `outside`, without residuals unseen."""
-        seen = self.seen(inside, outside)
-        roots = np.sqrt(seen)
-        pull = np.divide(0.5, roots, out=np.zeros(len(roots)), where=roots > 0)
-        slopes = np.zeros((2, len(inside)))
-        for slots, mask, at, weights in self._groups:
-            factors = np.where(mask, inside[slots], outside[slots])
-            value = pull[at] * weights * factors.prod(axis=1)
-            for column, own in enumerate(mask):
-                share = np.zeros(len(value))
-                np.divide(value, factors[:, column], out=share, where=factors[:, column] > 0)
-                np.add.at(slopes[0 if own else 1], slots[:, column], share)
-        return float(roots.sum()), slopes[0], slopes[1]
-
-
-def residual_rows(lattice: Lattice) -> dict[str, Array]:
-    """Return the rows S of each attribute of more than one code, as whole numbers.
+def residual_rows(lattice: Lattice) -> OwnRows:
+    """Return the rows S of all residuals along their attributes, as whole numbers.
 
     Raises InvalidInput for sets of more attributes than products of whole numbers have bits for.
     """
@@ -155,7 +53,8 @@ def residual_rows(lattice: Lattice) -> dict[str, Array]:
     best = _turned_rows(lattice, turned, rows)
     for name, each in best.items():
         rows[name] = np.rint(each * ((2 ** bits[name] - 1) / np.abs(each).max()))
-    return {name: rows[name] for name in domain if name in rows}
+    shared = {name: ResidualBasis.of(rows[name]) for name in domain if name in rows}
+    return own_rows(lattice, shared, bits)
 
 
 def _turned_rows(

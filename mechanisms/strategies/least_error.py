@@ -8,8 +8,10 @@ programme (Yuan et al. 2016); its dual has one weight a code,
     max over d >= 0, sum d = 1 of  tr((D^1/2 V D^1/2)^1/2)^2,        D = diag(d),
 
 and weights give a strategy, V = BB': X = B (B'DB)^-1/2 B' over its largest diagonal entry. The
-diagonal is even at the optimum, so weights are moved in proportion to it, as in the design of
-experiments; the primal error over the dual one bounds what is left to gain.
+diagonal is even at the optimum, so weights are moved to where it is large, as in the design of
+experiments, in proportion to its square: for orthogonal queries one such step is exact, since X
+falls with the root of D. What two steps tell of the third is used as well (Anderson 1965, with one
+step remembered). The primal error over the dual one bounds what is left to gain.
 
 **A basis with a total.** Where other queries need the total only, the strategy is split in two: the
 total, and rows S that say the rest. For a vector p with sum 1 and Sp = 0 every query is
@@ -70,16 +72,24 @@ def best_precision(
     values, vectors = np.linalg.eigh(gram)
     kept = values > AGREEMENT * values[-1]
     half = vectors[:, kept] * np.sqrt(values[kept])
-    d = np.full(n, 1 / n) if weights is None else weights
+    logs = np.zeros(n) if weights is None else np.log(weights.clip(min=np.finfo(float).tiny))
+    before: tuple[Array, Array] | None = None
     for _ in range(_MOST_STEPS):
+        d = np.exp(logs - logs.max())
+        d /= d.sum()
         squares, turned = np.linalg.eigh(half.T @ (d[:, None] * half))
         roots = np.sqrt(squares.clip(min=AGREEMENT * squares[-1]))
         rows = half @ (turned / np.sqrt(roots))
         diagonal, value = (rows**2).sum(axis=1), roots.sum()
         if diagonal.max() <= value * (1 + close):
             break
-        d = d * diagonal
-        d /= d.sum()
+        move = 2 * np.log((diagonal / value).clip(min=AGREEMENT))
+        logs, last = logs + move, before
+        before = move, logs
+        if last is not None:
+            change = move - last[0]
+            pull = d * change
+            logs = logs - (pull @ move) / ((pull @ change) or 1.0) * (logs - last[1])
     return rows @ rows.T / diagonal.max(), d
 
 

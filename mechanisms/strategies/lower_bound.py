@@ -15,7 +15,7 @@ others have orthogonal ranges and kernels. With
     g = (y'W d)^2,    h = (sum of the singular values of (I - yy') W D^1/2 (I - uu'))^2,
 
 the best weights of the parts give the squared sum over the residuals A of the root of v_A, as in
-`mechanisms.strategies.bases`, with h and g in the place of inside and outside.
+`mechanisms.strategies.residual_lattice`, with h and g in the place of inside and outside.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechanisms.strategies.bases import Lattice
 from mechanisms.strategies.least_error import split
+from mechanisms.strategies.residual_lattice import Lattice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -65,7 +65,8 @@ class MarginalsStrategy:
         )
         variances[()] *= not total_known
         codes = {name: n * np.eye(n) - 1 for name, n in domain.sizes.items() if n > 1}
-        bases = {name: ResidualBasis.of(rows) for name, rows in codes.items()}
+        along = {name: ResidualBasis.of(rows) for name, rows in codes.items()}
+        bases = {part: {name: along[name] for name in part if name in along} for part in variances}
         return ResidualNoise(domain, bases, variances)
 
 

@@ -43,15 +43,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import FactorNorms, product_l1, product_l2_squared
 from mechanisms.queries.query_sets import query_rows
-from mechanisms.strategies.bases import Lattice, residual_rows
+from mechanisms.strategies.bases import residual_rows
+from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.errors import InvalidInput
-from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
+from pgmkit.least_squares.residual_tables import ResidualNoise
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from mechanisms.privacy.neighbours import Neighbours
     from mechanisms.queries.query_sets import QuerySet
     from pgmkit.domain import Clique, Domain
+    from pgmkit.least_squares.residual_tables import Bases
 
     Array = NDArray[np.float64]
 
@@ -77,26 +79,28 @@ parts."""
 
 @dataclass(frozen=True)
 class ResidualsStrategy:
-    """The rows to measure, the share of the budget (rho, or epsilon) of each residual, the errors.
+    """The share of the budget (rho, or epsilon) of each residual, the rows to measure, the errors.
 
     Errors are at a budget of 1: divide by rho, or by epsilon^2. `shares` are by the attributes of a
     residual in the domain's order, () for the total; a known total has none.
 
     Attributes:
-        rows: By attribute, whole numbers.
         shares: By residual; they sum to 1.
-        noise: The variances of any answer, at a budget of 1.
+        noise: The bases of the residuals, and the variances of any answer, at a budget of 1.
         expected_error: The sum of the variances of all queries, by their weights.
         objective: The value of the objective.
         lower_bound: No shares of these residuals have a smaller value of the objective.
     """
 
-    rows: Mapping[str, Array]
     shares: Mapping[Clique, float]
     noise: ResidualNoise
     expected_error: float
     objective: float
     lower_bound: float
+
+    def rows(self, residual: Clique) -> list[Array]:
+        """Return the rows along each attribute of a residual, of whole numbers."""
+        return [self.noise.bases[residual][name].rows for name in residual]
 
 
 def residuals_strategy(
@@ -130,15 +134,24 @@ def residuals_strategy(
     """
     power = 2 / norm
     lattice = Lattice(domain, sets)
-    rows = residual_rows(lattice)
-    bases = {name: ResidualBasis.of(each) for name, each in rows.items()}
-    norms = {name: FactorNorms.of(each.astype(np.int64)) for name, each in rows.items()}
+    found_rows = residual_rows(lattice)
+    slot = {name: place for place, name in enumerate(lattice.names)}
+    bases = {
+        part: {n: found_rows.bases[n][found_rows.which[at, slot[n]]] for n in part}
+        for at, part in enumerate(lattice.residuals)
+    }
+    every = {id(each): each for own in found_rows.bases.values() for each in own}
+    norms = {key: FactorNorms.of(each.rows.astype(np.int64)) for key, each in every.items()}
     residuals = [a for a in lattice.residuals if a or not total_known]
     if not residuals:
         raise InvalidInput("the workload asks for a total that is public, and for nothing else")
-    unit = np.array([_unit_variance([norms[n] for n in a], neighbours, norm) for a in residuals])
+    measured = [[norms[id(basis)] for basis in bases[part].values()] for part in residuals]
+    unit = np.array([_unit_variance(each, neighbours, norm) for each in measured])
     skipped = len(lattice.residuals) - len(residuals)
-    seen, wanted = (lattice.seen(*lattice.errors(bases, full))[skipped:] for full in (False, True))
+    seen, wanted = (
+        lattice.seen(*found_rows.errors(lattice, full), found_rows.which)[skipped:]
+        for full in (False, True)
+    )
 
     def shares_for(importance: Array) -> tuple[Array, float]:
         roots = (importance * unit) ** (1 / (1 + power))
@@ -164,7 +177,6 @@ def residuals_strategy(
         value, found = float((weights * variances).max()), float(seen @ (unit / shares**power))
     noise = dict(zip(residuals, (unit / shares**power).tolist(), strict=True))
     return ResidualsStrategy(
-        rows,
         dict(zip(residuals, shares.tolist(), strict=True)),
         ResidualNoise(domain, bases, {(): 0.0, **noise}),
         found,
@@ -187,7 +199,7 @@ def _unit_variance(norms: Sequence[FactorNorms], neighbours: Neighbours, norm: i
 def _parts(
     domain: Domain,
     sets: Sequence[QuerySet],
-    bases: Mapping[str, ResidualBasis],
+    bases: Mapping[Clique, Bases],
     residuals: Sequence[Clique],
 ) -> tuple[csr_array, Array]:
     """Return the variance of each query from each residual at s_A = 1, and the queries' weights.
@@ -198,25 +210,28 @@ def _parts(
 
     place = {residual: column for column, residual in enumerate(residuals)}
     noise = ResidualNoise(domain, bases, dict.fromkeys([(), *residuals], 1.0))
-    entries: list[tuple[Array, int, Array]] = []
+    entries: list[tuple[NDArray[Any], int, Array]] = []
     weights: list[float] = []
     for each in sets:
         asked = dict(zip(each.clique, each.asked, strict=True))
+        within = noise.inside(each.clique)
+        acting = noise.acting({n: query_rows(q, domain.sizes[n]) for n, q in asked.items()})
         lines = {}
         for name in each.clique:
-            inside, unseen = noise.acting_along(name, query_rows(asked[name], domain.sizes[name]))
-            pairs = np.column_stack([(inside**2).sum(axis=1), unseen**2])
-            scale = np.where(pairs.max(axis=0) > 0, pairs.max(axis=0), 1.0)
-            lines[name] = np.unique((pairs / scale).round(12), axis=0).T * scale[:, None]
-        count = math.prod(line.shape[1] for line in lines.values())
+            kinds = {id(bases[part].get(name)): part for part in within}
+            found = np.array([(acting(a, name) ** 2).sum(axis=1) for a in kinds.values()])
+            scale = np.where(found.max(axis=1) > 0, found.max(axis=1), 1.0)[:, None]
+            differing = np.unique((found / scale).round(12), axis=1) * scale
+            lines[name] = dict(zip(kinds, differing, strict=True))
+        count = math.prod(len(next(iter(line.values()))) for line in lines.values())
         if len(weights) + count > _MOST_VARIANCES:
             raise InvalidInput(
                 f"the largest variance is sought among at most {_MOST_VARIANCES:,} queries that "
                 'differ; ask for fewer of them, or for objective="sum"'
             )
-        for residual in noise.inside(each.clique):
+        for residual in within:
             if residual in place:
-                factors = [lines[name][int(name not in residual)] for name in each.clique]
+                factors = [lines[name][id(bases[residual].get(name))] for name in each.clique]
                 values = reduce(np.multiply.outer, factors, np.ones(())).reshape(-1)
                 entries.append((len(weights) + np.arange(count), place[residual], values))
         weights.extend([each.weight] * count)

@@ -159,13 +159,13 @@ class Request:
         """
         schema = assumed(self.schema)
         if self.queries:
-            return question_workload(schema, self.queries)
+            return self._of_questions(schema)
         return self._tables(schema.domain)
 
     def workload_over(self, schema: Schema) -> Workload:
         """Return the workload over the schema in which open columns are found."""
         if self.queries:
-            return question_workload(schema, self.queries)
+            return self._of_questions(schema)
         if self.workload is None or isinstance(self.workload, int):
             return self._tables(schema.domain)
         return Workload.of(schema.domain, self.likely.sets)
@@ -183,6 +183,16 @@ class Request:
             return self.public is None
         entry = MECHANISMS.get(self.mechanism)
         return entry is not None and entry.rounds and entry.graphical
+
+    def _of_questions(self, schema: Schema) -> Workload:
+        """Return the workload of the questions; for mechanisms that answer cells, that of the
+        tables that hold them, all alike.
+        """
+        assert self.queries is not None
+        found = question_workload(schema, self.queries)
+        entry = MECHANISMS.get(self.mechanism)
+        by_queries = self._plans if entry is None else entry.queries
+        return found if by_queries else Workload(schema.domain, found.cliques)
 
     @property
     def _plans(self) -> bool:

@@ -1,21 +1,22 @@
 """Answers and tables from measured residuals, and their exact variances; no model is fitted.
 
-Each attribute has a *residual basis*: the total and rows S, of rank one less than its number n of
+A *residual basis* of an attribute is the total and rows S, of rank one less than its number n of
 codes. With p the vector of sum 1 that S does not see, and K the inverse of S on vectors of sum 0,
 
     x = p (1'x) + K (S x)
 
 for every table x along the attribute. So the table over a clique c is the sum, over the subsets A
 of c, of the residual of A, what S says along the attributes of A and the total along all others,
-spread by K and p (Xiao et al. 2023, Algorithm 6, where S are all contrasts and p is even). The
-noise on one residual tells nothing of another: variances add up.
+spread by K and p (Xiao et al. 2023, Algorithm 6, where S are all contrasts and p is even). Every
+residual may have rows of its own, as long as all rows of an attribute share their p. The noise on
+one residual tells nothing of another: variances add up.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
@@ -43,6 +44,9 @@ QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
 _RANK = SUM_ROUNDING
 """Singular values of S below this fraction of the largest are zero; rounded to whole numbers of 30
 bits the smallest others are far above it."""
+_DIGITS = 12
+"""Digits by which rows are the same: fewer than float64 has, and more than whole numbers of 30 bits
+need."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,7 @@ class ResidualBasis:
         total is a combination of.
         """
         n = rows.shape[1]
-        if rows.shape == (n, n) and np.allclose(
-            rows, rows[0, 0] / (n - 1) * (n * np.eye(n) - 1), rtol=1e-12, atol=0
-        ):
+        if _code_by_code(rows):
             return cls(rows, np.full(n, 1 / n), rows * ((n - 1) / n / rows[0, 0]) ** 2)
         left, values, right = np.linalg.svd(rows)
         seen = values > _RANK * values[0]
@@ -83,14 +85,21 @@ class ResidualBasis:
         return cls(rows, unseen, inverse - np.outer(unseen, inverse.sum(axis=0)))
 
 
+Bases: TypeAlias = "Mapping[str, ResidualBasis]"
+"""The bases of a residual along its attributes."""
+
+
 class ResidualNoise:
     """The variance of answers from residuals, in closed form, before or after they are measured.
 
-    `variances`: of the noise on each answer, by residual, its attributes in the domain's order.
+    Residuals are named by their attributes in the domain's order.
+
+    `bases`: of each residual along its attributes; those of an attribute share their `unseen`.
+    `variances`: of the noise on each answer, by residual.
     """
 
     def __init__(
-        self, domain: Domain, bases: Mapping[str, ResidualBasis], variances: Mapping[Clique, float]
+        self, domain: Domain, bases: Mapping[Clique, Bases], variances: Mapping[Clique, float]
     ) -> None:
         self.domain, self.bases, self.variances = domain, bases, variances
 
@@ -100,32 +109,34 @@ class ResidualNoise:
         Raises InvalidInput where a residual that the query needs was not measured.
         """
         asked = factored(self.domain, query)
-        parts = {
-            name: ((inside**2).sum(axis=1), unseen**2)
-            for name, (inside, unseen) in self.acting(asked).items()
-        }
+        acting = self.acting({name: as_dense(query) for name, query in asked.factors.items()})
         found: Array = np.zeros(())
         for residual in self.inside(asked.attributes):
-            spread = [parts[name][name not in residual] for name in asked.attributes]
+            spread = [(acting(residual, name) ** 2).sum(axis=1) for name in asked.attributes]
             found = found + self.variances[residual] * reduce(
                 np.multiply.outer, spread, np.ones(())
             )
         return found.reshape(asked.answer_shape)
 
-    def acting(self, query: FactoredQuery) -> dict[str, tuple[Array, Array]]:
-        """Return `acting_along` of the query's factor for each of its attributes."""
-        return {
-            name: self.acting_along(name, as_dense(query.factors[name]))
-            for name in query.attributes
-        }
-
-    def acting_along(self, name: str, rows: Array) -> tuple[Array, Array]:
-        """Return QK and Qp of queries Q along an attribute: how they act on its residual and its
-        total.
+    def acting(self, queries: Mapping[str, Array]) -> Callable[[Clique, str], Array]:
+        """Return a function of a residual and an attribute: how the attribute's queries Q act on
+        the residual, QK if the attribute is in it, otherwise the column Qp.
         """
-        if name in self.bases:
-            return rows @ self.bases[name].inverse, rows @ self.bases[name].unseen
-        return np.zeros((len(rows), 0)), rows @ np.ones(rows.shape[1])  # one code: the total
+        known: dict[tuple[str, int], Array] = {}
+
+        def acting(residual: Clique, name: str) -> Array:
+            own = self.bases[residual].get(name) if residual else None
+            if (name, id(own)) not in known:
+                turned = self.unseen(name)[:, None] if own is None else own.inverse
+                known[name, id(own)] = queries[name] @ turned
+            return known[name, id(own)]
+
+        return acting
+
+    def unseen(self, name: str) -> Array:
+        """Return p of an attribute; one code is its own total."""
+        own = self.bases.get((name,))
+        return np.ones(1) if own is None else own[name].unseen
 
     def inside(self, attributes: Clique) -> list[Clique]:
         """Return the residuals inside the clique, in the domain's order."""
@@ -142,10 +153,11 @@ class ResidualNoise:
 class ResidualTables:
     """Any query inside a clique whose residuals were measured, in counts, without bias.
 
-    `measurements` are of residuals, through the same rows S along an attribute (or multiples of
-    them) wherever it occurs, of whole tables, each of which is the sum of its residuals code by
-    code, and of the total (the empty clique) unless `total` says it. What several of them say about
-    one residual is averaged by inverse variance. Columns of one value have no residuals.
+    `measurements` are of residuals, through rows of a residual basis along each attribute, of whole
+    tables, each of which is the sum of its residuals code by code, and of the total (the empty
+    clique) unless `total` says it. Rows of an attribute share their p; those of one residual are
+    multiples of each other, and what several measurements say about it is averaged by inverse
+    variance. Columns of one value have no residuals.
 
     `statistic` is the squared distance between the measurements and what they can be without noise,
     in standard deviations: a chi-square of `degrees` of freedom, whatever the truth.
@@ -171,7 +183,9 @@ class ResidualTables:
         self.domain = domain
         self.statistic, self.degrees = 0.0, 0
         self._answers: dict[Clique, Array] = {}
-        self._bases: dict[str, ResidualBasis] = {}
+        self._bases: dict[Clique, dict[str, ResidualBasis]] = {}
+        self._made: dict[tuple[str, bytes], ResidualBasis] = {}
+        self._first: dict[str, ResidualBasis] = {}
         self._variances: dict[Clique, float] = {}
         if total is not None:
             self._answers[()], self._variances[()] = np.array(float(total)), 0.0
@@ -186,15 +200,12 @@ class ResidualTables:
 
     def _take_residual(self, m: Measurement) -> None:
         factors = _rows(m)
-        scale = 1.0
-        for name, rows in zip(m.clique, factors, strict=True):
-            scale *= _multiple(self._basis(name, rows), rows, name)
+        bases, scale = self._basis(m.clique, factors)
         table = m.values.reshape([len(rows) for rows in factors]) / scale
         variance = (m.stddev / scale) ** 2
         possible = table
         for axis, name in enumerate(m.clique):
-            basis = self._bases[name]
-            possible = _along(basis.rows @ basis.inverse, possible, axis)
+            possible = _along(bases[name].rows @ bases[name].inverse, possible, axis)
         self.statistic += float(((table - possible) ** 2).sum()) / variance
         self.degrees += table.size - self._rank(m.clique)
         self._combine(m.clique, possible, variance)
@@ -202,19 +213,18 @@ class ResidualTables:
     def _take_table(self, m: Measurement) -> None:
         """Take a whole table apart into its residuals, whose noises are independent."""
         shape = self.domain.shape(m.clique)
+        contrasts = {name: np.eye(n) - 1 / n for name, n in zip(m.clique, shape, strict=True)}
         for residual in residuals_inside(self.domain, m.clique):
-            table, others, variance = m.values.reshape(shape), 1, m.stddev**2
+            table, others = m.values.reshape(shape), 1
             for axis, name in enumerate(m.clique):
-                size = shape[axis]
-                contrasts = np.eye(size) - 1 / size
-                if name not in residual:
-                    table, others = table.sum(axis=axis, keepdims=True), others * size
-                    continue
-                scale = 1 / _multiple(self._basis(name, contrasts), contrasts, name)
-                table, variance = _along(scale * contrasts, table, axis), variance * scale**2
+                if name in residual:
+                    table = _along(contrasts[name], table, axis)
+                else:
+                    table, others = table.sum(axis=axis, keepdims=True), others * shape[axis]
             held = tuple(name for name in m.clique if name in residual)
-            table = table.reshape(self.domain.shape(held))
-            self._combine(held, table, variance * others)
+            scale = self._basis(held, [contrasts[name] for name in held])[1]
+            table = table.reshape(self.domain.shape(held)) / scale
+            self._combine(held, table, (m.stddev / scale) ** 2 * others)
 
     def _combine(self, clique: Clique, table: Array, variance: float) -> None:
         """Average with what is known of this residual, by inverse variance."""
@@ -230,10 +240,33 @@ class ResidualTables:
         self.statistic += float(((table - before) ** 2).sum()) / together
         self.degrees += self._rank(clique)
 
-    def _basis(self, name: str, rows: Array) -> ResidualBasis:
-        if name not in self._bases:
-            self._bases[name] = ResidualBasis.of(rows)
-        return self._bases[name]
+    def _basis(self, clique: Clique, factors: Sequence[Array]) -> tuple[Bases, float]:
+        """Return the bases of a residual with these rows along its attributes, and how many times
+        the bases' rows they are.
+        """
+        found: dict[str, ResidualBasis] = {}
+        scale = 1.0
+        for name, rows in zip(clique, factors, strict=True):
+            size = float(np.abs(rows).max())
+            # Multiples of the same rows may differ in the last digits.
+            key = (name, b"" if _code_by_code(rows) else (rows / size).round(_DIGITS).tobytes())
+            if key not in self._made:
+                self._made[key] = ResidualBasis.of(rows / size)
+            found[name] = self._made[key]
+            scale *= size
+        known = self._bases.setdefault(self.domain.ordered(clique), found)
+        if any(known[name] is not found[name] for name in clique):
+            raise InvalidInput(
+                f"the residual of {clique!r} is measured through two bases; give one of them"
+            )
+        for name, basis in found.items():
+            first = self._first.setdefault(name, basis)
+            if not np.allclose(first.unseen, basis.unseen, rtol=0, atol=_RANK):
+                raise InvalidInput(
+                    f"{name!r} is measured through two bases that leave different sums open; give "
+                    "residuals of one of them"
+                )
+        return found, scale
 
     def _rank(self, clique: Clique) -> int:
         return math.prod(self.domain.sizes[name] - 1 for name in clique)
@@ -245,16 +278,14 @@ class ResidualTables:
         """
         asked = factored(self.domain, query)
         ordered = self.domain.ordered(asked.attributes)
-        acting = self.noise.acting(asked)
+        acting = self.noise.acting({n: as_dense(query) for n, query in asked.factors.items()})
         found: Array = np.zeros(())
         for residual in self.noise.inside(asked.attributes):
             table = self._answers[residual]
             for axis, name in enumerate(ordered):
-                inside, unseen = acting[name]
-                if name in residual:
-                    table = np.moveaxis(np.tensordot(inside, table, (1, axis)), 0, axis)
-                else:
-                    table = np.moveaxis(np.multiply.outer(unseen, table), 0, axis)
+                if name not in residual:
+                    table = np.expand_dims(table, axis)
+                table = _along(acting(residual, name), table, axis)
             found = found + table
         turned = found.transpose([ordered.index(name) for name in asked.attributes])
         return turned.reshape(asked.answer_shape)
@@ -271,6 +302,14 @@ class ResidualTables:
     def variance(self, query: QueryLike) -> Array:
         """Return the variance of each answer in squared counts (`ResidualNoise.variance`)."""
         return self.noise.variance(query)
+
+
+def _code_by_code(rows: Array) -> bool:
+    """Return whether these are a multiple of n I - J."""
+    n = rows.shape[1]
+    if rows.shape != (n, n) or n == 1:
+        return False
+    return np.allclose(rows, rows[0, 0] / (n - 1) * (n * np.eye(n) - 1), rtol=1e-12, atol=0)
 
 
 def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:
@@ -308,12 +347,3 @@ def _rows(measurement: Measurement) -> list[Array]:
             "factors of a residual basis"
         )
     return [as_dense(factor) for factor in factors]
-
-
-def _multiple(basis: ResidualBasis, rows: Array, name: str) -> float:
-    """Return how many times the basis's rows these are."""
-    place = np.unravel_index(np.abs(basis.rows).argmax(), basis.rows.shape)
-    multiple = float(rows[place] / basis.rows[place]) if rows.shape == basis.rows.shape else 0.0
-    if multiple <= 0 or not np.allclose(rows, multiple * basis.rows, rtol=1e-12, atol=0):
-        raise InvalidInput(f"{name!r} is measured through two bases; give residuals of one of them")
-    return multiple

@@ -206,6 +206,10 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
         if kind == "mean":
             values = values - (values.min() + values.max()) / 2
         unit = float(np.abs(values).max()) or 1.0
+        if kind == "sum" and not values.any():
+            raise InvalidInput(
+                f"{text!r}: every value that is left is 0, and so is the sum; ask for the count"
+            )
         rows, shown = plan.rows(values[None, :] / unit), slice(0, 1)
         if kind == "mean":
             rows, shown = np.vstack([plan.rows(np.ones((1, count))), rows]), slice(1, 2)

@@ -24,6 +24,7 @@ from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strateg
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.residuals import ResidualsStrategy
 from mechanisms.synthesis.questions import question_workload
+from mechanisms.synthesis.request import Request
 from pgmkit import Dataset, InvalidInput
 from pgmkit.domain import Domain
 from pgmkit.errors import ModelTooLarge
@@ -232,6 +233,7 @@ def test_answers_keep_within_what_was_asked() -> None:
         ({"within": 5.0, "epsilon": None}, "within needs queries"),
         ({"queries": ["age"], "within": 0, "epsilon": None}, "above 0"),
         ({"queries": ["sum(pay)"], "within": 5, "epsilon": None}, "not answered in records"),
+        ({"queries": ["sum(age) | age = 0"]}, "every value that is left is 0"),
         (
             {"queries": ["age"], "within": 5, "epsilon": None, "mechanism": "mst"},
             "within needs queries",
@@ -276,6 +278,37 @@ def test_the_command_line_plans_and_spends(tmp_path: Path) -> None:
     made = CliRunner().invoke(main, [*run, "--out", str(tmp_path / "out.csv")])
     assert made.exit_code == 0, made.output
     assert "planned: cdf(age) | sex: +-" in made.stderr and "matrix+pgm" in made.stdout
+
+
+@pytest.mark.parametrize("within", ["", "..5", "1.2.3", "-5", "nan", "1e3", "5%%", "1% of", "٣"])
+def test_odd_texts_of_within_are_refused(tmp_path: Path, within: str) -> None:
+    SCHEMA.save(tmp_path / "people.json")
+    (tmp_path / "asked.txt").write_text("age\n", encoding="utf-8")
+    asked = ["--schema", str(tmp_path / "people.json"), "--queries", str(tmp_path / "asked.txt")]
+    said = CliRunner().invoke(main, ["plan", *asked, "--delta", "1e-6", "--within", within])
+    assert said.exit_code == 2 and "must be a number of records" in said.stderr
+
+
+def test_a_file_of_questions_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    SCHEMA.save(tmp_path / "people.json")
+    (tmp_path / "asked.txt").write_text("sex\n", encoding="utf-8-sig")
+    asked = ["--schema", str(tmp_path / "people.json"), "--queries", str(tmp_path / "asked.txt")]
+    options = ["--delta", "1e-6", "--within", "50", "--rows", "100"]
+    planned = CliRunner().invoke(main, ["plan", *asked, *options])
+    assert planned.exit_code == 0, planned.output
+
+
+def test_mechanisms_that_answer_cells_take_the_tables_of_the_questions_alike() -> None:
+    for mechanism, alike in (("gem", True), ("mixture", True), ("aim", False), ("auto", False)):
+        request = Request(
+            schema=SCHEMA, epsilon=1.0, delta=1e-6, queries=["cdf(age) | sex"], mechanism=mechanism
+        )
+        assert request.likely.plain == alike
+        assert (len(set(request.likely.weights)) == 1) == alike
+    release = synthesize(
+        DATA, SCHEMA, epsilon=1.0, delta=1e-6, queries=["job x sex"], mechanism="dual-query", seed=0
+    )
+    assert len(release.sample(5, rng=0)) == 5
 
 
 @pytest.mark.parametrize(

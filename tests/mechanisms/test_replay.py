@@ -16,6 +16,7 @@ from mechanisms.dispatch import run_on
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.queries.query_sets import QUERIES
 from mechanisms.registry import MECHANISMS, configure
 from mechanisms.release.report import html
 from mechanisms.synthesis.pipeline import synthesize
@@ -98,7 +99,7 @@ def test_nothing_but_noise_depends_on_the_data(name: str, relation: str, tmp_pat
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("asked", ["prefix", "range", "circular"])
+@pytest.mark.parametrize("asked", [*QUERIES][1:])
 @pytest.mark.parametrize("name", ["matrix", "matrix+pgm"])
 def test_bases_for_other_queries_cost_what_is_charged(
     name: str, asked: str, budget: str, relation: str, tmp_path: Path

@@ -20,7 +20,13 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.queries.query_sets import QUERIES, query_gram, query_rows
+from mechanisms.queries.query_sets import (
+    QUERIES,
+    QuerySet,
+    number_of_queries,
+    query_gram,
+    query_rows,
+)
 from mechanisms.strategies.least_error import best_precision, split
 from mechanisms.strategies.marginals import marginals_strategy
 from mechanisms.strategies.p_identity import error_and_gradient, expected_error, p_identity
@@ -55,7 +61,10 @@ def marginal_matrix(clique: Clique, factors: dict[str, np.ndarray] | None = None
 def test_grams_in_closed_form(kind: str, n: int) -> None:
     matrix = query_rows(kind, n)
     assert np.allclose(query_gram(kind, n), matrix.T @ matrix)
-    assert len(np.unique(matrix, axis=0)) == len(matrix) - (kind == "circular") * (n - 1)
+    domain = Domain({"a": n})
+    assert number_of_queries(domain, QuerySet(("a",), (kind,))) == len(matrix)
+    if kind in ("identity", "prefix", "range", "circular"):
+        assert len(np.unique(matrix, axis=0)) == len(matrix) - (kind == "circular") * (n - 1)
 
 
 def test_named_queries_row_by_row() -> None:
@@ -63,10 +72,18 @@ def test_named_queries_row_by_row() -> None:
     assert np.array_equal(query_rows("range", 3), query_rows("circular", 3)[[0, 1, 2, 3, 4, 6]])
     circular = {tuple(row) for row in query_rows("circular", 3)}
     assert circular == set(itertools.product([0, 1], repeat=3)) - {(0, 0, 0)}
+    nodes = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1]]
+    assert np.array_equal(query_rows("hierarchy", 3), nodes)
+    assert np.array_equal(query_rows("moments", 3), [[1, 1, 1], [-1, 0, 1], [1, 0, 1]])
+    assert np.array_equal(query_rows("distance", 3), [[0, 1, 2], [1, 0, 1], [2, 1, 0]])
     own = query_gram(np.array([[1.0, 2.0]]), 2)
     assert np.array_equal(own, [[1, 2], [2, 4]])
     with pytest.raises(InvalidInput, match="must have 3 columns"):
         query_gram(np.eye(2), 3)
+    with pytest.raises(InvalidInput, match="all their weights are 0"):
+        query_gram(np.zeros((2, 3)), 3)
+    with pytest.raises(InvalidInput, match="did you mean 'prefix'"):
+        query_gram("prefixes", 3)
 
 
 @pytest.mark.parametrize("kind", QUERIES)

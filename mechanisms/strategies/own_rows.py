@@ -1,0 +1,204 @@
+"""Rows of each residual's own, where an attribute is asked in several ways.
+
+With a p in common (`pgmkit.least_squares.residual_tables`) residuals are apart, and each has rows
+that are best for what it is asked itself: ranges by a single attribute, codes by a table of three.
+Of a residual A let coefficient_k be the weight of the combination k of queries along A in all sets
+that hold A, with what the totals along their other attributes say. Then
+
+    v_A = sum over k of coefficient_k times the product over A of inside[i, k],
+
+and the rows along i are the best strategy for the sum of the grams of the second parts (I - 1p')
+V_k (I - p1'), each times its part of v_A over inside[i, k] (`mechanisms.strategies.least_error`).
+They are made in turn. Uneven p help the ways for which they are made and cost the others, so that
+some between even ones and those of common rows are tried.
+
+Rows of whole numbers see nothing of p exactly if p is a multiple of whole numbers w and each row's
+sum of products with w is 0. Rounded rows are moved there: by units where w is its least number l,
+and where it is l + 1 and l at once in opposite directions, which changes the sum by 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.strategies.least_error import best_precision
+from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.runtime.iterations import FEW_ROUNDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.strategies.residual_lattice import Lattice
+
+    Array = NDArray[np.float64]
+    Places = NDArray[np.intp]
+
+__all__ = ["OwnRows", "own_rows"]
+
+_UNEVEN = (0.0, 0.25, 0.5, 1.0)
+"""The parts of the common rows' p that are tried."""
+_LEAST = 8
+"""The least of the whole numbers w where they are uneven: p is rounded by a sixteenth at most."""
+_DIGITS = 2
+"""Digits of the parts by which residuals share their rows: errors grow with the square of a
+difference."""
+_GAIN = 1e-3
+"""The least relative fall of the root of the error for which rows are made again."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The bases of each attribute, and which of them each residual has.
+
+    Attributes:
+        bases: By attribute; those of one attribute share their p.
+        which: The place in `bases` for each residual (a row) along each slot of the lattice.
+        root: The root of the error, T, at sensitivities of 1.
+    """
+
+    bases: Mapping[str, Sequence[ResidualBasis]]
+    which: Places
+    root: float
+
+    def errors(self, lattice: Lattice, full: bool) -> tuple[Array, Array]:
+        """Return the inside errors by basis and slot, and the outside errors by slot."""
+        inside = []
+        for number in range(max(map(len, self.bases.values()), default=1)):
+            level = {n: own[min(number, len(own) - 1)] for n, own in self.bases.items()}
+            found, outside = lattice.errors(level, full)
+            inside.append(found)
+        return np.array(inside), outside
+
+
+def own_rows(
+    lattice: Lattice, shared: Mapping[str, ResidualBasis], bits: Mapping[str, int]
+) -> OwnRows:
+    """Return the best found of the shared rows and rows of each residual's own.
+
+    `shared`: by attribute. `bits`: of the entries, by attribute that is not asked code by code
+    alone.
+    """
+    which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
+    best = _rated(lattice, {name: [basis] for name, basis in shared.items()}, which)
+    mixed = [n for n in shared if lattice.names.count(n) > 1]
+    for part in _UNEVEN if mixed else ():
+        weights = {name: _whole_weights(shared[name].unseen, part) for name in mixed}
+        if all(each.min() > 0 for each in weights.values()):
+            found = _made(lattice, shared, weights, bits)
+            best = min(best, found, key=lambda each: each.root)
+    return best
+
+
+def _made(
+    lattice: Lattice,
+    shared: Mapping[str, ResidualBasis],
+    weights: Mapping[str, Array],
+    bits: Mapping[str, int],
+) -> OwnRows:
+    """Return rows for these whole numbers w, by attribute."""
+    slots = {name: [s for s, n in enumerate(lattice.names) if n == name] for name in weights}
+    known: dict[tuple[object, ...], ResidualBasis] = {}
+
+    def basis(name: str, parts: Sequence[float]) -> ResidualBasis:
+        kinds = tuple(lattice.kinds[slot] for slot in slots[name])
+        key = (weights[name].tobytes(), kinds, tuple(parts), bits[name])
+        if key not in known:
+            n = len(weights[name])
+            grams = [lattice.full[slot] for slot in slots[name]]
+            pairs = zip(parts, (np.eye(n) if g is None else g for g in grams), strict=True)
+            gram = sum((part * each for part, each in pairs), np.zeros((n, n)))
+            known[key] = _basis(gram, weights[name], bits[name])
+        return known[key]
+
+    even = {n: [1 / np.trace(_full(lattice, slot)) for slot in own] for n, own in slots.items()}
+    first = {name: [basis(name, parts)] for name, parts in even.items()}
+    which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
+    best = found = _rated(lattice, {n: first.get(n, [shared[n]]) for n in shared}, which)
+    inside_residual = {name: np.array([name in r for r in lattice.residuals]) for name in weights}
+    for _ in range(FEW_ROUNDS):
+        inside, outside = found.errors(lattice, full=True)
+        slopes = lattice.slopes(_at_sensitivity_1(found, lattice, inside), outside, found.which)
+        bases = {name: list(own) for name, own in found.bases.items()}
+        which = found.which.copy()
+        for name, own in slots.items():
+            parts = slopes[:, own]
+            parts /= np.maximum(parts.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+            held = inside_residual[name]
+            kinds, place = np.unique(parts[held].round(_DIGITS), axis=0, return_inverse=True)
+            bases[name] = [basis(name, each.tolist()) for each in kinds]
+            which[np.flatnonzero(held)[:, None], own] = place.reshape(-1, 1)
+        found, last = _rated(lattice, bases, which), found.root
+        best = min(best, found, key=lambda each: each.root)
+        if found.root > last * (1 - _GAIN):
+            break
+    return best
+
+
+def _rated(
+    lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which: Places
+) -> OwnRows:
+    found = OwnRows(bases, which, 0.0)
+    inside, outside = found.errors(lattice, full=True)
+    seen = lattice.seen(_at_sensitivity_1(found, lattice, inside), outside, which)
+    return OwnRows(bases, which, float(np.sqrt(seen).sum()))
+
+
+def _at_sensitivity_1(found: OwnRows, lattice: Lattice, inside: Array) -> Array:
+    """Return the inside errors of rows whose largest column has norm 1."""
+    tops = {
+        name: [float((basis.rows**2).sum(axis=0).max()) for basis in own]
+        for name, own in found.bases.items()
+    }
+    scale = np.ones_like(inside)
+    for slot, name in enumerate(lattice.names):
+        for number, top in enumerate(tops.get(name, ())):
+            scale[number, slot] = top
+    return inside * scale
+
+
+def _full(lattice: Lattice, slot: int) -> Array:
+    gram = lattice.full[slot]
+    return np.eye(lattice.domain.sizes[lattice.names[slot]]) if gram is None else gram
+
+
+def _whole_weights(p: Array, part: float) -> Array:
+    """Return whole numbers w in proportion to p, nearly, with the least number and the next among
+    them, or all 1; not above 0 where p is not.
+    """
+    if part == 0:
+        return np.ones(len(p))
+    between = (1 - part) / len(p) + part * p
+    found = np.rint(between * (_LEAST / abs(between.min())))
+    if found.min() > 0 and not (found == _LEAST + 1).any():
+        found[np.argsort(between)[1]] = _LEAST + 1
+    return found
+
+
+def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
+    """Return rows of whole numbers for the second parts of queries of this gram."""
+    away = np.eye(len(weights)) - np.outer(weights / weights.sum(), np.ones(len(weights)))
+    values, vectors = np.linalg.eigh(best_precision(away.T @ gram @ away)[0])
+    root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
+    least = weights.min()
+    low, next_one = weights == least, weights == least + 1
+    top = 2.0**bits - 1
+    while True:
+        rows = np.rint(root * (top / np.abs(root).max()))
+        many, units = np.divmod(rows @ weights, least)
+        rows[:, low] -= _spread(many - units, low.sum())
+        rows[:, next_one] -= _spread(units, next_one.sum())
+        if np.abs(rows).max() < 2**bits:
+            return ResidualBasis.of(rows)
+        top *= 1 - 1 / FEW_ROUNDS
+
+
+def _spread(sums: Array, over: int) -> Array:
+    """Return whole numbers, a row for each sum, that are nearly even and add up to it."""
+    if not over:
+        return np.zeros((len(sums), 0))
+    every, left = np.divmod(sums, over)
+    return every[:, None] + (np.arange(over) < left[:, None])

@@ -1,0 +1,144 @@
+"""All residuals of a workload, and how much of each its queries see.
+
+The error of a workload at the best shares is T^2, T the sum over residuals A of the root of
+
+    v_A = sum over sets c with A inside c of weight_c
+             times the product over A of inside[i, w]
+             times the product over c less A of outside[i, w]
+
+(`mechanisms.strategies.residuals`, add/remove), w what c asks along i. It depends on an attribute's
+rows through their own inside and outside errors alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.queries.query_sets import CODES, kind_of, query_gram
+from mechanisms.strategies.least_error import of_full_rank
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mechanisms.queries.query_sets import Asked, QuerySet
+    from pgmkit.domain import Clique, Domain
+    from pgmkit.least_squares.residual_tables import ResidualBasis
+
+    Array = NDArray[np.float64]
+    Places = NDArray[np.intp]
+
+__all__ = ["Lattice"]
+
+
+class Lattice:
+    """All residuals of the sets, and how much of each they see.
+
+    Attributes:
+        residuals: In the domain's order, small ones first.
+        slots: By attribute and queries along it, `names[slot]` and `grams[slot]`: a place in
+            `inside` and `outside`. Code by code the gram is None. `full[slot]` is the gram of full
+            rank, `kinds[slot]` tells equal queries.
+
+    `which`, where it is given, is the number of the basis of each residual (a row) along each slot
+    (a column); `inside` has a row for each basis then. Otherwise an attribute has one basis.
+    """
+
+    def __init__(self, domain: Domain, sets: Sequence[QuerySet]) -> None:
+        self.domain = domain
+        self.cliques = [domain.clique(each.clique, "queries") for each in sets]
+        self.names: list[str] = []
+        self.kinds: list[object] = []
+        self.grams: list[Array | None] = []
+        self.full: list[Array | None] = []
+        self._slots: dict[tuple[str, object], int] = {}
+        by_length: dict[int, list[tuple[list[int], Clique, float]]] = {}
+        rank = domain.places
+        for each in sets:
+            asked = sorted(zip(each.clique, each.asked, strict=True), key=lambda x: rank[x[0]])
+            own = [self._slot(name, queries) for name, queries in asked]
+            ordered = tuple(name for name, _ in asked)
+            by_length.setdefault(len(own), []).append((own, ordered, each.weight))
+        place: dict[Clique, int] = {}
+        self._groups: list[tuple[Places, NDArray[np.bool_], Places, Array]] = []
+        for length, group in by_length.items():
+            slots: Places = np.array([own for own, _, _ in group], np.intp).reshape(len(group), -1)
+            weights: Array = np.array([weight for _, _, weight in group])
+            for mask in itertools.product([False, True], repeat=length):
+                subsets = [tuple(itertools.compress(c, mask)) for _, c, _ in group]
+                varied = np.array([all(domain.sizes[n] > 1 for n in a) for a in subsets])
+                kept = list(itertools.compress(subsets, varied))
+                at = np.array([place.setdefault(a, len(place)) for a in kept], dtype=np.intp)
+                self._groups.append((slots[varied], np.array(mask, bool), at, weights[varied]))
+        order = sorted(place, key=lambda a: (len(a), [rank[n] for n in a]))
+        self.residuals = order
+        new = np.empty(len(order), dtype=np.intp)
+        new[[place[a] for a in order]] = np.arange(len(order))
+        self._groups = [(slots, mask, new[at], w) for slots, mask, at, w in self._groups]
+
+    def _slot(self, name: str, queries: Asked) -> int:
+        kind = kind_of(queries)
+        if (name, kind) not in self._slots:
+            self._slots[name, kind] = len(self.names)
+            self.names.append(name)
+            self.kinds.append(kind)
+            gram = None if kind == CODES else query_gram(queries, self.domain.sizes[name])
+            self.grams.append(gram)
+            self.full.append(None if gram is None else of_full_rank(gram))
+        return self._slots[name, kind]
+
+    def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
+        """Return the inside and outside errors by slot; the noise on the rows has variance 1.
+
+        `full`: whether the grams are those of full rank.
+        """
+        inside, outside = np.zeros(len(self.names)), np.zeros(len(self.names))
+        grams = self.full if full else self.grams
+        for slot, (name, gram) in enumerate(zip(self.names, grams, strict=True)):
+            if name not in bases:
+                outside[slot] = 1.0 if gram is None else gram[0, 0]
+                continue
+            basis = bases[name]
+            if gram is None:
+                inside[slot], outside[slot] = (basis.inverse**2).sum(), (basis.unseen**2).sum()
+                continue
+            inside[slot] = (basis.inverse * (gram @ basis.inverse)).sum()
+            outside[slot] = basis.unseen @ gram @ basis.unseen
+        return inside, outside
+
+    def seen(self, inside: Array, outside: Array, which: Places | None = None) -> Array:
+        """Return v_A for each residual."""
+        found = np.zeros(len(self.residuals))
+        for slots, mask, at, weights in self._groups:
+            own = inside[slots] if which is None else inside[which[at[:, None], slots], slots]
+            np.add.at(found, at, weights * np.where(mask, own, outside[slots]).prod(1))
+        return found
+
+    def slopes(self, inside: Array, outside: Array, which: Places) -> Array:
+        """Return the derivative of each v_A (a row) in the inside errors of its bases by slot."""
+        found = np.zeros((len(self.residuals), len(self.names)))
+        for slots, mask, at, weights in self._groups:
+            own = inside[which[at[:, None], slots], slots]
+            factors = np.where(mask, own, outside[slots])
+            for column in np.flatnonzero(mask):
+                others = np.delete(factors, column, axis=1).prod(axis=1)
+                np.add.at(found, (at, slots[:, column]), weights * others)
+        return found
+
+    def root_error(self, inside: Array, outside: Array) -> tuple[float, Array, Array]:
+        """Return T and its derivatives in `inside` and `outside`, without residuals unseen."""
+        seen = self.seen(inside, outside)
+        roots = np.sqrt(seen)
+        pull = np.divide(0.5, roots, out=np.zeros(len(roots)), where=roots > 0)
+        slopes = np.zeros((2, len(inside)))
+        for slots, mask, at, weights in self._groups:
+            factors = np.where(mask, inside[slots], outside[slots])
+            value = pull[at] * weights * factors.prod(axis=1)
+            for column, own in enumerate(mask):
+                share = np.zeros(len(value))
+                np.divide(value, factors[:, column], out=share, where=factors[:, column] > 0)
+                np.add.at(slopes[0 if own else 1], slots[:, column], share)
+        return float(roots.sum()), slopes[0], slopes[1]

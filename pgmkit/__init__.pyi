@@ -37,6 +37,7 @@ from .tables.draft.draft import draft
 from .tables.engines.frames import counts_of
 from .tables.files.record_files import encode_file, write_file
 from .tables.labelled import Boolean, Categorical, OpenCategorical
+from .tables.levels import Level
 from .tables.numbers import Integer, Numeric
 from .tables.questions import ask
 from .tables.reply import Reply
@@ -72,6 +73,7 @@ __all__ = [
     "InvalidInput",
     "JunctionTree",
     "Kronecker",
+    "Level",
     "Measurement",
     "ModelTooLarge",
     "NotCertified",

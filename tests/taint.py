@@ -395,7 +395,7 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(curator, "ExactNoise", _Source)
     patch.setattr(Curator, "_predicate_counts", _plain_counts)
     init, recoded, bounded = Curator.__init__, Curator.recoded, pipeline.bounded_frame
-    check_rows, texts_of = pipeline._check_rows, open_columns._present_texts
+    check_rows, texts_of = pipeline.check_rows, open_columns._present_texts
 
     def marking(self: Curator, data: Any, *args: Any, **options: Any) -> None:
         init(self, data, *args, **options)
@@ -423,7 +423,7 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Curator, "__init__", marking)
     patch.setattr(Curator, "recoded", recoding)
     patch.setattr(pipeline, "bounded_frame", bounding)
-    patch.setattr(pipeline, "_check_rows", checking)
+    patch.setattr(pipeline, "check_rows", checking)
     for module, name in (
         (pipeline, "counted"),
         (pipeline, "counted_roughly"),

@@ -22,9 +22,9 @@ from mechanisms.privacy.units import bounded, random_keys
 from mechanisms.synthesis.units import unit_numbers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.tables.engines.frames import columns_of, in_memory, names_of
-from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
 __all__ = ["Coded", "coded"]

@@ -38,7 +38,8 @@ class Link:
             parents must not have this column: it is counted.
         constraints: Rules that no child may break, over the parent's columns, `count`, "position"
             (1 is the first child), the child's own columns, and the previous sibling's columns,
-            which have the prefix "previous ". They are public, like those of a schema.
+            which have the prefix "previous ". Rules over the parent's columns and `count` alone
+            hold for parents without children too. They are public, like those of a schema.
 
     >>> Link("person", "household", key="id", most=6).count
     'number of person'
@@ -57,6 +58,10 @@ class Link:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidInput(f"{name} of a link must be a name, got {value!r}")
+        if self.child == self.parent:
+            raise InvalidInput(
+                f"a table cannot be its own child, got {self.child!r} as child and parent of a link"
+            )
         if self.key in (self.order, self.count):
             raise InvalidInput(
                 f"key, order and count of a link must be different columns, got {self.key!r} twice"
@@ -104,20 +109,24 @@ class Link:
         }
         position = {POSITION: Integer(1, self.most)}
         groups: list[Mapping[str, Column]] = [parents.columns, position, before, children.columns]
-        names = [name for group in groups for name in group]
+        named: list[Mapping[str, object]] = [*groups, parents.levels, children.levels]
+        names = [name for group in named for name in group]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidInput(
-                f"the tables {self.parent!r} and {self.child!r} both have the columns {twice}, or "
-                f"one is named {POSITION!r}; rename them, or leave them out of one schema"
+                f"the tables {self.parent!r} and {self.child!r} both have the columns or levels "
+                f"{twice}, or one is named {POSITION!r}; rename them, or leave them out of one "
+                "schema"
             )
         columns = {name: column for group in groups for name, column in group.items()}
         rules = [*children.constraints, *self.constraints]
-        return Schema(columns, rules, file=children.file, checked=children.checked)
+        levels = {**parents.levels, **children.levels}
+        return Schema(columns, rules, levels=levels, file=children.file, checked=children.checked)
 
 
 def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
-    """Return the parents' schema with a column for the number of children of each link.
+    """Return the parents' schema with a column for the number of children of each link, and with
+    the links' constraints over the parents' columns alone.
 
     >>> from pgmkit.tables.schema import Boolean
     >>> list(with_counts(Schema({"rural": Boolean()}), [Link("cow", "farm", "id", 9)]).columns)
@@ -125,7 +134,9 @@ def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
     """
     counts = {link.count: Integer(0, link.most) for link in links}
     columns = {**parents.columns, **counts}
-    return Schema(columns, parents.constraints, file=parents.file, checked=parents.checked)
+    every = [*parents.constraints, *(rule for link in links for rule in link.constraints)]
+    rules = [rule for rule in every if columns.keys() >= set(rule.columns)]
+    return Schema(columns, rules, levels=parents.levels, file=parents.file, checked=parents.checked)
 
 
 def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
@@ -160,6 +171,9 @@ def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
         raise InvalidInput(
             f"every table but {parent!r} must be the child of exactly one link; see {alone}"
         )
+    counts = [link.count for link in links]
+    if len(set(counts)) < len(counts):
+        raise InvalidInput(f"links must count in different columns, got {counts}")
     for link in links:
         _check_columns(link, schemas)
     return parent

@@ -23,7 +23,7 @@ from mechanisms.registry import configure
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
-from mechanisms.synthesis.pipeline import constrained
+from mechanisms.synthesis.pipeline import check_rows, constrained
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.unread import UnreadValues, check_values
 from mechanisms.workload import Workload
@@ -131,15 +131,21 @@ def synthesize_linked(
     random = None if seed is None else np.random.default_rng(seed)
     steps_of = {link.child: requests[link.child].schema for link in links}
     data = coded(frames, placed, links, steps_of, random)
-    curator = Curator(
-        data.parents, above.budget, neighbours=above.relation, seed=random, ledger=ledger
-    )
+    curator = _curator(data.parents, above, random)
     tables: dict[str, Counts] = {parent: data.parents, **data.steps}
     with closing(curator.ledger):
         releases = _spent(curator, tables, requests)
     forms = {name: FrameForm.of(frames[name]) for name in tables}
     return LinkedRelease(
         links, releases.pop(parent), releases, {n: placed[n] for n in releases}, forms
+    )
+
+
+def _curator(parents: Counts, request: Request, seed: np.random.Generator | None) -> Curator:
+    """Return the Curator of the parents; raise InvalidInput if their number is public and 0."""
+    check_rows(request, parents)
+    return Curator(
+        parents, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
     )
 
 

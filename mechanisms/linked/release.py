@@ -242,7 +242,9 @@ def _linking(
 
 
 def _own(steps: Schema) -> Schema:
-    """Return the schema of the children alone: the columns that also occur with the sibling's
-    prefix.
+    """Return the schema of the children alone: `Link.steps` has the previous sibling's columns and
+    then the child's own behind the position.
     """
-    return steps.restricted(name for name in steps.columns if PREVIOUS + name in steps.columns)
+    names = list(steps.columns)
+    behind = names[names.index(POSITION) + 1 :] if POSITION in names else []
+    return steps.restricted(behind[len(behind) // 2 :])

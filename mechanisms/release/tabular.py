@@ -212,13 +212,20 @@ class TableRelease:
     def _allowed(self, given: Mapping[str, Condition] | str) -> dict[str, NDArray[np.bool_]]:
         if isinstance(given, str):
             return conditions(self.schema, given)
+        shown = self.schema.shown
         for name in given:
-            if name not in self.schema.columns:
+            if name not in shown:
                 raise InvalidInput(
-                    f"there is no column {name!r}{did_you_mean(name, self.schema.columns)}; "
-                    f"columns are {', '.join(self.schema.columns)}"
+                    f"there is no column {name!r}{did_you_mean(name, shown)}; "
+                    f"columns are {', '.join(shown)}"
                 )
-        return {name: codes_of(name, self.schema.columns[name], c) for name, c in given.items()}
+        masks = [
+            self.schema.behind(name, codes_of(name, shown[name], c)) for name, c in given.items()
+        ]
+        found: dict[str, NDArray[np.bool_]] = {}
+        for name, mask in masks:
+            found[name] = found.get(name, True) & mask
+        return found
 
     def sample(
         self,

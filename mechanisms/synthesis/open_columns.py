@@ -14,11 +14,11 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.tables.columns import Column
 from pgmkit.tables.engines.frames import counts_of, encode, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.schema import NoRows, Numeric, OpenCategorical, Schema, outside_error
+from pgmkit.tables.schema import Numeric, OpenCategorical, Schema, outside_error
 
 __all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
 

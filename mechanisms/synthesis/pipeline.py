@@ -34,12 +34,12 @@ from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
-from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
-from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.schema import Schema
 
-__all__ = ["constrained", "release_of", "synthesize"]
+__all__ = ["check_rows", "constrained", "release_of", "synthesize"]
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
         counts = counted_roughly(data, schema)
     else:
         counts = counted(data, schema, request.likely)
-    _check_rows(request, counts)
+    check_rows(request, counts)
     curator = Curator(
         counts, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
     )
@@ -250,7 +250,7 @@ def _form(data: Any) -> FrameForm | None:
     return None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
 
 
-def _check_rows(request: Request, counts: Counts) -> None:
+def check_rows(request: Request, counts: Counts) -> None:
     """Raise InvalidInput if there are publicly no rows; warn if the budget protects too few."""
     public = request.relation.rows_public
     if public and len(counts) == 0:

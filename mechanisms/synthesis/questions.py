@@ -6,6 +6,7 @@ budget alone, so they are known before anything is spent, and the least budget f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
     from pgmkit.linear.matrix import MatrixLike
     from pgmkit.tables.schema import Schema
 
-__all__ = ["PlannedQuestion", "checked_questions", "least_budget", "planned", "question_workload"]
+__all__ = [
+    "PlannedQuestion",
+    "at_every_level",
+    "checked_questions",
+    "least_budget",
+    "planned",
+    "question_workload",
+]
 
 _OTHERS = 0.1
 """The budget, beside that of the questions, for the columns that no question names."""
@@ -116,6 +124,32 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     weight = (_OTHERS * len(sets) / len(others)) ** 2 if others else 1.0
     sets += [QuerySet((name,), (CODES,), weight) for name in others]
     return Workload.of(schema.domain, sets)
+
+
+def at_every_level(schema: Schema, workload: Workload) -> Workload:
+    """Return the workload with every set of queries at all combinations of its columns' levels.
+
+    >>> from pgmkit.tables.schema import Integer, Level, Schema
+    >>> ages = {"stage": Level("age", {"minor": "..1", "adult": "2.."})}
+    >>> schema = Schema({"age": Integer(0, 3)}, levels=ages)
+    >>> [each.asked for each in at_every_level(schema, Workload(schema.domain, [("age",)])).sets]
+    [('identity',), (array([[1., 1., 0., 0.],
+           [0., 0., 1., 1.]]),)]
+    """
+    asked: dict[str, list[Asked]] = {}
+    for level in schema.groups.values():
+        asked.setdefault(level.base, [CODES]).append(level.members().astype(np.float64))
+    sets = [
+        replace(each, asked=combined)
+        for each in workload.sets
+        for combined in itertools.product(
+            *(
+                asked.get(name, [own]) if isinstance(own, str) and own == CODES else [own]
+                for name, own in zip(each.clique, each.asked, strict=True)
+            )
+        )
+    ]
+    return Workload.of(workload.domain, sets)
 
 
 def planned(

@@ -21,6 +21,7 @@ from mechanisms.synthesis.auto import Choice, check_limits, choice_of
 from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, open_columns
 from mechanisms.synthesis.questions import (
     PlannedQuestion,
+    at_every_level,
     checked_questions,
     least_budget,
     planned,
@@ -29,13 +30,12 @@ from mechanisms.synthesis.questions import (
 from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
-from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset
+from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.randomness import generator
 from pgmkit.tables.engines.frames import encode, names_of
-from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.schema import Schema
 
 __all__ = ["Request", "delta_caution", "epsilon_caution"]
 
@@ -135,7 +135,7 @@ class Request:
         Raises InvalidInput for a device that does not exist or is given twice.
         """
         settings = {} if self.settings is None else self.settings
-        if self.queries and self._plans and self.mechanism != "auto":
+        if self.mechanism != "auto" and self._plans and (self.queries or self.schema.levels):
             settings = {"objective": self._goal, **settings}
         if self.device is None:
             return settings
@@ -160,18 +160,23 @@ class Request:
         schema = assumed(self.schema)
         if self.queries:
             return self._of_questions(schema)
-        return self._tables(schema.domain)
+        return self._tables(schema)
 
     def workload_over(self, schema: Schema) -> Workload:
         """Return the workload over the schema in which open columns are found."""
         if self.queries:
             return self._of_questions(schema)
         if self.workload is None or isinstance(self.workload, int):
-            return self._tables(schema.domain)
+            return self._tables(schema)
         return Workload.of(schema.domain, self.likely.sets)
 
-    def _tables(self, domain: Domain) -> Workload:
-        wanted = table_workload(domain, self.workload, self.target)
+    def _tables(self, schema: Schema) -> Workload:
+        """Return the workload of tables, at every level of the columns if the mechanism answers
+        whatever is asked; other mechanisms measure codes.
+        """
+        wanted = table_workload(schema.domain, self.workload, self.target)
+        if self.mechanism != "auto" and self._plans:
+            return at_every_level(schema, wanted)
         if self.target is None or not self._selects_tables:
             return wanted
         return with_predictors(wanted, self.target)

@@ -11,10 +11,10 @@ import numpy as np
 
 from mechanisms.privacy.units import Excess, bounded, random_keys
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.records.dataset import Dataset
+from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
 __all__ = ["bounded_frame", "check_unit", "unit_numbers", "warn_of_others"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +18,7 @@ from pgmkit.runtime.devices import device_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Counts", "Dataset"]
+__all__ = ["Counts", "Dataset", "NoRows"]
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
@@ -245,3 +246,30 @@ def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
             f"column {attribute!r} cannot be read as an array; give a flat list or array of codes"
         )
     return array
+
+
+@dataclass(frozen=True)
+class NoRows:
+    """Counts over no records; a `Dataset` has at least one record.
+
+    >>> NoRows(Domain({"sex": 2})).marginals([("sex",)])
+    {('sex',): array([0, 0])}
+    """
+
+    domain: Domain
+
+    def __len__(self) -> int:
+        return 0
+
+    @property
+    def unread(self) -> dict[str, int]:
+        """The number of values without a code of their own in each column: zero."""
+        return dict.fromkeys(self.domain, 0)
+
+    def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
+        """Return a table of zeros."""
+        return np.zeros(self.domain.shape(self.domain.clique(attrs)), dtype=np.int64)
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
+        """Return a table of zeros for every clique."""
+        return {self.domain.clique(each): self.marginal(each) for each in map(tuple, cliques)}

@@ -77,7 +77,7 @@ def _of_means(
             found.append((np.nan, np.nan, np.nan))
             continue
         query = plan.weighted(plan.rows((middles[plan.codes] - mean)[None, :]))
-        places = dict(zip(plan.groups, np.unravel_index(line, shape), strict=True))
+        places = dict(zip(plan.question.groups, np.unravel_index(line, shape), strict=True))
         factors = {
             name: np.asarray(factor)[[places[name]]] if name in places else factor
             for name, factor in query.factors.items()

@@ -20,7 +20,15 @@ from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
 from pgmkit.tables.values import plain
 
-__all__ = ["Constraint", "Determines", "Forbid", "Require", "codes_of", "constraint_from_dict"]
+__all__ = [
+    "Constraint",
+    "Determines",
+    "Forbid",
+    "Require",
+    "codes_of",
+    "constraint_from_dict",
+    "plain_conditions",
+]
 
 Condition = str | int | float | bool | Sequence[Any]
 Mask = NDArray[np.bool_]
@@ -102,7 +110,7 @@ class Forbid(Constraint):
         return ~_all_met(self.conditions, columns)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"forbid": _stored(self.conditions)}
+        return {"forbid": plain_conditions(self.conditions)}
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class Require(Constraint):
         return ~premise.reshape(premise.shape + (1,) * conclusion.ndim) | conclusion
 
     def to_dict(self) -> dict[str, Any]:
-        return {"when": _stored(self.when), "then": _stored(self.then)}
+        return {"when": plain_conditions(self.when), "then": plain_conditions(self.then)}
 
 
 @dataclass(frozen=True)
@@ -162,7 +170,11 @@ class Determines(Constraint):
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        return {"source": self.source, "target": self.target, "mapping": _stored(self.mapping)}
+        return {
+            "source": self.source,
+            "target": self.target,
+            "mapping": plain_conditions(self.mapping),
+        }
 
 
 def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
@@ -200,7 +212,7 @@ def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column])
     return met
 
 
-def _stored(conditions: Mapping[Any, Condition]) -> dict[Any, Any]:
+def plain_conditions(conditions: Mapping[Any, Condition]) -> dict[Any, Any]:
     """Return conditions as YAML and JSON values, in which dates, for example, are texts."""
     return {plain(name): _plain_condition(wanted) for name, wanted in conditions.items()}
 

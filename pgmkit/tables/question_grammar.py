@@ -15,7 +15,8 @@
 group behind the bar is tabulated too, and shares are within its records: "income | region" is the
 income of each region. Steps join the bins of a column of numbers: "age in 5-year steps" are 0..4,
 5..9, and so on; the unit is not interpreted. The value `missing`, or "" in quotes, stands for a
-missing value. Names and values with commas or blanks at their ends stand in double quotes, and so
+missing value. A column's levels (`pgmkit.Level`) are asked for, and have conditions, like columns.
+Names and values with commas or blanks at their ends stand in double quotes, and so
 does a value that is spelled `missing`; a quote within quotes is written twice.
 """
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
+
+    Mask = NDArray[np.bool_]
 
 __all__ = ["Question", "Summary", "conditions", "parse", "quoted"]
 
@@ -74,14 +77,14 @@ class Question:
         summary: The summary of one column, if any.
         allowed: A Boolean for each code of each column with conditions: True if it meets them.
         within: The number of groups behind the bar.
-        steps: The width of the steps of groups that have some.
+        steps: The width of the steps, or the name of the level, of groups that have one.
     """
 
     groups: tuple[str, ...]
     summary: Summary | None
     allowed: Mapping[str, NDArray[np.bool_]]
     within: int = 0
-    steps: Mapping[str, float] = field(default_factory=dict)
+    steps: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -100,7 +103,7 @@ def parse(schema: Schema, text: str) -> Question:
     """
     left, bar, right = _halves(text)
     targets = [each for part in _split(left) for each in _factors(schema, part)]
-    if targets == [_COUNT] and _COUNT not in schema.columns:
+    if targets == [_COUNT] and _COUNT not in schema.shown:
         targets = []
     elif not targets:
         raise InvalidInput(
@@ -110,7 +113,7 @@ def parse(schema: Schema, text: str) -> Question:
         raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
     givens = [each for part in _split(right) for each in _joined(schema, part)]
     behind = [each for each in givens if _group(schema, each) is not None]
-    steps: dict[str, float] = {}
+    steps: dict[str, float | str] = {}
     groups = [_known_group(schema, part, steps) for part in behind]
     summary: Summary | None = None
     for part in targets:
@@ -126,7 +129,9 @@ def parse(schema: Schema, text: str) -> Question:
     named = [*groups, *([summary.column] if summary else [])]
     for name in named:
         if named.count(name) > 1:
-            raise InvalidInput(f"column {name!r} is asked for twice; name it once")
+            raise InvalidInput(
+                f"column {name!r} is asked for twice; name it, or one of its levels, once"
+            )
     rest = [each for each in givens if each not in behind]
     return Question(tuple(groups), summary, _met(schema, rest), len(behind), steps)
 
@@ -165,8 +170,10 @@ def _factors(schema: Schema, part: str) -> list[str]:
 
 
 def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
-    """Return the column and the width of its steps, None without; None for anything else."""
-    if _unquoted(part) in schema.columns:
+    """Return the column or level and the width of its steps, None without; None for anything
+    else.
+    """
+    if _unquoted(part) in schema.shown:
         return _unquoted(part), None
     found = _STEPS.match(part)
     if found is None:
@@ -177,12 +184,15 @@ def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
         return None
 
 
-def _known_group(schema: Schema, part: str, steps: dict[str, float]) -> str:
-    """Return the column of a group, and note its steps."""
+def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> str:
+    """Return the column of a group, and note its steps or its level."""
     name, width = _group(schema, part) or (_asked_for(schema, part), None)
+    if name in schema.groups and width is None:
+        steps[schema.groups[name].base] = name
+        return schema.groups[name].base
     if width is not None:
         try:
-            schema.columns[name].steps(width)
+            schema.shown[name].steps(width)
         except InvalidInput as error:
             raise InvalidInput(f"column {name!r}: {error}") from None
         steps[name] = width
@@ -192,7 +202,7 @@ def _known_group(schema: Schema, part: str, steps: dict[str, float]) -> str:
 def _summary(schema: Schema, part: str) -> Summary | None:
     """Return the summary that a target asks for; None for the name of a column."""
     found = _TARGET.match(part)
-    if found is None or part in schema.columns:
+    if found is None or part in schema.shown:
         return None
     kind, inner, level = found[1], found[2], 0.5
     if kind == "quantile":
@@ -207,6 +217,8 @@ def _summary(schema: Schema, part: str) -> Summary | None:
                 "quantile(income, 0.9)"
             )
     name = _known(schema, inner)
+    if name in schema.groups:
+        raise InvalidInput(f"{part!r}: {name!r} is a level, which is counted but not summarised")
     if kind != "cdf" and schema.columns[name].midpoints is None:
         raise InvalidInput(
             f"{kind}({name}) needs a column of numbers; {name!r} is {schema.columns[name].type}"
@@ -220,7 +232,7 @@ def _joined(schema: Schema, part: str) -> list[str]:
     pieces = _outside_quotes(part, _AND, "{", "}")
     for i, piece in enumerate(pieces):
         match = _CONDITION.match(" and ".join(pieces[i:]))
-        own = match is not None and _unquoted(match[1]) in schema.columns
+        own = match is not None and _unquoted(match[1]) in schema.shown
         if found and not own and _group(schema, piece) is None:
             found[-1] += f" and {piece}"
         else:
@@ -246,23 +258,30 @@ def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:
             f"condition {text!r} is not understood; write, for example, sex = F, age in 30..44, "
             "age < 30, status in {single, widowed} or pay != missing"
         )
-    name, operator, value = _known(schema, found[1]), found[2], found[3].strip()
-    column = schema.columns[name]
+    name = _known(schema, found[1])
+    return schema.behind(
+        name, _compared(text, name, schema.shown[name], found[2], found[3].strip())
+    )
+
+
+def _compared(text: str, name: str, column: Column, operator: str, value: str) -> Mask:
+    """Return the codes that meet the condition `text`, of which the other arguments are parts."""
     if operator in ("=", "!="):
         mask = _equal(name, column, value)
-        return name, mask if operator == "=" else ~mask
+        return mask if operator == "=" else ~mask
     if operator == "in":
         if value.startswith("{") and value.endswith("}"):
             values = [_equal(name, column, each) for each in _split(value[1:-1])]
-            return name, np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)])
+            found: Mask = np.logical_or.reduce(values or [np.zeros(column.size, dtype=bool)])
+            return found
         if ".." not in value:
             raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
-        return name, codes_of(name, column, _unquoted(value))
+        return codes_of(name, column, _unquoted(value))
     end = _unquoted(value)
     try:
         if operator in ("<", "<="):
-            return name, column.within(None, end, closed=operator == "<=")
-        return name, column.within(None, None) & ~column.within(None, end, closed=operator == ">")
+            return column.within(None, end, closed=operator == "<=")
+        return column.within(None, None) & ~column.within(None, end, closed=operator == ">")
     except InvalidInput as error:
         raise InvalidInput(f"column {name!r}: {error}") from None
 
@@ -283,7 +302,7 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
 
 
 def _asked_for(schema: Schema, part: str) -> str:
-    if _unquoted(part) not in schema.columns and _CONDITION.match(part):
+    if _unquoted(part) not in schema.shown and _CONDITION.match(part):
         raise InvalidInput(
             f"{part!r} is a condition, which stands behind a bar; ask, for example, "
             f"{f'{_COUNT} | {part}'!r}"
@@ -293,10 +312,10 @@ def _asked_for(schema: Schema, part: str) -> str:
 
 def _known(schema: Schema, name: str) -> str:
     stripped = _unquoted(name)
-    if stripped not in schema.columns:
+    if stripped not in schema.shown:
         raise InvalidInput(
-            f"there is no column {stripped!r}{did_you_mean(stripped, schema.columns)}; columns are "
-            f"{', '.join(schema.columns)}"
+            f"there is no column {stripped!r}{did_you_mean(stripped, schema.shown)}; columns are "
+            f"{', '.join(schema.shown)}"
         )
     return stripped
 

@@ -46,11 +46,12 @@ class QuestionPlan:
 
     def __init__(self, schema: Schema, question: Question) -> None:
         self.question = question
-        self.columns = schema.columns
-        self.groups: dict[str, Sequence[str]] = {}
+        self.columns, self.levels = schema.columns, schema.groups
+        self.groups: dict[str, Sequence[str]] = {}  # by title
         self.factors: dict[str, Array] = {}
         for name in question.groups:
-            self.groups[name], self.factors[name] = self._cells(name)
+            title, labels, self.factors[name] = self._cells(name)
+            self.groups[title] = labels
         for name, mask in question.allowed.items():
             if name not in self.factors:
                 self.factors[name] = mask[None, :].astype(np.float64)
@@ -62,18 +63,25 @@ class QuestionPlan:
         every: NDArray[np.bool_] = np.ones(self.columns[name].size, dtype=bool)
         return self.question.allowed.get(name, every)
 
-    def _cells(self, name: str) -> tuple[Sequence[str], Array]:
-        """Return the labels of a group's cells and, for each, its codes among those allowed."""
+    def _cells(self, name: str) -> tuple[str, Sequence[str], Array]:
+        """Return a group's title, the labels of its cells and, for each, its codes among those
+        allowed.
+        """
         kept, column = self._allowed(name), self.columns[name]
-        if name not in self.question.steps:
+        joined = self.question.steps.get(name)
+        if joined is None:
             labels = [text for text, keep in zip(column.labels, kept, strict=True) if keep]
-            return labels, identity(len(kept))[kept]
-        steps = column.steps(self.question.steps[name])
-        codes = np.arange(column.size)
-        rows = np.array([(start <= codes) & (codes < stop) & kept for _, start, stop in steps])
-        some = [bool(row.any()) for row in rows]
-        labels = [label for (label, _, _), each in zip(steps, some, strict=True) if each]
-        return labels, rows[some].astype(np.float64)
+            return name, labels, identity(len(kept))[kept]
+        if isinstance(joined, str):
+            title, every = joined, self.levels[joined].column.labels
+            rows = self.levels[joined].members() & kept
+        else:
+            steps, codes = column.steps(joined), np.arange(column.size)
+            title, every = name, tuple(label for label, _, _ in steps)
+            rows = np.array([(start <= codes) & (codes < stop) & kept for _, start, stop in steps])
+        some = np.flatnonzero(rows.any(axis=1))
+        labels = [every[place] for place in some]
+        return title, labels, rows[some].astype(np.float64)
 
     def _codes(self, name: str) -> NDArray[np.intp]:
         """Return the summarised column's codes that count, in the order of their values."""
@@ -113,7 +121,8 @@ class QuestionPlan:
         """
         assert self.question.summary is not None
         own = self.question.summary.column
-        order = [*self.groups, *(n for n in self.factors if n not in self.groups and n != own)]
+        own_groups = self.question.groups
+        order = [*own_groups, *(n for n in self.factors if n not in own_groups and n != own)]
         return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
 
     def rows(self, matrix: Array) -> Array:

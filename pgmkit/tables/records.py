@@ -40,7 +40,7 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
     if data.domain != schema.domain:
         raise InvalidInput("the data set is over another domain than the schema")
     return pa.table(
-        {n: arrow_column(column, data.columns[n], rng) for n, column in schema.columns.items()}
+        {n: arrow_column(schema.shown[n], c, rng) for n, c in schema.shown_codes(data).items()}
     )
 
 
@@ -48,7 +48,7 @@ def arrow_schema(schema: Schema) -> Any:
     """Return the names and types of the columns of `arrow_table`."""
     import pyarrow as pa
 
-    return pa.schema([(name, _type_of(c)) for name, c in schema.columns.items()])
+    return pa.schema([(name, _type_of(c)) for name, c in schema.shown.items()])
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
@@ -162,7 +162,7 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     if not table.num_rows:
         return b""
     texts = [
-        _csv_texts(table.column(name).combine_chunks(), schema.columns[name], form)
+        _csv_texts(table.column(name).combine_chunks(), schema.shown[name], form)
         for name in table.column_names
     ]
     ends = pa.scalar("\n", pa.large_string())
@@ -186,7 +186,7 @@ def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
         values = table.column(name).combine_chunks()
         kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
         plain = any(is_kind(values.type) for is_kind in kinds)
-        shown = values if plain else _texts(values, schema.columns[name], form)
+        shown = values if plain else _texts(values, schema.shown[name], form)
         columns.append(shown.to_pylist())
     rows = zip(*columns, strict=True)
     records = (dict(zip(table.column_names, row, strict=True)) for row in rows)

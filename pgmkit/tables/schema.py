@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import (
@@ -27,6 +26,7 @@ from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.kinds import column_from_dict
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
+from pgmkit.tables.levels import Groups, Level, found_groups, level_from_dict, lowest
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import LONE_SURROGATE
@@ -47,7 +47,7 @@ __all__ = [
     "FileFormat",
     "Forbid",
     "Integer",
-    "NoRows",
+    "Level",
     "Numeric",
     "OpenCategorical",
     "Require",
@@ -63,11 +63,11 @@ _MOST_CELLS = 32 * TABLE_CELLS
 class Schema:
     """Columns by name, in order, and constraints among them; public by assumption.
 
-    `file`: the format of the data's files. `checked`: False for a schema that accepts any data
-    (`placed`).
+    `levels`: groups of a column's values by name, such as the counties of blocks. `file`: the
+    format of the data's files. `checked`: False for a schema that accepts any data (`placed`).
 
-    Raises InvalidInput if there are no columns, if an entry is no Column or Constraint, and for
-    constraints over unknown columns or values.
+    Raises InvalidInput if there are no columns, if an entry is no Column, Constraint or Level, and
+    for constraints and levels over unknown columns or values.
 
     >>> schema = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"))})
     >>> schema.domain
@@ -82,6 +82,7 @@ class Schema:
         columns: Mapping[str, Column],
         constraints: Sequence[Constraint] = (),
         *,
+        levels: Mapping[str, Level] | None = None,
         file: FileFormat | None = None,
         checked: bool = True,
     ) -> None:
@@ -97,6 +98,7 @@ class Schema:
                 )
         self.columns = dict(columns)
         self.constraints = tuple(constraints)
+        self.levels = dict(levels or {})
         self.file = file or FileFormat()
         self.checked = checked
         for constraint in self.constraints:
@@ -110,6 +112,10 @@ class Schema:
                         f"a constraint speaks of {name!r}, which is no column"
                         f"{did_you_mean(name, self.columns)}; columns are {', '.join(self.columns)}"
                     )
+        for name, level in self.levels.items():
+            if not isinstance(level, Level):
+                raise InvalidInput(f"level {name!r} must be a Level, got {type(level).__name__}")
+        self.groups: dict[str, Groups] = found_groups(self.columns, self.levels)
         self._check_texts()
         for constraint in self.constraints:
             if not set(constraint.columns) & set(self.unresolved):
@@ -133,7 +139,8 @@ class Schema:
 
     def of_file(self, file: FileFormat) -> Schema:
         """Return the schema for files of another format."""
-        return Schema(self.columns, self.constraints, file=file, checked=self.checked)
+        own = self.levels
+        return Schema(self.columns, self.constraints, levels=own, file=file, checked=self.checked)
 
     def placed(self) -> Schema:
         """Return the schema with a place for every value, so that no data are refused.
@@ -146,10 +153,28 @@ class Schema:
         {'age': 'clip', 'sex': 'F'}
         """
         columns = {name: column.placed() for name, column in self.columns.items()}
-        return Schema(columns, self.constraints, file=self.file, checked=False)
+        own = self.levels
+        return Schema(columns, self.constraints, levels=own, file=self.file, checked=False)
 
     def _with(self, columns: Mapping[str, Column], constraints: Sequence[Constraint]) -> Schema:
-        return Schema(columns, constraints, file=self.file, checked=self.checked)
+        """Return a schema of these columns, with their levels."""
+        own = {n: each for n, each in self.levels.items() if lowest(n, self.levels) in columns}
+        return Schema(columns, constraints, levels=own, file=self.file, checked=self.checked)
+
+    @property
+    def shown(self) -> dict[str, Column]:
+        """The columns of records and questions: the schema's own, and then its levels."""
+        return {**self.columns, **{name: each.column for name, each in self.groups.items()}}
+
+    def behind(self, name: str, mask: NDArray[np.bool_]) -> tuple[str, NDArray[np.bool_]]:
+        """Return a shown column's own column, and a mask of its codes as one of the own codes."""
+        level = self.groups.get(name)
+        return (name, mask) if level is None else (level.base, mask[level.codes])
+
+    def shown_codes(self, data: Dataset) -> dict[str, NDArray[np.integer[Any]]]:
+        """Return the codes of records in every shown column."""
+        codes = {name: data.columns[name] for name in self.columns}
+        return codes | {n: each.codes[codes[each.base]] for n, each in self.groups.items()}
 
     def check_rows(self, rows: int) -> None:
         """Raise InvalidInput if there are no rows, unless the schema is `placed`."""
@@ -192,7 +217,7 @@ class Schema:
 
     def _check_texts(self) -> None:
         """Raise InvalidInput for names and labels that no file can store."""
-        for name, column in self.columns.items():
+        for name, column in self.shown.items():
             labels = column.labels if column.resolved else ()
             for text in (name, *labels, *(column.missing or ())):
                 if LONE_SURROGATE.search(text):
@@ -247,13 +272,14 @@ class Schema:
                 )
 
     def decode(self, data: Dataset, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-        """Return values for the codes of a data set over the schema's domain, in the schema's
-        order.
+        """Return values for the codes of a data set over the schema's domain, in the order of
+        `shown`.
         """
         if data.domain != self.domain:
             raise InvalidInput("the data set is over another domain than the schema")
         return {
-            name: column.decode(data.columns[name], rng) for name, column in self.columns.items()
+            name: self.shown[name].decode(codes, rng)
+            for name, codes in self.shown_codes(data).items()
         }
 
     def check_names(self, names: Mapping[str, Any] | Sequence[str]) -> None:
@@ -275,6 +301,8 @@ class Schema:
         }
         if self.constraints:
             stored["constraints"] = [constraint.to_dict() for constraint in self.constraints]
+        if self.levels:
+            stored["levels"] = {name: level.to_dict() for name, level in self.levels.items()}
         if self.file != FileFormat():
             stored["file"] = self.file.to_dict()
         return stored
@@ -291,10 +319,11 @@ class Schema:
             return cls({name: Integer(0, size - 1) for name, size in sizes.items()})
         if not isinstance(stored, Mapping) or not isinstance(stored.get("columns"), Mapping):
             raise InvalidInput("a schema must hold `columns`: {name: {type: ...}}")
-        unknown = set(stored) - {"columns", "constraints", "file"}
+        unknown = set(stored) - {"columns", "constraints", "levels", "file"}
         if unknown:
             raise InvalidInput(
-                f"a schema has no field {sorted(unknown)[0]!r}; it has columns, constraints, file"
+                f"a schema has no field {sorted(unknown)[0]!r}; it has columns, constraints, "
+                "levels, file"
             )
         columns: dict[str, Column] = {}
         codes = 0
@@ -309,7 +338,12 @@ class Schema:
             if codes > _MOST_CODES:
                 raise InvalidInput(f"the columns have more than {_MOST_CODES:,} codes in all")
         constraints = [constraint_from_dict(each) for each in stored.get("constraints", [])]
-        return cls(columns, constraints, file=FileFormat.from_dict(stored.get("file", {})))
+        given = stored.get("levels", {})
+        if not isinstance(given, Mapping):
+            raise InvalidInput("`levels` must be a mapping: {tract: {of: block, groups: {...}}}")
+        levels = {name: level_from_dict(name, each) for name, each in given.items()}
+        form = FileFormat.from_dict(stored.get("file", {}))
+        return cls(columns, constraints, levels=levels, file=form)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schema:
@@ -344,33 +378,6 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"<Schema: {len(self.columns)} columns, {len(self.constraints)} constraints>"
-
-
-@dataclass(frozen=True)
-class NoRows:
-    """Counts over no records; a `Dataset` has at least one record.
-
-    >>> NoRows(Domain({"sex": 2})).marginals([("sex",)])
-    {('sex',): array([0, 0])}
-    """
-
-    domain: Domain
-
-    def __len__(self) -> int:
-        return 0
-
-    @property
-    def unread(self) -> dict[str, int]:
-        """The number of values without a code of their own in each column: zero."""
-        return dict.fromkeys(self.domain, 0)
-
-    def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
-        """Return a table of zeros."""
-        return np.zeros(self.domain.shape(self.domain.clique(attrs)), dtype=np.int64)
-
-    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
-        """Return a table of zeros for every clique."""
-        return {self.domain.clique(each): self.marginal(each) for each in map(tuple, cliques)}
 
 
 def outside_error(name: str, rows: int) -> InvalidInput:

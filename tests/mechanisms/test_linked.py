@@ -221,6 +221,28 @@ def test_no_child_breaks_a_constraint() -> None:
         run(homes(rng), links=[link], epsilon=1.0).sample(rng=0)
 
 
+def test_rules_on_parents_alone_hold_for_every_parent() -> None:
+    """A column of the parents that repeats the number of children, at much noise."""
+    frames = homes(np.random.default_rng(0), 40)
+    sizes = frames["person"].groupby("id").size().clip(upper=3).to_numpy()
+    frames["home"] = frames["home"].assign(stated=np.where(np.arange(40) % 9, sizes, 0))
+    schemas = SCHEMAS | {"home": Schema({"stated": Integer(0, 3)})}
+    rules = tuple(Forbid({"stated": k, "size": [j for j in range(4) if j != k]}) for k in range(4))
+    link = Link("person", "home", "id", 3, count="size", constraints=rules)
+    drawn = run(frames, schemas=schemas, links=[link], epsilon=0.3).sample(200, rng=0)
+    assert drawn["home"]["size"].nunique() > 1
+    assert (drawn["home"]["stated"] == drawn["home"]["size"]).all()
+
+
+def test_cautions_are_those_of_one_table() -> None:
+    frames = homes(np.random.default_rng(0), 20)
+    with pytest.warns(UserWarning, match="delta .0.5. is above"):
+        run(frames, delta=0.5)
+    nobody = {name: frame.iloc[:0] for name, frame in frames.items()}
+    with pytest.raises(InvalidInput, match="no rows"):
+        run(nobody, neighbours="replace-one")
+
+
 def test_links_hold_and_siblings_resemble_each_other() -> None:
     frames = homes(np.random.default_rng(0), 600)
     drawn = run(frames).sample(rng=0)
@@ -357,6 +379,20 @@ def test_a_release_is_saved_and_read(tmp_path: Path) -> None:
             LinkedRelease.load(tmp_path / "out")
 
 
+def test_a_column_may_be_named_like_a_siblings(tmp_path: Path) -> None:
+    """ "previous area" of a home, beside its "area", is no column of the persons."""
+    frames = homes(np.random.default_rng(0), 40)
+    frames["home"]["previous area"] = frames["home"]["area"]
+    columns = SCHEMAS["home"].columns
+    home = Schema({**columns, "previous area": columns["area"]})
+    release = run(frames, schemas=SCHEMAS | {"home": home})
+    release.save(tmp_path / "out")
+    read = LinkedRelease.load(tmp_path / "out").sample(20, rng=1)
+    drawn = release.sample(20, rng=1)
+    for name, frame in drawn.items():
+        pd.testing.assert_frame_equal(frame, read[name].to_pandas(), check_dtype=False)
+
+
 def test_tables_without_rows_and_children_without_parents() -> None:
     frames = homes(np.random.default_rng(0), 30)
     lonely = frames | {"person": frames["person"].assign(id=1000)}
@@ -375,6 +411,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"links": [Link("person", "home", "id", 3, order="when")]}, "'when'"),
     ({"links": [Link("person", "home", "area", 3)]}, "not released"),
     ({"links": [Link("person", "home", "id", 3, count="rich")]}, "counted"),
+    (
+        {
+            "schemas": {**SCHEMAS, "pet": Schema({"fur": Categorical(("no", "yes"))})},
+            "links": [LINK, Link("pet", "home", "id", 3, count="size")],
+        },
+        "different columns",
+    ),
     ({"schemas": {**SCHEMAS, "pet": SCHEMAS["home"]}}, "pet"),
     ({"schemas": {**SCHEMAS, "person": SCHEMAS["home"]}}, "rename"),
     ({"mechanism": "auto"}, "by name"),
@@ -403,7 +446,7 @@ def test_refusals_come_before_anything_is_spent(
     "wrong",
     [
         *[{"most": 0}, {"most": True}, {"child": ""}, {"child": "../a"}, {"key": 3}],
-        *[{"order": "id"}, {"count": "id"}],
+        *[{"order": "id"}, {"count": "id"}, {"child": "b"}],
     ],
     ids=str,
 )

@@ -29,7 +29,7 @@ from mechanisms.rounds.select_and_measure import (
 )
 from mechanisms.workload import Workload, k_way
 from pgmkit import Dataset, Domain, InvalidInput, Measurement
-from pgmkit.tables.schema import NoRows
+from pgmkit.records.dataset import NoRows
 
 DOMAIN = Domain({"a": 2, "b": 3})
 DATA = Dataset(DOMAIN, {"a": [0] * 60 + [1] * 40, "b": [0] * 50 + [1] * 30 + [2] * 20})

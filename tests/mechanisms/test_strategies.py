@@ -35,8 +35,7 @@ from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
-from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import NoRows
+from pgmkit.records.dataset import Dataset, NoRows
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
 

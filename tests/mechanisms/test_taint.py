@@ -123,13 +123,13 @@ def test_records_are_marked_as_soon_as_they_are_coded(
     """What `synthesize` does with coded records besides passing them to a Curator is noticed."""
     schema, options, form = PATHS[path]
     with marked() as marks, monkeypatch.context() as patch:
-        honest = pipeline._check_rows
+        honest = pipeline.check_rows
 
         def leaking(request: object, counts: object) -> None:
             honest(request, counts)
             LEFT_AFTER_CODING[mistake](counts)
 
-        patch.setattr(pipeline, "_check_rows", leaking)
+        patch.setattr(pipeline, "check_rows", leaking)
         with suppress(Exception):
             synthesize(
                 form(drawn(np.random.default_rng(7), 400)),

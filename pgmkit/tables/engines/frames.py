@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import NoRows
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.tally import Tally
 from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.records import arrow_table
-from pgmkit.tables.schema import NoRows, Schema
+from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import series_values
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -
     >>> other_columns(pyarrow.table({"ill": [True], "age": [30]}), Schema({"ill": Boolean()}))
     ['age']
     """
-    known = {*schema.columns, *schema.file.ignore, *also}
+    known = {*schema.shown, *schema.file.ignore, *also}
     return [name for name in names_of(frame) if name not in known and not is_index(name)]
 
 
@@ -223,7 +224,7 @@ def pandas_frame(table: Any, schema: Schema) -> Any:
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     columns = {}
     for name in table.column_names:
-        column = schema.columns.get(name)
+        column = schema.shown.get(name)
         types = nullable.get if column is not None and column.nullable else None
         columns[name] = table.select([name]).to_pandas(date_as_object=False, types_mapper=types)[
             name

@@ -78,7 +78,7 @@ def _spark_schema(schema: Schema) -> Any:
         "date": types.DateType(),
         "datetime": types.TimestampNTZType(),
     }
-    fields = [types.StructField(name, kinds[c.kind]) for name, c in schema.columns.items()]
+    fields = [types.StructField(name, kinds[c.kind]) for name, c in schema.shown.items()]
     return types.StructType(fields)
 
 

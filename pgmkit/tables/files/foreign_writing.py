@@ -89,7 +89,7 @@ def _excel(
 
     rows = 0
     with closing(sheet):
-        sheet.append([cell(name) for name in schema.columns])
+        sheet.append([cell(name) for name in schema.shown])
         for table in tables:
             rows += table.num_rows
             check_sheet(path, rows)
@@ -109,10 +109,10 @@ def _statistics(
 
     suffix = Path(path).suffix.lower()
     whole = pa.concat_tables(list(tables))
-    names = dict(zip(schema.columns, _legal_names(schema.columns, suffix), strict=True))
+    names = dict(zip(schema.shown, _legal_names(schema.shown, suffix), strict=True))
     columns: dict[str, Any] = {}
     labels: dict[str, dict[int | float, str]] = {}
-    for name, column in schema.columns.items():
+    for name, column in schema.shown.items():
         values = whole.column(name).to_pylist()
         codes = _numbered(column)
         if codes is not None:
@@ -128,7 +128,7 @@ def _statistics(
         target = Path(folder, f"records{suffix}")
         missing = {
             names[name]: list(column.special)
-            for name, column in schema.columns.items()
+            for name, column in schema.shown.items()
             if isinstance(column, Integer | Numeric) and 0 < len(column.special) <= _MOST_MISSING
         }
         as_spss = partial(pyreadstat.write_sav, missing_ranges=missing)

@@ -1,9 +1,9 @@
 """Noisy tables read from files as measurements: CSV with a line for each cell, or JSON.
 
-A CSV file is one table. Its columns are some of the schema's, one with the noisy values, and
-optionally `stddev`. A line contains a label of each column, or a range "low..high" of several
-labels. Cells that are not listed are not measured. Tables as statistical offices publish them are
-read too (`pgmkit.tables.files.published`).
+A CSV file is one table. Its columns are some of the schema's or of its levels, one with the noisy
+values, and optionally `stddev`. A line contains a label of each column, or a range "low..high" of
+several labels. Cells that are not listed are not measured. Tables as statistical offices publish
+them are read too (`pgmkit.tables.files.published`).
 """
 
 from __future__ import annotations
@@ -117,31 +117,33 @@ def _csv(
     path: str, schema: Schema, stddev: float | None, value: str | None, rounding: int | None
 ) -> Measurement:
     header, lines = _lines(path)
-    kept = [*(name for name in schema.columns if name in header and name != value), _STDDEV]
+    kept = [*(name for name in schema.shown if name in header and name != value), _STDDEV]
     wide = None if value is not None else long_lines(path, schema, header, lines, kept)
     if wide is not None:
         header, lines, value = wide
-    clique = tuple(name for name in schema.columns if name in header and name != value)
-    places = {name: header.index(name) for name in clique}
-    counted = header.index(_value_column(path, header, clique, value))
-    noise = header.index(_STDDEV) if _STDDEV in header and _STDDEV not in clique else None
+    named = tuple(name for name in schema.shown if name in header and name != value)
+    levels = schema.groups
+    clique = tuple(dict.fromkeys(levels[n].base if n in levels else n for n in named))
+    places = {name: header.index(name) for name in named}
+    counted = header.index(_value_column(path, header, named, value))
+    noise = header.index(_STDDEV) if _STDDEV in header and _STDDEV not in named else None
     if noise is None and stddev is None and rounding is None:
         raise InvalidInput(
             f"{path} does not say how noisy it is; add a column stddev, or give --stddev, stddev=, "
             "or --rounding, rounding= (1 for exact counts)"
         )
-    known: dict[tuple[str, str], NDArray[np.intp]] = {}
+    known: dict[tuple[str, str], tuple[str, NDArray[np.bool_]]] = {}
     rows, seen = [], set()
     values, noises = list[float](), list[float]()
     for number, line in lines:
         where = f"{path}, line {number}"
         if len(line) != len(header):
             raise InvalidInput(f"{where} has {len(line)} values for {len(header)} columns")
-        texts = tuple(line[places[name]].strip() for name in clique)
+        texts = tuple(line[places[name]].strip() for name in named)
         if texts in seen:
             raise InvalidInput(f"{where} gives the cell {', '.join(texts) or 'total'} again")
         seen.add(texts)
-        cells = _cells(where, schema, clique, texts, known)
+        cells = _cells(where, schema, dict(zip(named, texts, strict=True)), known)
         own = stddev or 0.0
         if noise is not None:
             own = _number(where, _STDDEV, line[noise], schema.file.decimal)
@@ -209,20 +211,25 @@ def _value_column(
 def _cells(
     where: str,
     schema: Schema,
-    clique: Sequence[str],
-    texts: Sequence[str],
-    known: dict[tuple[str, str], NDArray[np.intp]],
+    texts: Mapping[str, str],
+    known: dict[tuple[str, str], tuple[str, NDArray[np.bool_]]],
 ) -> NDArray[np.intp]:
     """Return the flat indices of the table's cells whose sum a line gives."""
-    flat = np.zeros(1, dtype=np.intp)
-    for name, text in zip(clique, texts, strict=True):
-        column = schema.columns[name]
+    allowed: dict[str, NDArray[np.bool_]] = {}
+    for name, text in texts.items():
         if (name, text) not in known:
             try:
-                known[name, text] = np.flatnonzero(_codes(name, column, text))
+                codes = _codes(name, schema.shown[name], text)
             except InvalidInput as error:
                 raise InvalidInput(f"{where}: {error}") from None
-        flat = (flat[:, None] * column.size + known[name, text]).reshape(-1)
+            known[name, text] = schema.behind(name, codes)
+        base, mask = known[name, text]
+        allowed[base] = allowed[base] & mask if base in allowed else mask
+        if not allowed[base].any():
+            raise InvalidInput(f"{where}: no value of {base!r} is in {', '.join(texts.values())}")
+    flat = np.zeros(1, dtype=np.intp)
+    for mask in allowed.values():
+        flat = (flat[:, None] * len(mask) + np.flatnonzero(mask)).reshape(-1)
     return flat
 
 

@@ -37,9 +37,9 @@ from pgmkit.tables.values import dictionary
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pgmkit.records.dataset import Dataset
+    from pgmkit.records.dataset import Dataset, NoRows
     from pgmkit.tables.columns import Column
-    from pgmkit.tables.schema import FileFormat, NoRows, Schema
+from pgmkit.tables.schema import FileFormat, Schema
 
 __all__ = [
     "all_names",
@@ -181,7 +181,7 @@ def check_columns(
 def _check_no_others(
     path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
 ) -> None:
-    known = {*schema.columns, *also}
+    known = {*schema.shown, *also}
     found = all_names(path, schema.file)
     others = [n for n in found if n not in known and not _is_left_out(n, schema.file)]
     if others:
@@ -321,7 +321,7 @@ def write_tables(
     with atomic_writer(path) as file:
         writer = None
         if kind == "csv":
-            names = [spelled(name) if spelled else name for name in schema.columns]
+            names = [spelled(name) if spelled else name for name in schema.shown]
             file.write(_header(names, form.written_separator))
         for table in tables:
             rows += table.num_rows

@@ -1,0 +1,169 @@
+"""Levels of a column: groups of its values, such as the tracts and counties of blocks.
+
+A column with its levels is a tree. Only its lowest level, the column itself, is coded, measured and
+drawn; the code of every upper level is a function of it. So levels never contradict each other, and
+they are public: data need not have a column for them, and such a column is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.tables.constraints import Condition, codes_of, plain_conditions
+from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.values import text_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pgmkit.tables.columns import Column
+
+__all__ = ["Groups", "Level", "found_groups", "level_from_dict", "lowest"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A rule that every value of a column, or of a level below, belongs to one group.
+
+    Raises InvalidInput for groups that are no mapping, or empty.
+
+    Attributes:
+        of: The name of the column, or of another level.
+        groups: For each group's name, which is a text, the values in it: a value, a list of values,
+            or a range "low..high". Missing values are a group of their own unless "(missing)" is
+            in one.
+
+    >>> from pgmkit.tables.schema import Integer, Schema
+    >>> ages = {"minor": "..17", "adult": "18.."}
+    >>> schema = Schema({"age": Integer(0, 89, bins=45)}, levels={"stage": Level("age", ages)})
+    >>> schema.groups["stage"].codes[[8, 9]]
+    array([0, 1])
+    """
+
+    of: str
+    groups: Mapping[str, Condition]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, str) or not self.of:
+            raise InvalidInput(f"`of` must be the name of a column or of a level, got {self.of!r}")
+        if not isinstance(self.groups, Mapping) or not self.groups:
+            raise InvalidInput(
+                f"groups must be a mapping such as {{'t1': ['b1', 'b2']}}, got {self.groups!r:.80}"
+            )
+        # As in files: JSON has no other keys than texts.
+        object.__setattr__(self, "groups", {text_of(k): each for k, each in self.groups.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain values of a schema file, which `level_from_dict` reads."""
+        return {"of": self.of, "groups": plain_conditions(self.groups)}
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A level as a column of its own.
+
+    Attributes:
+        base: The column at the bottom of the tree.
+        column: The groups' names.
+        codes: The group's code for each code of `base`.
+    """
+
+    base: str
+    column: Categorical
+    codes: NDArray[np.intp]
+
+    def members(self) -> NDArray[np.bool_]:
+        """Return a Boolean for each group and each code of `base`: True for the group's codes."""
+        found: NDArray[np.bool_] = np.equal.outer(np.arange(self.column.size), self.codes)
+        return found
+
+
+def level_from_dict(name: object, stored: Any) -> Level:
+    """Return the level that `to_dict` stored; raise InvalidInput for anything else."""
+    if not isinstance(stored, Mapping) or set(stored) != {"of", "groups"}:
+        raise InvalidInput(f"level {name!r} must have the fields `of` and `groups`")
+    try:
+        return Level(stored["of"], stored["groups"])
+    except InvalidInput as error:
+        raise InvalidInput(f"level {name!r}: {error}") from None
+
+
+def lowest(name: str, levels: Mapping[str, Level]) -> str:
+    """Return the column at the bottom of a level's tree.
+
+    Raises InvalidInput for levels that are each other's.
+    """
+    passed = [name]
+    while passed[-1] in levels:
+        below = levels[passed[-1]].of
+        if below in passed:
+            raise InvalidInput(f"level {below!r} is a level of itself")
+        passed.append(below)
+    return passed[-1]
+
+
+def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> dict[str, Groups]:
+    """Return each level as a column of its own.
+
+    Raises InvalidInput for a level with a column's name, one of an unknown column, and one whose
+    groups leave out a value, have one twice, or have none.
+    """
+    found: dict[str, Groups] = {}
+    for name in sorted(levels, key=lambda name: _height(name, levels)):
+        if not isinstance(name, str) or not name or name in columns:
+            raise InvalidInput(f"a level needs a name of its own, got {name!r}")
+        level, known = levels[name], {**columns, **{n: each.column for n, each in found.items()}}
+        if level.of not in known:
+            raise InvalidInput(
+                f"level {name!r} is of {level.of!r}, which is neither a column nor a level"
+                f"{did_you_mean(level.of, known)}; columns are {', '.join(columns)}"
+            )
+        below = known[level.of]
+        if not below.resolved:
+            raise InvalidInput(
+                f"level {name!r} needs the values of {level.of!r}, which are still to be found in "
+                "the data; list them"
+            )
+        try:
+            own, codes = _grouped(level, below)
+        except InvalidInput as error:
+            raise InvalidInput(f"level {name!r}: {error}") from None
+        under = found.get(level.of)
+        found[name] = (
+            Groups(level.of, own, codes)
+            if under is None
+            else Groups(under.base, own, codes[under.codes])
+        )
+    return {name: found[name] for name in levels}
+
+
+def _height(name: str, levels: Mapping[str, Level]) -> int:
+    """Return the number of levels below and including this one."""
+    lowest(name, levels)  # refuses circles
+    return 0 if name not in levels else 1 + _height(levels[name].of, levels)
+
+
+def _grouped(level: Level, below: Column) -> tuple[Categorical, NDArray[np.intp]]:
+    """Return the column of a level's groups, and the group of each code of the column below."""
+    column = Categorical(tuple(level.groups))
+    masks = np.array([codes_of(level.of, below, each) for each in level.groups.values()])
+    times = masks.sum(axis=0)
+    codes = masks.argmax(axis=0)
+    absent = below.size - 1
+    if below.missing is not None and times[absent] == 0:
+        column, codes[absent], times[absent] = Categorical(column.values, missing=()), len(masks), 1
+    if (times != 1).any():
+        wrong = int(np.flatnonzero(times != 1)[0])
+        raise InvalidInput(
+            f"the value {below.labels[wrong]!r} of {level.of!r} is in {times[wrong]} groups; every "
+            "value must be in one"
+        )
+    if not masks.any(axis=1).all():
+        empty = column.labels[int(np.flatnonzero(~masks.any(axis=1))[0])]
+        raise InvalidInput(f"the group {empty!r} has no values; leave it out")
+    return column, codes

@@ -122,8 +122,8 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
     """Yield remarks on the budget, on charges that the plan leaves out, and on weak protection."""
+    from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
     from mechanisms.synthesis.open_columns import ASSUMED_LABELS
-    from mechanisms.synthesis.request import delta_caution, epsilon_caution
 
     if request.within is not None:
         yield (

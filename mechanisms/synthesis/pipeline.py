@@ -24,10 +24,11 @@ from mechanisms.release.record import Model, Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice
+from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
-from mechanisms.synthesis.request import Request, delta_caution, epsilon_caution
+from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure

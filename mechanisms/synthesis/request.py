@@ -37,41 +37,7 @@ from pgmkit.runtime.randomness import generator
 from pgmkit.tables.engines.frames import encode, names_of
 from pgmkit.tables.schema import Schema
 
-__all__ = ["Request", "delta_caution", "epsilon_caution"]
-
-_MOST_EPSILON = 10.0
-"""The epsilon above which one that nobody typed is worth a warning: whoever thought a person as
-likely in the data as not can be 99.995% sure afterwards.
-"""
-
-
-def delta_caution(delta: float, rows: int | None) -> str:
-    """Return a warning if delta is above 1 / rows, and otherwise an empty text.
-
-    `rows`: the number of rows if it is public. If it is None, 1,000 rows are assumed, as tables of
-    fewer are seldom released.
-
-    >>> delta_caution(1e-9, None), delta_caution(0.5, 10)[:32]
-    ('', 'delta (0.5) is above 1 / 10 rows')
-    """
-    least = 1000 if rows is None else rows
-    if delta * least <= 1:
-        return ""
-    return (
-        f"delta ({delta:g}) is above 1 / {least} rows: its promise allows that whole records are "
-        "published, each with that probability; choose delta well below 1 / rows"
-    )
-
-
-def epsilon_caution(request: Request) -> str:
-    """Return a warning, or "", on an epsilon from `within` that protects hardly anyone."""
-    epsilon = request.budget.epsilon
-    if request.within is None or epsilon <= _MOST_EPSILON:
-        return ""
-    return (
-        f"answers within {request.within:g} records need epsilon = {epsilon:.4g}, which protects "
-        "hardly anyone; allow larger errors"
-    )
+__all__ = ["Request"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -110,7 +110,7 @@ def test_missing_values_are_a_group_of_their_own() -> None:
         ({"a": Level("block", {"x": list(BLOCKS), "y": []})}, "'y' has no values"),
         ({"a": Level("block", {"x": [*BLOCKS, "b9"]})}, "no value 'b9'"),
         ({"a": Level("age", {"x": "..14", "y": "15.."})}, "level 'a'"),
-        ({"a": Level("blok", {"x": 1})}, "did you mean 'block'"),
+        ({"a": Level("blocks", {"x": 1})}, "did you mean 'block'"),
         ({"a": Level("b", {"x": 1}), "b": Level("a", {"x": 1})}, "level of itself"),
         ({"age": Level("block", {"x": list(BLOCKS)})}, "name of its own"),
         ({"": Level("block", {"x": list(BLOCKS)})}, "name of its own"),

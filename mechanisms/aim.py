@@ -28,8 +28,6 @@ from pgmkit.measurement import Measurement
 if TYPE_CHECKING:
     from pgmkit.model import GraphicalModel
 
-__all__ = ["Aim", "aim"]
-
 
 @dataclass(frozen=True)
 class Aim(Settings):

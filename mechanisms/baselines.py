@@ -25,15 +25,6 @@ from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
-__all__ = [
-    "Gaussian",
-    "Independent",
-    "Projection",
-    "gaussian",
-    "independent",
-    "projection",
-]
-
 
 @dataclass(frozen=True)
 class Gaussian(Settings):

@@ -22,8 +22,6 @@ from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 
-__all__ = ["CliqueTree", "clique_tree"]
-
 _WORTH_MEASURING = 0.05
 """The largest noise in a table of more than two attributes, as a share of the total: its pairs hold
 most of its information.

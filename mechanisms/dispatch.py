@@ -6,25 +6,21 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger import FileLedger
+from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.registry import MECHANISMS, Entry, configure, entry_of
+from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput, NotCertified
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from mechanisms.privacy.ledger import FileLedger
-    from mechanisms.privacy.neighbours import Neighbours
-    from mechanisms.release.record import Release
-    from mechanisms.rounds.loop import Round
-    from pgmkit.measurement import Measurement
-    from pgmkit.records.dataset import Dataset
-
-__all__ = ["accounting_of", "check_public", "only_measures", "run", "run_on"]
+from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
 
 
 def run(

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     Tables = Mapping[Clique, NDArray[np.float64]]
 
-__all__ = ["Draws", "DualQuery", "DualQueryLoss", "DualQueryRelease", "dual_query"]
-
 
 @dataclass(frozen=True)
 class Draws:

@@ -41,8 +41,6 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
 
-__all__ = ["Fem", "fem"]
-
 _RULE = RoundsRule(1.5)
 
 

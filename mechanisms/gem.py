@@ -81,8 +81,6 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import threads_for
 
-__all__ = ["Gem", "GemPub", "gem", "gem_pub"]
-
 
 @dataclass(frozen=True)
 class Gem(SelectionSettings):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
@@ -36,20 +36,12 @@ from mechanisms.strategies.marginals import MarginalsStrategy
 from mechanisms.strategies.products import ProductsStrategy
 from mechanisms.strategies.residuals import ResidualsStrategy
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.records.counting import check_memory
+from pgmkit.runtime.arrays import Array
 from pgmkit.total import estimate_total
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique
-
-    Array = NDArray[np.float64]
-
-__all__ = ["Hdmm", "HdmmPgm", "Matrix", "MatrixPgm", "Residual", "matrix", "matrix_pgm"]
 
 _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
 

@@ -21,10 +21,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_level, splits
@@ -53,15 +53,9 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.model import GraphicalModel
-
-__all__ = ["Mixture", "mixture"]
 
 _LEAST = 0.1
 """The least distance of a pair, as a fraction of the mean, since distances are noisy; and the least

@@ -36,8 +36,6 @@ from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 
-__all__ = ["Mst", "mst"]
-
 
 @dataclass(frozen=True)
 class Mst(Settings):

@@ -36,8 +36,6 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.records.dataset import Dataset
 
-__all__ = ["Mwem", "multiplicative_weights", "mwem", "run_weights"]
-
 _RULES = {
     ("queries", True): RoundsRule(2.8),
     ("marginals", True): RoundsRule(0.35),

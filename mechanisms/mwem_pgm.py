@@ -33,8 +33,6 @@ from pgmkit.measurement import Measurement
 if TYPE_CHECKING:
     from pgmkit.model import GraphicalModel
 
-__all__ = ["MwemPgm", "mwem_pgm"]
-
 
 @dataclass(frozen=True)
 class MwemPgm(Settings):

@@ -22,7 +22,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,11 +37,7 @@ from mechanisms.settings import Settings, fraction, leave_something, positive, s
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from pgmkit.model import GraphicalModel
-
-__all__ = ["PairGraph", "pair_graph"]
+from pgmkit.model import GraphicalModel
 
 _NOISE_LEFT = 0.5
 """The share of a table's noise that remains in an estimate, since counts are not below 0 and tables

@@ -39,8 +39,6 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.records.dataset import Dataset
 
-__all__ = ["Pep", "PepPub", "entropy_projection", "pep", "pep_pub"]
-
 _RULES = {"queries": RoundsRule(1.4), "marginals": RoundsRule(0.35)}
 _PUBLIC_RULES = {
     "queries": RoundsRule(0.0035, power=2),

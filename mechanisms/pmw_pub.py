@@ -23,8 +23,6 @@ from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 
-__all__ = ["PmwPub", "pmw_pub"]
-
 _RULES = {
     "queries": RoundsRule(0.0035, power=2),
     "marginals": RoundsRule(0.0018, power=2),

@@ -56,8 +56,6 @@ from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
-__all__ = ["Rap", "RapSoftmax", "rap", "rap_softmax"]
-
 
 @dataclass(frozen=True, eq=False)
 class RapState(ProductRows):
@@ -68,8 +66,8 @@ class RapState(ProductRows):
 
 @dataclass(frozen=True)
 class _Family:
-    """What differs between the two mechanisms: the unconstrained values, the rows computed from
-    them, and the model.
+    """The parts in which the two mechanisms differ: the unconstrained values, the rows computed
+    from them, and the model.
     """
 
     first: Callable[[int, int, torch.Generator], torch.Tensor]
@@ -88,6 +86,7 @@ def _clamped(_columns: Columns) -> _Family:
 
 
 def on_simplex(columns: Columns) -> _Family:
+    """Return rows whose codes of an attribute are probabilities, by a softmax of free numbers."""
     return _Family(
         first=lambda rows, width, random: torch.randn(rows, width, generator=random),
         rows=columns.softmax,

@@ -20,10 +20,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.mixed_rows import MixedRows, MixedState
@@ -61,11 +61,6 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["RapPlusPlus", "rap_pp"]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from typing import Any
 
 from pgmkit.errors import InvalidInput, did_you_mean
 
-__all__ = ["MECHANISMS", "Entry", "Registry", "configure", "entry_of", "register"]
-
 ENTRY_POINTS = "pgmkit.mechanisms"
 """The group in which an installed package lists its entries."""
 

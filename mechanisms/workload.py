@@ -6,28 +6,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+import numpy as np
 
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
-
-if TYPE_CHECKING:
-    import numpy as np
-
-__all__ = [
-    "Workload",
-    "WorkloadLike",
-    "downward_closure",
-    "k_way",
-    "random_k_way",
-    "table_workload",
-    "target_biased",
-    "varied",
-    "with_predictors",
-]
-
 
 WorkloadLike: TypeAlias = "Workload | Iterable[Iterable[str]]"
 """A workload, or cliques, which then have equal weight."""

@@ -7,17 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from numbers import Integral
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.sizes import CALL_CELLS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["Clique", "Domain"]
 
 Clique = tuple[str, ...]
 """A tuple of distinct attribute names; the axes of a clique's arrays follow its order."""

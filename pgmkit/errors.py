@@ -6,22 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = [
-    "Contradictory",
-    "EngineFailed",
-    "FromRecords",
-    "InvalidInput",
-    "ModelTooLarge",
-    "NotCertified",
-    "NotMeasured",
-    "NumericalFailure",
-    "PgmkitError",
-    "TooSlow",
-    "TotalUndetermined",
-    "did_you_mean",
-    "installing",
-]
-
 
 class PgmkitError(Exception):
     """Base class of every error that pgmkit raises on purpose."""

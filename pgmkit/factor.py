@@ -15,8 +15,6 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.runtime.deferred import is_tensor, torch
 
-__all__ = ["Factor"]
-
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Factor:

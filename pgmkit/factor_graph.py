@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pgmkit.approximate.posterior import REGION_CELLS, ApproximatePosterior, approximate
 from pgmkit.conditioning.evidence import Evidence, observed_codes
@@ -20,14 +20,12 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["FactorGraph"]
-
-Array = NDArray[np.float64]
 Inference = Literal["exact", "region", "auto"]
 Table = tuple[Clique, Array]
 

@@ -6,23 +6,17 @@ import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, is_sparse
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.precision import EXACT
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from pgmkit.domain import Domain
-
-__all__ = ["Measurement", "check_scale"]
-
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
 

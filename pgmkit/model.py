@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
@@ -21,10 +20,12 @@ from pgmkit.graphs.junction_tree import JunctionTree, check_fits
 from pgmkit.inference.model_tables import ModelTables
 from pgmkit.inference.potentials import checked_potentials, checked_total, impossible_cells
 from pgmkit.inference.self_check import Contradiction
+from pgmkit.least_squares.goodness import Fit
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.model_files import read_container, write_container
@@ -32,12 +33,7 @@ from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.structural_zeros import Zeros
 
-if TYPE_CHECKING:
-    from pgmkit.least_squares.goodness import Fit
-
 FORMAT = "pgmkit model"
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-__all__ = ["Zeros", "check_zeros"]
 
 
 @dataclass(frozen=True, eq=False)

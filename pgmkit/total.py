@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, as_dense, is_sparse
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.sizes import TABLE_CELLS
-
-if TYPE_CHECKING:
-    from pgmkit.domain import Domain
-
-__all__ = ["TotalEstimate", "estimate_total", "estimate_totals"]
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import MOST_VALUES, refusing, whole_file
 
@@ -39,7 +39,6 @@ __all__ = [
 _MOST_DIGITS = len(str(sys.maxsize)) - 1
 """The most digits of a whole number of 64 bits."""
 PathLike = str | os.PathLike[str]
-Array = NDArray[np.float64]
 
 
 class _Words:

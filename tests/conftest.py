@@ -12,6 +12,11 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 
+# Workers beside each other (pytest -n) take a core each: threads of linear algebra and of torch
+# would wait for one another. Read when these libraries are first imported, here and in children.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A busy machine must not fail a property for taking long.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, max_examples=60, **_COMMON)

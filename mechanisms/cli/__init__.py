@@ -26,8 +26,6 @@ from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, synth
 from pgmkit.runtime.printed import printable
 
-__all__ = ["main"]
-
 
 class _Commands(click.Group):
     """A command group that lists its commands by what they are for, and shows exceptions and

@@ -10,8 +10,6 @@ import click
 from mechanisms.cli.options import as_json, emit, generator, records_file, writable
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 
-__all__ = ["query", "report", "sample"]
-
 _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False))
 _ALLOW_MODIFIED = click.option(
     "--allow-modified",

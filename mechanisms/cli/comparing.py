@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import Schema
 
-__all__ = ["compare"]
-
 
 @click.command()
 @schema_option

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mechanisms.synthesis.unread import UnreadValues
     from pgmkit.tables.schema import Schema
 
-__all__ = ["asked_about", "yes_option"]
-
 yes_option = click.option(
     "--yes",
     is_flag=True,

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.datasets.census import LABELS
 from mechanisms.families.tables import TablesModel
 from mechanisms.release.evaluation import marginal_errors
+from mechanisms.release.record import Model, Release
+from mechanisms.workload import Workload
 from pgmkit.queries import FactoredQuery, identity, point, prefix, range_
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.release.record import Model, Release
-    from mechanisms.workload import Workload
-    from pgmkit.records.dataset import Dataset
-
-__all__ = ["report"]
+from pgmkit.records.dataset import Dataset
 
 
 def report(release: Release, data: Dataset, synthetic: Dataset, workload: Workload) -> str:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pgmkit.conditioning.posterior import Posterior
     from pgmkit.factor_graph import FactorGraph, Inference
 
-__all__ = ["infer"]
-
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))

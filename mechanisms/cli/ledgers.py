@@ -12,8 +12,6 @@ from mechanisms.cli.options import as_json, budget_options, emit, writable
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
 
-__all__ = ["ledger"]
-
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False))

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mechanisms.linked.release import LinkedRelease
     from pgmkit.tables.schema import Schema
 
-__all__ = ["sample_linked", "synth_linked"]
-
 
 @click.command("synth-linked")
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE=FILE...")
@@ -76,7 +74,7 @@ def synth_linked(
     json_out: bool,
     **options: Any,
 ) -> None:
-    """Make private tables that stay linked, such as households and their persons.
+    """Make private linked tables, such as households and their persons.
 
     Every child that is made has a parent that is made. A parent, such as a household, is protected
     together with all its children. The schema file has `tables`, a schema for each table by its

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pgmkit.regions.model import RegionModel
     from pgmkit.tables.schema import Schema
 
-__all__ = ["estimate"]
-
 
 @click.command()
 @click.argument("tables", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))

@@ -19,31 +19,6 @@ if TYPE_CHECKING:
 
     from pgmkit.tables.schema import FileFormat, Schema
 
-__all__ = [
-    "FORMAT",
-    "accounting_option",
-    "as_json",
-    "budget_options",
-    "device_option",
-    "emit",
-    "file_format",
-    "file_options",
-    "generator",
-    "ignore_extra_option",
-    "ledger_option",
-    "mechanism_options",
-    "read_schema",
-    "records_file",
-    "schema_option",
-    "seed_option",
-    "settings_option",
-    "settle_budget",
-    "target_options",
-    "unit_options",
-    "writable",
-    "writable_folder",
-]
-
 Command = Callable[..., None]
 
 

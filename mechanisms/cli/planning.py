@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mechanisms.synthesis.auto import Choice
     from mechanisms.synthesis.request import Request
 
-__all__ = ["mechanisms", "plan"]
-
 
 @click.command()
 @as_json

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mechanisms.synthesis.request import Request
     from pgmkit.tables.schema import Schema
 
-__all__ = ["Files", "preflight"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Files:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mechanisms.linked.release import LinkedRelease
     from mechanisms.release.tabular import TableRelease
 
-__all__ = ["rescue"]
-
 
 def rescue(release: TableRelease | LinkedRelease, error: Exception) -> None:
     """Save the release elsewhere and say where, since its budget is spent and cannot be spent

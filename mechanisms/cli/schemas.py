@@ -9,8 +9,6 @@ import click
 from mechanisms.cli.options import file_format, file_options, writable
 from pgmkit.runtime.printed import printable
 
-__all__ = ["schema"]
-
 
 @click.group()
 def schema() -> None:

@@ -6,8 +6,6 @@ import re
 
 import click
 
-__all__ = ["safe_csv_option", "spreadsheet_safe"]
-
 _RUNS = re.compile(
     "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
 )

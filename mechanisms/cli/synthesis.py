@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from mechanisms.synthesis.request import Request
     from pgmkit.tables.schema import Schema
 
-__all__ = ["demo", "synth"]
-
 _NOT_KEPT = (
     "the release was not kept: with --save FILE, further records, answers with error bars and the "
     "report cost nothing more; without it they need another run and its budget"

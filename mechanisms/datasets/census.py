@@ -8,17 +8,14 @@ numbers are invented.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema import Schema
 
 __all__ = ["LABELS", "census", "domain", "people", "schema"]
 

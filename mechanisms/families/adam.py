@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["adam"]
-
 
 def adam(
     variables: torch.Tensor,

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from pgmkit.inference.marginal_oracle import MarginalOracle
 
-__all__ = ["Oracle", "Weighted"]
-
 Weighted = tuple[Cell, float]
 """A query and its weight, which may be negative."""
 

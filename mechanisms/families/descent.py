@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-__all__ = ["descend", "fitted_or_stalled", "stalled"]
-
 
 def descend(
     optimizer: torch.optim.Optimizer,

@@ -11,21 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.privacy.cell_line import index_among, measured_cell, selector
 from mechanisms.queries.cells import Cell
+from mechanisms.workload import Workload
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.workload import Workload
-
-__all__ = ["Frequent"]
 
 DEVIATIONS = 2.0
 """A code is frequent whose noisy count is more than so many standard deviations above zero."""

@@ -19,8 +19,6 @@ from torch.nn import functional
 
 from mechanisms.families.product_mixture import Columns
 
-__all__ = ["Generator"]
-
 
 class Generator(torch.nn.Module):
     """Product rows (batch x columns.width, float32) from `batch` fixed noise vectors.

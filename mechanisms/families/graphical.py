@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from pgmkit.graphs.junction_tree import JunctionTree
     from pgmkit.model import GraphicalModel
 
-__all__ = [
-    "Affordable",
-    "check_fits_workload",
-    "estimator",
-    "megabytes",
-    "model_megabytes",
-    "tree_megabytes",
-]
-
 _WORTH_A_SEARCH = 4.0
 """The largest factor by which a better elimination order may shrink a model; if a model exceeds its
 limit by more, no better order is searched.

@@ -24,8 +24,6 @@ import numpy as np
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.randomness import Rng, generator
 
-__all__ = ["best_level", "splits"]
-
 Split: TypeAlias = "tuple[list[Measurement], list[Measurement]]"
 """Measurements to fit to, and measurements to judge the fit by."""
 

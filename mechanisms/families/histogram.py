@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from pgmkit.runtime.arrays import Array
 
-__all__ = ["FullDomain", "Histogram", "HistogramModel", "PublicSupport", "Support"]
 
 MOST_RECORDS = 8 * TABLE_CELLS
 """The most weights that a histogram may have: 256 MB of them."""

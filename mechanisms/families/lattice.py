@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique, Domain
-
-    Array = NDArray[np.float64]
-
-__all__ = ["centred", "least_squares", "subsets"]
+from pgmkit.runtime.arrays import Array
 
 
 def subsets(cliques: Iterable[Clique]) -> list[Clique]:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mechanisms.families.product_mixture import Columns, ProductAnswers
+from pgmkit.domain import Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Domain
-
-    _Place = tuple[int, int]
-    _Tables = dict[tuple[_Place, _Place], tuple[float, NDArray[np.float64]]]
-
-__all__ = ["Misfit", "factors"]
+_Place = tuple[int, int]
+_Tables = dict[tuple[_Place, _Place], tuple[float, NDArray[np.float64]]]
 
 
 class Misfit:

@@ -16,8 +16,6 @@ from mechanisms.families.targets import one_hot_of
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Domain
 
-__all__ = ["MixedRows", "MixedState"]
-
 
 @dataclass(frozen=True, eq=False)
 class MixedState(ProductRows):

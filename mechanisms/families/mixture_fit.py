@@ -11,20 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mechanisms.families.adam import adam
 from mechanisms.families.misfit import Misfit
 from mechanisms.families.product_mixture import Columns
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["MixtureFit", "nearest_counts"]
 
 _DIVERSITY = 0.5
 """The standard deviation of the first rows' logits around the independent ones, so that rows can

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.untrusted import LARGEST, refusing
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["ModelFile", "read_model", "write_model"]
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,11 @@ from mechanisms.families.product_mixture import ProductMixtureModel
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng
 
-__all__ = ["PairMixtureModel"]
-
 _TOWARDS = 0.25
-"""How far rows are taken to independence before records are drawn. At epsilon 10 triples have 0.86,
-0.91 and about 0.7 times the error, and pairs 1.05, 1.03 and 1 times (diamonds, CPS1988 and a drawn
-network of 14 columns); at 0.5 triples have 0.75, 0.88 and 0.5 times, and pairs 1.16, 1.06 and 1:
-exchanges of single codes restore strong relations only in part.
+"""The share by which rows are taken towards independence before records are drawn. At epsilon 10
+triples have 0.86, 0.91 and about 0.7 times the error, and pairs 1.05, 1.03 and 1 times (diamonds,
+CPS1988 and a drawn network of 14 columns); at 0.5 triples have 0.75, 0.88 and 0.5 times, and pairs
+1.16, 1.06 and 1: exchanges of single codes restore strong relations only in part.
 """
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.model_file import read_model, write_model
@@ -26,21 +26,9 @@ from pgmkit.errors import InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Array = NDArray[np.float64]
-
-__all__ = [
-    "Columns",
-    "ProductAnswers",
-    "ProductMixtureModel",
-    "ProductRows",
-    "cell_answers",
-]
 
 
 class Columns:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.families.histogram import HistogramModel, PublicSupport
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import Dataset
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["Records"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,6 @@ import torch
 
 from mechanisms.families.product_mixture import Columns
 
-__all__ = ["draw_records", "with_score_gradient"]
-
 
 def draw_records(
     rows: torch.Tensor, columns: Columns, count: int, random: torch.Generator

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechanisms.families.product_mixture import ProductMixtureModel
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
-__all__ = ["RelaxedRowsModel"]
+from pgmkit.runtime.arrays import Array
 
 
 class RelaxedRowsModel(ProductMixtureModel):

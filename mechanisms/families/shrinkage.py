@@ -19,22 +19,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechanisms.families.misfit import factors
 from mechanisms.families.mixture_fit import nearest_counts
+from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Domain
-
-    Array = NDArray[np.float64]
-
-__all__ = ["near_independence"]
+from pgmkit.runtime.arrays import Array
 
 
 def near_independence(

@@ -19,15 +19,12 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.untrusted import LARGEST
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from mechanisms.release.record import Model
     from pgmkit.records.dataset import Dataset
+    from pgmkit.runtime.arrays import Array
     from pgmkit.runtime.randomness import Rng
-
-    Array = NDArray[np.float64]
-
-__all__ = ["TablesModel", "least_squares_table", "projected"]
 
 
 class TablesModel(QueryAnswers):

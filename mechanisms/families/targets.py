@@ -15,8 +15,6 @@ from mechanisms.families.reinforce import draw_records, with_score_gradient
 from mechanisms.privacy.cell_line import measured_cell
 from pgmkit.measurement import Measurement
 
-__all__ = ["Targets"]
-
 
 class Targets:
     """The measured cells, their noisy values and noise as fractions of `total`.

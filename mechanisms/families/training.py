@@ -15,8 +15,6 @@ from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 
-__all__ = ["GemState", "Training", "pretrain", "squared_errors", "trainer", "worst_errors"]
-
 
 @dataclass(frozen=True)
 class Training:

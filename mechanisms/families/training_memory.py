@@ -13,15 +13,6 @@ import torch
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.domain import Clique
 
-__all__ = [
-    "answering_bytes",
-    "answering_predicates_bytes",
-    "fitting_cells_bytes",
-    "fitting_predicates_bytes",
-    "fitting_tables_bytes",
-    "network_bytes",
-]
-
 _FLOAT, _DOUBLE, _INDEX = (kind.itemsize for kind in (torch.float32, torch.float64, torch.int64))
 _ROWS = 14
 """The number of arrays of the rows' shape: sums, normalised and rectified values, and their

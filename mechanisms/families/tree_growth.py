@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from pgmkit.graphs.junction_tree import JunctionTree
 
-__all__ = ["TreeGrowth"]
-
 
 class TreeGrowth:
     """Upper bounds of the cells of junction trees that hold this tree's cliques and one more.

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
-
-__all__ = ["binned", "copied", "index", "numbers", "on_host", "placed", "summed"]
+    from pgmkit.runtime.arrays import Array
 
 
 def placed(values: Any, device: torch.device | None) -> Any:

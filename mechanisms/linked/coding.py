@@ -27,8 +27,6 @@ from pgmkit.tables.engines.frames import columns_of, in_memory, names_of
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
-__all__ = ["Coded", "coded"]
-
 Codes = NDArray[np.integer[Any]]
 
 

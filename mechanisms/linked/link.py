@@ -13,8 +13,6 @@ from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 
-__all__ = ["POSITION", "Link", "check_links", "with_counts"]
-
 POSITION = "position"
 """The column with a child's place among its siblings, from 1."""
 

@@ -32,8 +32,6 @@ from pgmkit.records.dataset import Counts
 from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import Schema
 
-__all__ = ["synthesize_linked"]
-
 logger = logging.getLogger(__name__)
 
 

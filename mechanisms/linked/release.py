@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
 
-__all__ = ["LinkedRelease"]
-
 _LINKS = "links.json"
 
 

@@ -12,8 +12,6 @@ from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import load
 
-__all__ = ["load_linked_schema"]
-
 _FIELDS = ("tables", "links")
 
 

@@ -23,11 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import PATIENCE
 
-__all__ = ["PREVIOUS", "Children", "Wanted", "broken", "draw_children"]
-
-Array = NDArray[np.float64]
 Codes = NDArray[np.integer[Any]]
 
 PREVIOUS = "previous "

@@ -15,8 +15,6 @@ from mechanisms.privacy.conversions import (
 )
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Accounting", "Budget"]
-
 Accounting: TypeAlias = Literal["zcdp", "gaussian"]
 """The privacy definition by which costs are added up when delta > 0."""
 

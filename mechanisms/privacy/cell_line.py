@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.measurement import Measurement
 
-__all__ = ["CellLine", "index_among", "measured_cell", "selector"]
-
 
 class CellLine:
     """The map between places in the line and cells.

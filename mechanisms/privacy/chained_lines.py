@@ -22,8 +22,6 @@ from filelock import FileLock
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 
-__all__ = ["ChainedLines"]
-
 _DIGITS = 16
 """Hexadecimal digits of a line's digest: accidents agree with probability 2^-64."""
 _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.privacy import noise_scales, scores
 from mechanisms.privacy.counting import Counting
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.noise import Noise
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["Charging"]
 
 
 class Charging(Counting):

@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from numbers import Real
 
 from pgmkit.errors import InvalidInput
-
-__all__ = [
-    "crossing",
-    "delta_from_rho",
-    "epsilon_from_rho",
-    "not_negative",
-    "open_delta",
-    "positive",
-    "rho_from_epsilon",
-]
 
 
 def delta_from_rho(rho: float, epsilon: float) -> float:
@@ -51,8 +42,11 @@ def epsilon_from_rho(rho: float, delta: float) -> float:
     """
     not_negative("rho", rho)
     open_delta(delta)
-    if rho == 0:
-        return 0.0
+    return _least_epsilon(rho, delta) if rho else 0.0
+
+
+@lru_cache  # a ledger asks for the same sums again whenever it is read
+def _least_epsilon(rho: float, delta: float) -> float:
     target = math.log(delta)
     if _log_delta(rho, 0.0) <= target:
         return 0.0
@@ -72,6 +66,11 @@ def rho_from_epsilon(epsilon: float, delta: float) -> float:
     """
     positive("epsilon", epsilon)
     open_delta(delta)
+    return _largest_rho(epsilon, delta)
+
+
+@lru_cache
+def _largest_rho(epsilon: float, delta: float) -> float:
     target = math.log(delta)
     upper = 1.0
     while _log_delta(upper, epsilon) <= target:

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from mechanisms.privacy import scores
 from mechanisms.privacy.cell_line import CellLine
+from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import Neighbours
+from mechanisms.privacy.scores import Tables
+from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from mechanisms.privacy.integer_matrix import GridMatrix
-    from mechanisms.privacy.scores import Tables
-    from mechanisms.queries.predicates import Predicates
-
-    Queries = Mapping[Clique, Sequence[GridMatrix]]
-
-__all__ = ["Counting"]
+Queries = Mapping[Clique, Sequence[GridMatrix]]
 
 _COUNTED_CELLS = 32 * scores.BLOCK_CELLS
 """The cells of marginals that are counted at once, before they are kept in a smaller type."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
@@ -20,20 +21,14 @@ from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.privacy.selecting import Selecting
+from mechanisms.privacy.units import Excess
 from mechanisms.queries.cells import Cell
+from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.linear.matrix import MatrixLike
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from mechanisms.privacy.units import Excess
-    from mechanisms.queries.predicates import Predicates
-    from pgmkit.linear.matrix import MatrixLike
-
-__all__ = ["Curator"]
 
 
 class Curator(Selecting):

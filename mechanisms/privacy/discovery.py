@@ -7,16 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.privacy.neighbours import Neighbours
-
-__all__ = ["distinct", "frequent", "threshold"]
+from mechanisms.privacy.neighbours import Neighbours
 
 
 def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDArray[np.int64]]:

@@ -12,14 +12,9 @@ from __future__ import annotations
 import secrets
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["exact_draws"]
+from numpy.typing import NDArray
 
 _SLACK = 1e-6
 """A relative margin above the rounding of all floating point here, so that the bounds are above the

@@ -62,8 +62,6 @@ from scipy.special import erf, erfcx, log_ndtr
 
 from mechanisms.privacy.conversions import crossing, not_negative, open_delta, positive
 
-__all__ = ["delta_from_mu", "epsilon_from_cost", "largest_cost", "range_of", "scale"]
-
 _LARGEST_SHIFT = math.pi / math.sqrt(2)
 """The largest mu of a shift by 1 for which the bound is proved; the scale is then 2 / pi."""
 _MARGIN = 1e-9

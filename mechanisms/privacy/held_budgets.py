@@ -15,8 +15,6 @@ from typing import Any
 from mechanisms.privacy.conversions import not_negative, positive
 from pgmkit.errors import InvalidInput
 
-__all__ = ["ROUNDING", "HeldBudget", "begun", "ended", "held_budgets", "is_charge"]
-
 ROUNDING = 1e-12
 """The part of a budget by which its shares may pass it: total / 13, added thirteen times, does."""
 

@@ -14,30 +14,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import as_dense, as_matrix
+from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.linear.matrix import Matrix, MatrixLike
-
-    Integers = NDArray[np.int64]
-
-__all__ = [
-    "ENTRY_BITS",
-    "LARGEST_ANSWER",
-    "FactorNorms",
-    "GridMatrix",
-    "product_l1",
-    "product_l2_squared",
-]
+Integers = NDArray[np.int64]
 
 LARGEST_ANSWER = (np.iinfo(np.int64).max + 1) // 4
 """The bound of noisy answers, in units; larger ones are refused. Exact answers are clipped to twice
@@ -160,7 +147,7 @@ class GridMatrix:
 
 @dataclass(frozen=True)
 class FactorNorms:
-    """What the norms of a product's columns need of one factor.
+    """The norms of one factor, from which those of a product's columns follow.
 
     Attributes:
         columns: The factor's columns, a row each.

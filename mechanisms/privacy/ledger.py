@@ -16,8 +16,6 @@ from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.runtime.untrusted import refusing
 
-__all__ = ["BudgetExceeded", "FileLedger", "Ledger"]
-
 _HEADER = {"format": "pgmkit ledger", "version": 1}
 
 

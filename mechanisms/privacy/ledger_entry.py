@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from mechanisms.privacy.conversions import not_negative, positive
 from pgmkit.errors import InvalidInput
 
-__all__ = ["LedgerEntry"]
-
 
 @dataclass(frozen=True)
 class LedgerEntry:

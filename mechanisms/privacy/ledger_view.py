@@ -10,8 +10,6 @@ from mechanisms.privacy.ledger_entry import LedgerEntry
 from pgmkit.runtime.html import table
 from pgmkit.runtime.printed import on_one_line
 
-__all__ = ["as_html", "as_text"]
-
 
 def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, secure: bool) -> str:
     """Return a line for each charge, with the cumulative epsilon, and a line for the promise."""

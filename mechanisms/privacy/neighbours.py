@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 
 from pgmkit.errors import InvalidInput
 
-__all__ = ["NEIGHBOURS", "Neighbours", "is_promise", "promise", "relation"]
-
 
 @dataclass(frozen=True)
 class Neighbours:

@@ -8,16 +8,12 @@ same distributions with numpy, reproducibly, for tests and simulations; its resu
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.privacy.exact_selection import exact_draws
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["ExactNoise", "Noise", "SeededNoise"]
 
 
 class Noise(Protocol):

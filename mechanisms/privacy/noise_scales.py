@@ -10,14 +10,9 @@ everything under Gaussian accounting.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from mechanisms.privacy import gaussian_dp
-
-if TYPE_CHECKING:
-    from mechanisms.privacy.budget import Budget
-
-__all__ = ["additive", "exponential", "permute_and_flip", "several"]
+from mechanisms.privacy.budget import Budget
 
 
 def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:

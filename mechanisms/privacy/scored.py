@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Selected = Callable[[str, NDArray[np.float64], float, float], int]
-
-__all__ = ["Scored"]
+Selected = Callable[[str, NDArray[np.float64], float, float], int]
 
 
 class Scored:

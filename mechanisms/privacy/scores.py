@@ -15,38 +15,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.sizes import CACHE_CELLS
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from pgmkit.domain import Clique
-
-    Integers = NDArray[np.int64]
-    Counts = NDArray[np.integer[Any]]
-    Tables = Mapping[Clique, ArrayLike] | Iterable[tuple[Clique, ArrayLike]]
-    Scores = NDArray[np.float64]
-
-__all__ = [
-    "BLOCK_CELLS",
-    "LARGEST",
-    "asked_distance",
-    "cell_differences",
-    "distances",
-    "estimate_of",
-    "in_counts",
-    "in_line",
-    "on_grid",
-    "one_each",
-    "share_score",
-    "weighted_scores",
-]
+Integers = NDArray[np.int64]
+Counts = NDArray[np.integer[Any]]
+Tables = Mapping[Clique, ArrayLike] | Iterable[tuple[Clique, ArrayLike]]
+Scores = NDArray[np.float64]
 
 LARGEST = 2.0**40
 """The bound of estimates and penalties, in counts: some 10^12."""

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from mechanisms.privacy import scores
 from mechanisms.privacy.charging import Charging
+from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.scored import Scored
+from mechanisms.privacy.scores import Tables
 from mechanisms.queries.cells import Cell
+from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from mechanisms.privacy.counting import Queries
-    from mechanisms.privacy.scores import Tables
-    from mechanisms.queries.predicates import Predicates
-
-__all__ = ["Selecting"]
 
 
 class Selecting(Charging):

@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["Excess", "bounded", "random_keys"]
+from numpy.typing import NDArray
 
 _COUNTED = 3
 """The limit, as a multiple of `max_rows`, up to which a unit's rows left out are counted; the noise

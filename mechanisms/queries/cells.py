@@ -9,8 +9,6 @@ from pgmkit.domain import Clique
 if TYPE_CHECKING:
     from mechanisms.queries.predicates import Predicate
 
-__all__ = ["Cell", "Question", "clique_of"]
-
 
 class Cell(NamedTuple):
     """A single counting query: one cell of a marginal, by its index in C order."""
@@ -20,7 +18,9 @@ class Cell(NamedTuple):
 
 
 Question: TypeAlias = "Clique | Cell | Predicate"
-"""What a round may select: a whole marginal (by its clique), one cell, or a predicate."""
+"""The questions that a round may select: a whole marginal (by its clique), one cell, or a
+predicate.
+"""
 
 
 def clique_of(question: Question) -> Clique:

@@ -12,25 +12,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = [
-    "MeasuredPredicate",
-    "Predicate",
-    "Predicates",
-    "linear_thresholds",
-    "mixed_marginals",
-    "value_of",
-]
 
 
 @dataclass(frozen=True)

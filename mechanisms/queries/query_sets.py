@@ -9,34 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.linear.matrix import as_dense, as_matrix
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.linear.matrix import MatrixLike
-
-    Array = NDArray[np.float64]
-
-__all__ = [
-    "CODES",
-    "QUERIES",
-    "Asked",
-    "QuerySet",
-    "kind_of",
-    "number_of_queries",
-    "query_gram",
-    "query_rows",
-]
+from pgmkit.linear.matrix import MatrixLike, as_dense, as_matrix
+from pgmkit.runtime.arrays import Array
 
 CODES = "identity"
-"""What is asked along an attribute unless something else is said: every single code."""
+"""The queries along an attribute unless others are named: every single code."""
 
 QUERIES = {
     CODES: "every single code",
@@ -51,7 +34,7 @@ QUERIES = {
 """The queries along an attribute that have a name."""
 
 Asked: TypeAlias = "str | MatrixLike"
-"""What is asked along an attribute: a name of `QUERIES`, or a matrix with a column a code."""
+"""The queries along an attribute: a name of `QUERIES`, or a matrix with a column a code."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +186,7 @@ _GRAMS: dict[str, Callable[[int], Array]] = {
     "range": _range_gram,
     "circular": _circular_gram,
 }
-"""What has as many rows as to be written down only where they are needed."""
+"""The Gram matrices of queries that are too many to write down where only their products matter."""
 _NUMBERS: dict[str, Callable[[int], int]] = {
     "range": lambda n: n * (n + 1) // 2,
     "circular": lambda n: n * n,

@@ -7,8 +7,6 @@ from typing import Any
 
 from pgmkit.errors import InvalidInput, installing
 
-__all__ = ["sklearn"]
-
 
 def sklearn(module: str) -> Any:
     """Return this module of scikit-learn; raise InvalidInput if scikit-learn is not installed."""

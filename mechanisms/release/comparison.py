@@ -29,21 +29,6 @@ if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import Schema
 
-__all__ = [
-    "Line",
-    "Matches",
-    "Membership",
-    "Propensity",
-    "k_marginal_score",
-    "matches",
-    "membership",
-    "propensity",
-    "regressions",
-    "similarity",
-    "strongest_line",
-    "subsample_equivalent",
-]
-
 _FRACTIONS = (0.01, 0.05, *(tenths / 10 for tenths in range(1, 10)))
 """The sample fractions that SDNist compares with."""
 _MOST_FEATURES = 500
@@ -54,7 +39,7 @@ are used.
 
 @dataclass(frozen=True)
 class Propensity:
-    """How well a classifier tells real records from synthetic ones.
+    """The success of a classifier in telling real records from synthetic ones.
 
     Attributes:
         pmse: The mean squared difference between the propensities and the share of synthetic

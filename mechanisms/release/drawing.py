@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from pgmkit.records.dataset import Dataset
 from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
-
-if TYPE_CHECKING:
-    from pgmkit.records.dataset import Dataset
-
-__all__ = ["draw_near"]
 
 _MOST_LOOKUPS = 2 * MULTIPLICATIONS_A_SECOND
 """The product of records and pairs of columns above which counting alone takes minutes."""

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from pgmkit.domain import Clique, Domain
     from pgmkit.records.dataset import Dataset
 
-__all__ = [
-    "AT_ONCE",
-    "Scores",
-    "held_out",
-    "marginal_errors",
-    "some_cliques",
-    "some_rows",
-    "train_and_test",
-]
-
 AT_ONCE = 4 * CACHE_CELLS
 """The rows, or cells of a table, that one step of a comparison handles: about a second's work."""
 

@@ -33,8 +33,6 @@ from pgmkit.runtime.untrusted import (
 )
 from pgmkit.uncertainty import checked_measurements
 
-__all__ = ["load", "save"]
-
 FORMAT = "pgmkit release"
 VERSION = 2
 _DIGEST = 2 * hashlib.sha256().digest_size
@@ -128,6 +126,7 @@ def load(
 
 
 def checksum(body: bytes) -> bytes:
+    """Return the SHA-256 of a file's body in hexadecimal digits."""
     return hashlib.sha256(body).hexdigest().encode("ascii")
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from mechanisms.privacy.ledger import Ledger
 
-__all__ = ["overview", "promise", "warnings"]
-
 
 def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
     """Return the release as an HTML table with its ledger; it shows nothing beyond the release

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
 
-__all__ = ["methods"]
-
 _UNPROTECTED = (
     "Not protected are facts about the population that hold for its members whether or not they "
     "are in the data, and the schema, the workload and the settings, which are public."

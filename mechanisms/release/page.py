@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from mechanisms.release.verdict import NAMED
 from pgmkit.runtime.html import escape
 
-__all__ = ["of_columns", "page"]
-
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --soft: #5a6775; --line: #e3e8ee;
   --bar: #4f81bd; --edge: #9fb3c8; --warn: #fdecea; --box: #f4f7fa; }

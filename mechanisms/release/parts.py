@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling_parts import PartedSample, part_rng
 from pgmkit.tables.records import arrow_table
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from pgmkit.tables.schema import Schema
-
-__all__ = ["RecordParts", "record_parts"]
+from pgmkit.tables.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from mechanisms.release.evaluation import AT_ONCE
+from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.tables.questions import UNRELIABLE
-from pgmkit.uncertainty import error_bars
-
-if TYPE_CHECKING:
-    from mechanisms.release.record import Release
-    from pgmkit.tables.reply import Reply
-    from pgmkit.uncertainty import Uncertainty
-
-__all__ = ["REPLICATES", "SECONDS", "quick_bars", "without_bars"]
+from pgmkit.tables.reply import Reply
+from pgmkit.uncertainty import Uncertainty, error_bars
 
 SECONDS = 1.0
 """The most seconds that error bars may take if nobody asked for them."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pgmkit.regions.model import RegionModel
     from pgmkit.runtime.randomness import Rng
 
-__all__ = ["Measured", "Model", "Release"]
-
 Measured: TypeAlias = "Measurement | MeasuredPredicate"
 """A noisy answer; both kinds have a `clique`, `values` in counts and the noise's `stddev`."""
 
@@ -95,9 +93,7 @@ class Release:
 
     @property
     def fit(self) -> Fit | None:
-        """How well a graphical model's noisy tables agree with each other; None for other
-        models.
-        """
+        """The agreement of a graphical model's noisy tables; None for other models."""
         from pgmkit.least_squares.goodness import goodness_of_fit
 
         fitted = self._fitted

@@ -16,8 +16,6 @@ from pgmkit.runtime.html import escape, heat_map, table
 if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
 
-__all__ = ["relations"]
-
 _MOST_COLUMNS = 100
 """The most columns of a map whose squares can still be told apart on a screen."""
 _VISIBLE = 0.005

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
     from pgmkit.records.dataset import Dataset
 
-__all__ = ["DRAWN", "WORST", "Evaluation", "sections"]
-
 DRAWN = 300
 """The most columns that are drawn, and sets of columns that are compared: a page of a few
 megabytes.

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pgmkit.uncertainty import Uncertainty
     from pgmkit.uncertainty.measured import MeasuredBars
 
-__all__ = ["TableRelease"]
-
 _PART = 16 * BATCH_ROWS
 """The number of records that are drawn and written at a time."""
 _PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
@@ -126,9 +124,7 @@ class TableRelease:
 
     @property
     def fit(self) -> Fit | None:
-        """How well a graphical model's noisy tables agree with each other; None for other
-        models.
-        """
+        """The agreement of a graphical model's noisy tables; None for other models."""
         return self.release.fit
 
     @property

@@ -22,8 +22,6 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 if TYPE_CHECKING:
     from mechanisms.privacy.budget import Budget
 
-__all__ = ["MOST_CELLS", "NAMED", "Verdict", "association", "verdict"]
-
 _SHARES = (0.01, 0.05, 0.2)
 """The shares of the rows of a rare, a usual and a frequent value."""
 _SURE = NormalDist().inv_cdf(39 / 40)

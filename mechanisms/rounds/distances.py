@@ -9,8 +9,6 @@ from mechanisms.privacy.curator import Curator
 from pgmkit.domain import Clique
 from pgmkit.model import GraphicalModel
 
-__all__ = ["Distances", "measure_distances"]
-
 
 @dataclass(frozen=True)
 class Distances:

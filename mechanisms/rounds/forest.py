@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mechanisms.privacy.counting import Queries
     from pgmkit.model import GraphicalModel
 
-__all__ = ["draw_forest", "pairs_of", "spanning_edges"]
-
 
 def pairs_of(workload: Workload) -> list[Clique]:
     """Return the pairs of attributes within workload cliques, in the domain's order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -32,24 +32,12 @@ from mechanisms.rounds.select_and_measure import (
     measure_one_way,
 )
 from mechanisms.workload import Workload
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
-
-if TYPE_CHECKING:
-    from pgmkit.domain import Clique, Domain
-
-__all__ = [
-    "HistogramState",
-    "MeasuredCell",
-    "Update",
-    "check_public",
-    "measured_cells",
-    "run_histogram",
-]
-
 
 _ROUND_BYTES = 6 * CELL_BYTES
 """The bytes of a weight on a GPU: before and after an update, their average, sums, and the copy

@@ -11,19 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.queries.cells import Question, clique_of
+from mechanisms.release.record import Measured
+from pgmkit.domain import Clique
 from pgmkit.runtime.progress import bar
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from mechanisms.release.record import Measured
-    from pgmkit.domain import Clique
-
-__all__ = ["Answers", "Round", "adapt", "round_reports"]
 
 
 class Answers(Protocol):

@@ -1,4 +1,4 @@
-"""How pairs are measured: their residuals, on coarser cells where noise would hide them.
+"""The measurement of pairs: residuals, on coarser cells where noise would hide the pair.
 
 The residual of a pair is what its table says beyond the counts of its attributes: the table less
 its means along each axis. With Gaussian noise a residual of g x h cells has (g - 1) (h - 1) / (g h)
@@ -19,23 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
+from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique
-
-    Array = NDArray[np.float64]
-    Groups = NDArray[np.intp]
-
-__all__ = ["Tables", "best_tables", "groups_of", "known_noise", "measure_tables"]
+Groups = NDArray[np.intp]
 
 _GROUPS = tuple(2**power for power in range(1, 6))
 """The numbers of groups that are tried. More groups gain little and widen the fit. An attribute

@@ -10,7 +10,10 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.privacy.cell_line import index_among
 from mechanisms.privacy.curator import Curator
@@ -23,28 +26,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.total import estimate_total
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Tables = Mapping[Clique, NDArray[np.float64]]
-
-__all__ = [
-    "SELECTIONS",
-    "CellRounds",
-    "MarginalRounds",
-    "QuerySettings",
-    "RoundsRule",
-    "SelectionRounds",
-    "SelectionSettings",
-    "check_enough",
-    "check_equal_weights",
-    "check_queries",
-    "check_total",
-    "known_total",
-    "least_total",
-    "measure_one_way",
-]
+Tables = Mapping[Clique, NDArray[np.float64]]
 
 
 class QuerySettings(Protocol):

@@ -13,18 +13,10 @@ is convex in the costs. At its minimum for a given sum of costs all slopes are e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import HALVINGS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
-__all__ = ["least_risk_shares", "predicted_risk"]
 
 
 def predicted_risk(distances: Array, noise: Array) -> Array:

@@ -10,25 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS
 from mechanisms.strategies.least_error import split
 from mechanisms.strategies.own_rows import OwnRows, own_rows
+from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.strategies.residual_lattice import Lattice
-
-    Array = NDArray[np.float64]
-
-__all__ = ["residual_rows"]
 
 _FEWEST_BITS = 4
 """The fewest bits of a basis's entries: with fewer, its rows may lose their rank."""

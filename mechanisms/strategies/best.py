@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.queries.query_sets import number_of_queries
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
 from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.residuals import ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload
+from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.sizes import DENSE_ROWS
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from mechanisms.privacy.neighbours import Neighbours
-    from pgmkit.queries import FactoredQuery
-
-__all__ = ["Goal", "Strategy", "best_strategy", "expected_variance"]
 
 Goal: TypeAlias = Literal["sum", "mean", "largest"]
 Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy

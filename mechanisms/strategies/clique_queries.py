@@ -1,4 +1,4 @@
-"""What a workload of queries asks of single cliques, for mechanisms that select cliques.
+"""The queries of a workload by clique, for mechanisms that select cliques.
 
 A candidate is scored by its part in the workload's own queries: along its attributes what the sets
 that hold it ask there, with the others summed away. It is measured by the rows of least error for
@@ -23,17 +23,13 @@ from mechanisms.strategies.p_identity import p_identity
 from pgmkit.linear.kronecker import Kronecker
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from mechanisms.privacy.curator import Curator
     from mechanisms.queries.query_sets import Asked
     from mechanisms.workload import Workload
     from pgmkit.domain import Clique
     from pgmkit.measurement import Measurement
+    from pgmkit.runtime.arrays import Array
 
-    Array = NDArray[np.float64]
-
-__all__ = ["CliqueQueries"]
 
 _CODES_TOO = 0.1
 """The weight of single codes beside what is asked along an attribute: records are drawn from the
@@ -120,7 +116,7 @@ class CliqueQueries:
 
     @cached_property
     def _along(self) -> dict[str, dict[object, Asked]]:
-        """What is asked along each attribute, each way once."""
+        """The different queries along each attribute."""
         found: dict[str, dict[object, Asked]] = {name: {} for name in self.domain}
         for each in self._sets:
             for name, asked in zip(each.clique, each.asked, strict=True):

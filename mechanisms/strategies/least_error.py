@@ -31,19 +31,11 @@ ResidualPlanner+ (Xiao, He, Zhang and Kifer) splits the best strategy for V alon
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS
 from pgmkit.runtime.precision import AGREEMENT
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
-__all__ = ["best_precision", "of_full_rank", "split"]
 
 _MOST_STEPS = 2 * MOST_ITERATIONS
 """The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""

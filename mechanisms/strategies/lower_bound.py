@@ -21,22 +21,14 @@ the best weights of the parts give the squared sum over the residuals A of the r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.queries.query_sets import QuerySet
 from mechanisms.strategies.least_error import split
 from mechanisms.strategies.residual_lattice import Lattice
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.queries.query_sets import QuerySet
-    from pgmkit.domain import Domain
-
-    Array = NDArray[np.float64]
-
-__all__ = ["lower_bound"]
+from pgmkit.domain import Domain
+from pgmkit.runtime.arrays import Array
 
 
 def lower_bound(domain: Domain, sets: Sequence[QuerySet]) -> float:

@@ -16,24 +16,16 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.families.lattice import subsets
-from mechanisms.queries.query_sets import kind_of, query_gram
+from mechanisms.queries.query_sets import Asked, kind_of, query_gram
+from mechanisms.workload import Workload
+from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.queries.query_sets import Asked
-    from mechanisms.workload import Workload
-    from pgmkit.domain import Clique, Domain
-
-    Array = NDArray[np.float64]
-
-__all__ = ["MarginalsStrategy", "marginals_strategy"]
+from pgmkit.runtime.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -21,23 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.strategies.least_error import best_precision
+from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.strategies.residual_lattice import Lattice
-
-    Array = NDArray[np.float64]
-    Places = NDArray[np.intp]
-
-__all__ = ["OwnRows", "own_rows"]
+Places = NDArray[np.intp]
 
 _UNEVEN = (0.0, 0.25, 0.5, 1.0)
 """The parts of the common rows' p that are tried."""

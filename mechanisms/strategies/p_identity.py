@@ -7,16 +7,9 @@ makes the L1 norm of every column 1, for Laplace noise (OPT_0 of the paper).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
-__all__ = ["expected_error", "p_identity"]
+from pgmkit.runtime.arrays import Array
 
 _CODES_PER_ROW = 16
 """p = n / 16 + 1 further rows, as in the paper."""

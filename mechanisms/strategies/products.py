@@ -11,25 +11,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechanisms.queries.query_sets import CODES, kind_of, query_gram
 from mechanisms.strategies.p_identity import expected_error, p_identity
+from mechanisms.workload import Workload
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import as_dense
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.workload import Workload
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.queries import FactoredQuery
-
-    Array = NDArray[np.float64]
-
-__all__ = ["ProductsStrategy", "products_strategy"]
+from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 
 
 @dataclass(frozen=True)

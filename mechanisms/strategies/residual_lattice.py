@@ -14,24 +14,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mechanisms.queries.query_sets import CODES, kind_of, query_gram
+from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of, query_gram
 from mechanisms.strategies.least_error import of_full_rank
+from pgmkit.domain import Clique, Domain
+from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.runtime.arrays import Array
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.queries.query_sets import Asked, QuerySet
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.least_squares.residual_tables import ResidualBasis
-
-    Array = NDArray[np.float64]
-    Places = NDArray[np.intp]
-
-__all__ = ["Lattice"]
+Places = NDArray[np.intp]
 
 
 class Lattice:

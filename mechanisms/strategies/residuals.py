@@ -63,10 +63,8 @@ if TYPE_CHECKING:
     from mechanisms.queries.query_sets import QuerySet
     from pgmkit.domain import Clique, Domain
     from pgmkit.least_squares.residual_tables import Bases
+    from pgmkit.runtime.arrays import Array
 
-    Array = NDArray[np.float64]
-
-__all__ = ["Objective", "ResidualsStrategy", "residuals_strategy"]
 
 Objective = Literal["sum", "largest"]
 
@@ -161,9 +159,10 @@ def residuals_strategy(
     value = found = float(seen @ (unit / shares**power))
     if objective == "largest":
         parts, weights = _parts(domain, sets, bases, residuals)
+        by_residual = parts.T.tocsr()
 
         def best(importance: Array) -> tuple[Array, float]:
-            exact = parts.T @ importance
+            exact = by_residual @ importance
             value = shares_for(exact)[1]
             # What no query sees is measured all the same, for a little.
             return shares_for(exact + _UNSEEN**2 * value / bound * wanted)[0], value

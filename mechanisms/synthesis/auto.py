@@ -21,8 +21,6 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from pgmkit.tables.schema import Schema
 
-__all__ = ["Choice", "check_limits", "choice_of", "choose_mechanism"]
-
 _MANY_ATTRIBUTES = 40
 """The largest number of columns for which the time of `aim` was measured."""
 _MODELS_MB = (80.0, 20.0, 5.0, 2.0)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mechanisms.synthesis.request import Request
 
-__all__ = ["delta_caution", "epsilon_caution"]
-
 _MOST_EPSILON = 10.0
 """The epsilon above which one that nobody typed is worth a warning: whoever thought a person as
 likely in the data as not can be 99.995% sure afterwards.

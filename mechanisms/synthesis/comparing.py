@@ -23,8 +23,6 @@ from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.html import bars, escape, table
 
-__all__ = ["USUAL", "Compared", "compared", "comparison"]
-
 USUAL = ("independent", "mst", "mwem+pgm", "aim", "mixture")
 """The mechanisms compared by default: they make records of any table without public ones, in
 seconds.

@@ -18,8 +18,6 @@ from mechanisms.synthesis.request import Request
 from mechanisms.workload import Workload
 from pgmkit.tables.schema import Schema
 
-__all__ = ["dry_run"]
-
 
 class _FirstCharge(BaseException):
     """Ends a dry run; a BaseException, so that no mechanism handles it as an error of its own."""

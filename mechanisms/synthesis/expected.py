@@ -10,8 +10,6 @@ from mechanisms.synthesis.request import Request
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.schema import Schema
 
-__all__ = ["expected_errors", "least_epsilon"]
-
 
 def expected_errors(
     schema: Schema, queries: Sequence[str], *, epsilon: float, delta: float, **options: Any

@@ -31,8 +31,6 @@ from pgmkit.measurement import Measurement
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.schema import Schema
 
-__all__ = ["FirstLook", "first_look"]
-
 _OF_NOISE = 0.04
 """The excess of the distances over those of independent columns from which pairs are worth
 measuring, in units of the noise of all pairs. On tables of the half "choosing" of

@@ -20,8 +20,6 @@ from pgmkit.tables.engines.frames import counts_of, encode, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import Numeric, OpenCategorical, Schema, outside_error
 
-__all__ = ["ASSUMED_LABELS", "assumed", "counted", "counted_roughly", "open_columns", "resolved"]
-
 DISCOVERY_SHARE = 0.1
 """The share of the budget and of delta for finding the labels and edges that the schema leaves
 open.

@@ -40,8 +40,6 @@ from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import Schema
 
-__all__ = ["check_rows", "constrained", "release_of", "synthesize"]
-
 logger = logging.getLogger(__name__)
 
 _ROWS_SHARE = 0.002

@@ -34,8 +34,6 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.memory import peak
 from pgmkit.runtime.printed import on_one_line
 
-__all__ = ["Plan", "PlannedStep", "plan"]
-
 
 @dataclass(frozen=True)
 class PlannedStep:

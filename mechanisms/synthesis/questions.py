@@ -11,33 +11,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.budget import Accounting, Budget
+from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet
 from mechanisms.strategies.best import Goal, best_strategy, expected_variance
 from mechanisms.synthesis.open_columns import assumed
 from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
-from pgmkit.linear.matrix import as_dense
+from pgmkit.linear.matrix import MatrixLike, as_dense
 from pgmkit.tables.question_plan import linear_parts
-
-if TYPE_CHECKING:
-    from mechanisms.privacy.budget import Accounting
-    from mechanisms.privacy.neighbours import Neighbours
-    from pgmkit.linear.matrix import MatrixLike
-    from pgmkit.tables.schema import Schema
-
-__all__ = [
-    "PlannedQuestion",
-    "at_every_level",
-    "checked_questions",
-    "least_budget",
-    "planned",
-    "question_workload",
-]
+from pgmkit.tables.schema import Schema
 
 _OTHERS = 0.1
 """The budget, beside that of the questions, for the columns that no question names."""

@@ -37,8 +37,6 @@ from pgmkit.runtime.randomness import generator
 from pgmkit.tables.engines.frames import encode, names_of
 from pgmkit.tables.schema import Schema
 
-__all__ = ["Request"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:

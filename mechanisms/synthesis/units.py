@@ -17,8 +17,6 @@ from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, series_values, text_of
 
-__all__ = ["bounded_frame", "check_unit", "unit_numbers", "warn_of_others"]
-
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 

@@ -17,8 +17,6 @@ from statistics import NormalDist
 from mechanisms.privacy.curator import Curator
 from pgmkit.tables.schema import Schema
 
-__all__ = ["COST_SHARE", "UnreadValues", "check_labels", "check_values"]
-
 COST_SHARE = 0.01
 """The share of the budget for this check; the noise of all else grows by half a hundredth."""
 _MANY = 0.1

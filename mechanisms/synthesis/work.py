@@ -7,8 +7,6 @@ import math
 from mechanisms.privacy.budget import Budget
 from pgmkit.domain import Domain
 
-__all__ = ["FEW_ROWS", "aim_seconds", "figures", "longest_aim_seconds", "mixture_seconds", "noise"]
-
 FEW_ROWS = 25.0
 """The rows per column, in units of one marginal's noise, below which noise hides pairs.
 

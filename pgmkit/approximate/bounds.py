@@ -17,12 +17,9 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.precision import CLOSE
-
-__all__ = ["mean_field", "reweighted"]
-
-Array = NDArray[np.float64]
 
 
 def reweighted(

@@ -10,7 +10,6 @@ from math import fsum, inf
 from typing import Literal, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.approximate.bounds import mean_field, reweighted
 from pgmkit.approximate.propagation import Table, propagate
@@ -20,11 +19,8 @@ from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
-
-__all__ = ["ApproximatePosterior", "approximate"]
-
-Array = NDArray[np.float64]
 
 REGION_CELLS = FEW_CELLS
 """The default limit of a bag; `python -m benchmarks.approximate` compares it with other limits."""

@@ -19,19 +19,16 @@ from itertools import accumulate
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.approximate.split import PASSES, Split, inferred
 from pgmkit.approximate.subgraphs import Bags, cover
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS, WINDOW
 from pgmkit.runtime.precision import TINY
 
-__all__ = ["Propagated", "Table", "propagate"]
-
-Array = NDArray[np.float64]
 Table = tuple[Clique, Array]
 """The attributes of a table, and its logarithms."""
 

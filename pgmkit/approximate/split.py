@@ -22,12 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
-
-__all__ = ["PASSES", "Shared", "Split", "inferred"]
-
-Array = NDArray[np.float64]
 
 PASSES = 2 * FEW_ROUNDS
 """The number of passes over which progress is judged."""

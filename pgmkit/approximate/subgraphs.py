@@ -15,8 +15,6 @@ from heapq import heapify, heappop, heappush
 
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 
-__all__ = ["Bags", "blocks", "cover", "elimination_order"]
-
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
     """Return the greedy order of fewest cells.

@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.conditioning.elimination import EliminationTree, Planning, elimination_tree
 from pgmkit.conditioning.message_passing import LOST, Messages, Scale, Table
-
-__all__ = ["WHOSE", "BatchedMessages", "batched_tree"]
-
-Array = NDArray[np.float64]
+from pgmkit.runtime.arrays import Array
 
 WHOSE = 0b1
 """The bit of the axis of records in a set of attributes; each attribute's bit stands one place

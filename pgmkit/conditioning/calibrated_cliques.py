@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.linear.named_axes import Axes, spread, sum_to
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CALL_CELLS
 
 __all__ = ["Axes", "Clique", "Frame", "LargeClique", "ScaledEvidence", "SmallClique", "frame_of"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from string import ascii_letters
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
 from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
@@ -24,12 +23,10 @@ from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.named_axes import spread, sum_to
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 
-__all__ = ["CalibratedTree"]
-
-Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
 
 LEAST_PROBABILITY = TINY ** (2 / 3)

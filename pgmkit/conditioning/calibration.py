@@ -10,17 +10,13 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
 from pgmkit.conditioning.message_passing import DRIFT, Underflow
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import TINY
-
-__all__ = ["Calibration"]
-
-Array = NDArray[np.float64]
 
 
 class Calibration:

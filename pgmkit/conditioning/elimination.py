@@ -24,16 +24,6 @@ from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 from pgmkit.graphs.elimination_search import RANKS, Search, Step
 from pgmkit.runtime.sizes import CACHE_CELLS
 
-__all__ = [
-    "WRITTEN",
-    "Cost",
-    "EliminationTree",
-    "Planning",
-    "cost_of_maxima",
-    "cost_of_sums",
-    "elimination_tree",
-]
-
 _MEASURES_OF_A_CELL = 0.0002
 """The number of attributes that the order search measures in the time that a pass and its adjoints
 spend on one cell.
@@ -69,7 +59,7 @@ class EliminationTree:
     tables: list[int]
     """The attributes that each node's table depends on; a subset of its scope."""
     barren: list[bool]
-    """Whether each node is 1 everywhere."""
+    """True for each node that is 1 everywhere."""
     operands: list[tuple[int, ...]]
     """The nodes that each node is made of: () for an input, one node for a sum, two for a
     product.

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Evidence", "observed_codes", "sliced"]
-
 
 @dataclass(frozen=True)
 class Evidence:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibration import Calibration
@@ -27,15 +26,13 @@ from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_f
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
+from pgmkit.runtime.arrays import Array
 
-__all__ = ["ALL", "EvidenceMarginals"]
-
-Array = NDArray[np.float64]
 Prepared = Calibration | GivenJoint
 
 ALL = slice(None)
 OWN_TREE = 10
-"""How many times less work a tree for one marginal alone must take before it is used."""
+"""The factor by which a tree for one marginal alone must take less work before it is used."""
 _FEW_SETS = 16
 """The most sets of attributes whose joint marginals' cost on a tree is estimated one by one."""
 

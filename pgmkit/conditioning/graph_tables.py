@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
 from pgmkit.conditioning.elimination import (
     Cost,
@@ -29,11 +26,9 @@ from pgmkit.graphs.elimination_search import MEASURES_A_SECOND
 from pgmkit.graphs.junction_tree import tree_of_order
 from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS, MULTIPLICATIONS_A_SECOND
 
-__all__ = ["CELLS_OF_A_TABLE", "REMEMBERED", "Draft", "GraphTables", "Inputs"]
-
-Array = NDArray[np.float64]
 Input = tuple[int, Array, float]
 
 REMEMBERED = 64
@@ -68,10 +63,12 @@ class GraphTables:
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
-    """What batches of records share, by relevant and observed attributes (bit masks)."""
+    """The structures that batches of records share, by relevant and observed attributes (bit
+    masks).
+    """
     groups: dict[tuple[tuple[int, ...], int], list[list[int]]] = field(default_factory=dict)
-    """How questions were grouped by the tree that answers them, by the sets asked of and the
-    attributes with evidence; the last entry is that of the last question.
+    """The groups of questions that one tree each answers, by the sets asked of and the attributes
+    with evidence; the last entry is that of the last question.
     """
     _inputs: dict[int, Input] = field(default_factory=dict)
     uses: FirstUses = field(default_factory=FirstUses)
@@ -316,7 +313,7 @@ class GraphTables:
 
 @dataclass
 class Draft:
-    """What is known of a structure's elimination tree before the search."""
+    """The knowledge of a structure's elimination tree before the search."""
 
     scopes: tuple[int, ...]
     heads: tuple[int, ...]

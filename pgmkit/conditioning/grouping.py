@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
-__all__ = ["LARGE_PASS", "Cost", "may_pay", "split_questions"]
-
 LARGE_PASS = MULTIPLICATIONS_A_SECOND / 300
 """Multiplications that take longer than the search of orders for two halves of the questions."""
 MOSTLY_CELLS = 6

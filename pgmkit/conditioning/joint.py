@@ -13,16 +13,12 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 from pgmkit.domain import Clique, Domain
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
-
-__all__ = ["MOST_CELLS", "GivenJoint", "Joint", "JointTable", "product"]
-
-Array = NDArray[np.float64]
 
 MOST_CELLS = FEW_CELLS
 """The most cells of a joint distribution that is gone through faster than an elimination is

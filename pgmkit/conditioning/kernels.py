@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.linear.axis_sums import sum_axes
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
-
-__all__ = ["Kernel", "axes_alone", "kernel_of"]
-
-Array = NDArray[np.float64]
 
 
 class SpreadKernel:

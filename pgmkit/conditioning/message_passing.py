@@ -14,26 +14,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.kernels import Kernel, axes_alone, kernel_of
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.linear.axis_sums import sum_axes
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import EPSILON, TINY
 
-__all__ = [
-    "DRIFT",
-    "LEAST_ENTRY",
-    "LEAST_SUM",
-    "LOST",
-    "Messages",
-    "Sums",
-    "Table",
-    "Underflow",
-]
-
-Array = NDArray[np.float64]
 Table = tuple[int, Array]
 """Attributes as a set, and a table over them with its axes ascending."""
 Scale = float | Array

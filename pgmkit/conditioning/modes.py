@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.message_passing import Messages, Scale, Table
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS
 
-__all__ = ["MaxKernel", "MaxMessages", "most_likely", "pointer_type"]
-
-Array = NDArray[np.float64]
 Places = NDArray[np.unsignedinteger]
 
 

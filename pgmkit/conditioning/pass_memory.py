@@ -14,15 +14,6 @@ from pgmkit.conditioning.modes import pointer_type
 from pgmkit.runtime.memory import check_room, counted, room
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
-__all__ = [
-    "check_marginals",
-    "check_record",
-    "check_sum",
-    "kept_bytes",
-    "records_within",
-    "surely_fits",
-]
-
 _SMALL_PASS = 8 * TABLE_CELLS * CELL_BYTES
 """The bytes of the quick bound below which the system's counters are not read. Reading them takes a
 millisecond, a thirtieth of a pass of this size; such a pass holds about a tenth of the bound.

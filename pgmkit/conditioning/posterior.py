@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.conditioning.elimination import EliminationTree, cost_of_maxima
 from pgmkit.conditioning.evidence import Evidence, sliced
@@ -29,11 +28,8 @@ from pgmkit.inference.self_check import Contradiction
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng
-
-__all__ = ["Posterior"]
-
-Array = NDArray[np.float64]
 
 _WORTH_ALL = 8
 """The share, as one in so many, of the attributes from which all marginals together are faster than

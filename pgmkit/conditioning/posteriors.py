@@ -21,16 +21,16 @@ from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import cells_of, each_bit
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
-__all__ = ["Posteriors"]
-
-Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 _REMEMBERED = REMEMBERED // 4
 _LENGTHS = 2
-"""How many lengths of batches keep their kernels: that of full batches and that of the last."""
+"""The number of lengths of batches that keep their kernels: that of full batches and that of the
+last.
+"""
 FEW_RECORDS = 32
 """The fewest different records that are computed side by side: fewer are faster one by one, for
 which the graph calibrates itself.
@@ -175,8 +175,8 @@ class Posteriors:
 
 @dataclass(frozen=True, eq=False)
 class _Structure:
-    """What all records share: the tables that matter, and the elimination tree of their unobserved
-    attributes.
+    """The parts that all records share: the tables that matter, and the elimination tree of their
+    unobserved attributes.
     """
 
     graph: GraphTables

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from pgmkit.contraction.plan import Axes, Kernel, Plan, Step
 
-__all__ = ["batched"]
-
 
 def batched(plan: Plan, count: int) -> Plan:
     """Return the plan for ``count`` sets of its inputs, with the same order of steps.

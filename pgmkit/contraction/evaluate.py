@@ -11,8 +11,6 @@ from pgmkit.contraction.plan import Axes, Plan, transposes
 from pgmkit.contraction.semirings import Semiring
 from pgmkit.runtime.deferred import torch
 
-__all__ = ["adjoints", "contract", "forward", "maximiser"]
-
 
 def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
     """Return all values of the plan, inputs first; the last is the result, in the plan's own axis

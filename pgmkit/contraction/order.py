@@ -23,8 +23,6 @@ from pgmkit.domain import Domain
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS
 
-__all__ = ["plan"]
-
 SHARED_STEP = 2 * CALL_CELLS
 """The multiplications of the largest step that is worth its call only if it shares it."""
 MOVE_COST = 150
@@ -46,6 +44,7 @@ def plan(inputs: Sequence[Axes], output: Axes, sizes: Mapping[str, int]) -> Plan
 
 @lru_cache(maxsize=4096)
 def cached_plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, int], ...]) -> Plan:
+    """Return the plan of a contraction; the last plans made are kept."""
     return _Planner(inputs, output, dict(sizes)).build()
 
 

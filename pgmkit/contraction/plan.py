@@ -11,8 +11,6 @@ from math import prod
 
 from pgmkit.runtime.deferred import torch
 
-__all__ = ["Axes", "Kernel", "Plan", "Step", "transposes"]
-
 Axes = tuple[str, ...]
 
 
@@ -90,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to contract ``inputs`` to ``output``: the values are the inputs, then one for
+    """The steps that contract ``inputs`` to ``output``: the values are the inputs, then one for
     every step.
     """
 

@@ -9,8 +9,6 @@ from typing import TypeAlias
 from pgmkit.contraction.plan import Axes, Kernel
 from pgmkit.runtime.deferred import torch
 
-__all__ = ["Action", "Scratch", "batched_product", "multiply_into", "product_action"]
-
 Action = Callable[[], object]
 Room: TypeAlias = "Callable[[], torch.Tensor]"
 

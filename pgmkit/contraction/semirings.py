@@ -14,8 +14,6 @@ from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel
 from pgmkit.runtime.deferred import torch
 
-__all__ = ["LINEAR", "LOG", "LOG_BELOW", "MAX", "Semiring"]
-
 
 def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
     """Return ``value`` with one dimension for each group of axes: a view if the strides

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, overload
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 
@@ -30,13 +30,11 @@ from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.devices import device_of, gpu_memory
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.progress import Progress, ProgressReport, reporting
 from pgmkit.structural_zeros import Zeros, check_zeros
-
-if TYPE_CHECKING:
-    from pgmkit.regions.model import RegionModel
 
 __all__ = ["METHODS", "Progress", "estimate", "working_bytes"]
 

@@ -21,8 +21,6 @@ import torch
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import ULPS, Cut, MeasuredLoss
 
-__all__ = ["ascent", "lower_bound"]
-
 
 def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:
     """Return a number that the loss of no marginals of this total is below: the cut's minimum,

@@ -13,8 +13,6 @@ from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.iterations import WINDOW
 from pgmkit.runtime.precision import HALVINGS
 
-__all__ = ["can_search_on_device", "device_search"]
-
 _STEPS = WINDOW
 """The steps on the device between two reads by the host."""
 

@@ -7,25 +7,19 @@ another set in a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.losses import CallableLoss, Huber, Penalty
+from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.sizes import CALL_CELLS
-
-if TYPE_CHECKING:
-    from pgmkit.measurement import Measurement
-
-__all__ = ["check_loss"]
-
-Array = NDArray[np.float64]
 
 
 def check_loss(

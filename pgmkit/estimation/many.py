@@ -41,8 +41,6 @@ from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
-__all__ = ["ManyEstimates", "estimate_many"]
-
 _BATCH_VECTORS = 40
 """The number of vectors over the cliques' cells that a batch keeps for each set."""
 

@@ -17,8 +17,6 @@ from pgmkit.estimation.proximal import can_polish, polish, proximal
 from pgmkit.losses import Loss, MeasuredLoss
 from pgmkit.runtime.progress import OUT_OF_TIME
 
-__all__ = ["METHODS", "finish", "minimise"]
-
 Method = Callable[[Problem, Point, Monitor], Point]
 METHODS: dict[str, Method] = {
     "mirror_descent": mirror_descent,

@@ -25,17 +25,15 @@ from math import inf, isfinite, log, prod
 import numpy as np
 import scipy.sparse
 import torch
-from numpy.typing import NDArray
 from scipy.linalg import lstsq, qr, solve_triangular
 from scipy.sparse.linalg import lsqr
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import ULPS, MeasuredLoss
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED, WINDOW
 from pgmkit.runtime.precision import CLOSE, EPSILON
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, MULTIPLICATIONS_A_SECOND
-
-Array = NDArray[np.float64]
 
 _MOST_WORK = MULTIPLICATIONS_A_SECOND / 5
 """The most multiplications of a Newton step's factorisation."""

@@ -19,15 +19,13 @@ from math import inf, isfinite
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, OptimizeResult, minimize
 
 from pgmkit.estimation.certificate import ascent
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS, MOST_ROUNDS, ROUGHLY_SOLVED, WINDOW
-
-Array = NDArray[np.float64]
 
 _REACH = 30.0
 """A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""

@@ -12,8 +12,6 @@ from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement, check_scale
 from pgmkit.total import estimate_total
 
-__all__ = ["Request", "positive"]
-
 
 @dataclass(frozen=True)
 class Request:

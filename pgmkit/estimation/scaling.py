@@ -14,8 +14,6 @@ from pgmkit.estimation.cluster_expansion import LEAST_SHARE, ClusterExpansion, c
 from pgmkit.estimation.problem import Point, Problem
 from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
 
-__all__ = ["refit", "scale"]
-
 Table = NDArray[np.float64]
 
 START_STEPS = 2 * FEW_ROUNDS

@@ -25,8 +25,6 @@ from pgmkit.losses import Squared
 from pgmkit.model import GraphicalModel
 from pgmkit.structural_zeros import Zeros
 
-__all__ = ["best_start", "fold", "uniform"]
-
 Table = NDArray[np.float64]
 
 PRECISION = 0.01

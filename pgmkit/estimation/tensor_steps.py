@@ -17,8 +17,6 @@ from pgmkit.contraction.kernels.cuda_graphs import Captured
 from pgmkit.estimation.mirror_descent import FIRST_GROWTH, GROWTH
 from pgmkit.runtime.precision import EPSILON, HALVINGS
 
-__all__ = ["Objective", "Points", "State", "Steps", "advance", "start_at"]
-
 
 class Points(NamedTuple):
     """Potentials with their marginals, log partitions, standardised residuals and losses."""

@@ -19,8 +19,6 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.runtime.precision import SUM_ROUNDING
 
-__all__ = ["tree_potentials"]
-
 Table = NDArray[np.float64]
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 
-__all__ = ["cells_of", "each_bit", "union"]
-
 
 @lru_cache(maxsize=1 << 16)
 def each_bit(members: int) -> tuple[int, ...]:

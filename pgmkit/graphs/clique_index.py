@@ -6,8 +6,6 @@ from collections.abc import Collection, Sequence
 
 from pgmkit.domain import Clique
 
-__all__ = ["CliqueIndex", "maximal"]
-
 
 class CliqueIndex:
     """The places of cliques in a sequence, indexed by attribute.

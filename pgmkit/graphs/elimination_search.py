@@ -16,17 +16,6 @@ from functools import partial
 
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 
-__all__ = [
-    "MEASURES_A_SECOND",
-    "RANKS",
-    "Measure",
-    "Rank",
-    "Search",
-    "Step",
-    "Way",
-    "maximal_cliques",
-]
-
 Step = tuple[int, int]
 """An eliminated attribute and its neighbours at that time, as a set."""
 

@@ -20,14 +20,6 @@ from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
 from pgmkit.runtime.sizes import CELL_BYTES
 
-__all__ = [
-    "JunctionTree",
-    "check_fits",
-    "junction_tree",
-    "model_cells",
-    "tree_of_order",
-]
-
 
 @dataclass(frozen=True)
 class JunctionTree:

@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import exp, inf, prod, sqrt
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +35,9 @@ from pgmkit.inference.self_check import (
     UNLIKELY,
     Contradiction,
 )
+from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
-
-if TYPE_CHECKING:
-    from pgmkit.queries import FactoredQuery
-
-__all__ = ["RARE", "SecondOpinion"]
-
-Array = NDArray[np.float64]
 
 _CLOSE, _COARSE = 1e-7, 1e-3
 """The differences, as shares of the total, that rounding and underflow may explain, in double and

@@ -14,8 +14,6 @@ from itertools import combinations
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 
-__all__ = ["Diffusion"]
-
 _NEVER = -1e4
 """The max-marginal used for values that a clique rules out; the other cliques' maxima there may
 sink to it.

@@ -1,4 +1,4 @@
-"""Which answers of a model or graph have a second computation check them, and for how long."""
+"""The choice of answers that a second computation checks, and the time that it may take."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import suppress
 
 from pgmkit.inference.plain_sums import TooLong
 from pgmkit.inference.self_check import LEAST, MOST, SHARE
-
-__all__ = ["FirstUses"]
 
 _FIRST_SECONDS = LEAST / 5
 """The checks of one kind of answer may take this long together before their share of the time

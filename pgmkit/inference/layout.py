@@ -15,8 +15,6 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CALL_CELLS
 from pgmkit.structural_zeros import Zeros
 
-__all__ = ["Layout", "Shifts", "impossible_cells"]
-
 
 class Layout:
     """The place of each clique's cells in a flat vector.

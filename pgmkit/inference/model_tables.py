@@ -30,13 +30,10 @@ from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.device_sampling import gains_on_device, sample_on_device
 from pgmkit.records.sampling import Method, sample
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, CELL_BYTES
-
-__all__ = ["ModelTables", "as_array"]
-
-Array = NDArray[np.float64]
 
 _MANY_PAIRS = 16
 """The fewest pairs for which computing all pairs at once pays."""

@@ -13,19 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.inference.tree_marginals import Tables
 from pgmkit.inference.tree_paths import TreePaths
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, TABLE_CELLS
 
-__all__ = ["PairMarginals"]
-
 Pair = tuple[str, str]
-Array = NDArray[np.float64]
 
 _MOST_CELLS = 8 * TABLE_CELLS
 """The most cells that all matrices together may have."""

@@ -11,18 +11,14 @@ from dataclasses import dataclass
 from math import isfinite, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.query_answers import answers_of_table
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS, TABLE_CELLS
-
-__all__ = ["MOST_CELLS", "PlainBeliefs"]
-
-Array = NDArray[np.float64]
 
 MOST_CELLS = CACHE_CELLS
 """The largest tree, in cells, that is answered here. Up to this size the passes take 0.15 to 0.4

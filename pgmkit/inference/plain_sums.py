@@ -19,11 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 
-__all__ = ["CALL_SECONDS", "CELL_SECONDS", "PlainSums", "Table", "TooLong", "size_of", "sliced"]
-
-Array = NDArray[np.float64]
 Table = tuple[Clique, NDArray[np.float64] | NDArray[np.complex128]]
 _ALL = slice(None)
 

@@ -16,8 +16,6 @@ from pgmkit.inference.self_check import DEFECT, ROUNDINGS
 from pgmkit.runtime.deferred import torch
 from pgmkit.structural_zeros import Zeros
 
-__all__ = ["checked_potentials", "checked_total", "impossible_cells"]
-
 
 def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
     """Return the potentials of a model over this domain, checked, all of one dtype and device.

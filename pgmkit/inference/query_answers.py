@@ -6,16 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import overload
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery
-
-__all__ = ["QueryAnswers", "answers_of_table"]
-
-Array = NDArray[np.float64]
+from pgmkit.runtime.arrays import Array
 
 
 class QueryAnswers(ABC):

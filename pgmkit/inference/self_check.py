@@ -15,30 +15,16 @@ from math import fsum, inf, isinf, log, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.plain_sums import PlainSums
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 
 if TYPE_CHECKING:
     from pgmkit.inference.layout import Layout
     from pgmkit.inference.marginal_oracle import MarginalOracle
 
-__all__ = [
-    "CLOSE",
-    "DEFECT",
-    "LEAST",
-    "MOST",
-    "ROUNDINGS",
-    "SHARE",
-    "UNLIKELY",
-    "Contradiction",
-    "check",
-    "checked_marginals",
-]
-
-Array = NDArray[np.float64]
 
 SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
 """The check takes about this share of inference's time, but at least and at most these seconds."""
@@ -50,9 +36,9 @@ UNLIKELY = 1e-6
 CLOSE = 2e7
 """The rounding allowed in a logarithm near zero, in units of the format's epsilon."""
 ROUNDINGS = 16
-"""How many roundings of a number as large as the sum of all potentials each value of a plan may
-bring: four for a product of two tables in log space (subtract the peak, sum, take the logarithm,
-add the peak), up and down the plan, in both of the two computations that are compared.
+"""The number of roundings, each of a number as large as the sum of all potentials, that a value of
+a plan may bring: four for a product of two tables in log space (subtract the peak, sum, take the
+logarithm, add the peak), up and down the plan, in both of the two computations that are compared.
 """
 DEFECT = 1e-2
 """The smallest error of a logarithm that counts as a defect; rounding is never allowed more."""

@@ -30,8 +30,6 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
 from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 
-__all__ = ["Tables", "each_marginal", "marginals"]
-
 KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
 """The bytes of remembered tables above which they are dropped between marginals."""
 Stem = tuple[int, int, int]

@@ -17,8 +17,6 @@ from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.runtime.deferred import torch
 
-__all__ = ["TreePaths", "tree_paths"]
-
 
 @lru_cache(maxsize=64)
 def tree_paths(tree: JunctionTree) -> TreePaths:

@@ -27,8 +27,6 @@ from pgmkit.measurement import Measurement
 from pgmkit.runtime.sizes import BLOCK_CELLS
 from pgmkit.structural_zeros import Zeros
 
-__all__ = ["Fit", "contradiction", "goodness_of_fit", "is_gross"]
-
 _WORST = 3
 _RARE = 1e-7
 """The largest probability with which noise of any usual distribution passes for a gross misfit."""

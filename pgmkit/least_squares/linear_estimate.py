@@ -28,11 +28,10 @@ from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.structural_zeros import Zeros
-
-Array = NDArray[np.float64]
 
 _SIGNIFICANT = 1e-3
 """The p-value below which tables count as further apart than their noise explains."""

@@ -19,25 +19,18 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
+from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import SUM_ROUNDING
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.measurement import Measurement
-
-    Array = NDArray[np.float64]
-
-__all__ = ["QueryLike", "ResidualBasis", "ResidualNoise", "ResidualTables"]
 
 QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
 """A query, or attributes: then every cell of their marginal."""

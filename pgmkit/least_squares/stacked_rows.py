@@ -8,18 +8,17 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.linear.kronecker import Kronecker, nonzeros
 from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import DENSE_ROWS, DENSE_SHARE
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Array = NDArray[np.float64]
 """An array of measured values: a row for each value, and with many sets a column for each set."""
 
 Part = tuple[Measurement, Array]

@@ -21,17 +21,14 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.stacked_rows import MOST_FACTORED, Part, Rows, first_set
 from pgmkit.linear.kronecker import Kronecker, nonzeros
 from pgmkit.linear.matrix import Matrix
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 
-__all__ = ["NoisyTable", "Observed", "Statistics", "average_tables", "combined", "side_by_side"]
-
-Array = NDArray[np.float64]
 """An array of measured values: a row for each value, and with many sets a column for each set."""
 
 

@@ -11,13 +11,9 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CALL_CELLS
-
-__all__ = ["sum_axes"]
-
-Array = NDArray[np.float64]
 
 _LONG = 16
 """The fewest cells of a vector that is worth a call of numpy of its own."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import csr_array, sparray, spmatrix
 
-__all__ = ["Matrix", "MatrixLike", "as_dense", "as_matrix", "is_sparse"]
-
 Matrix: TypeAlias = "NDArray[np.float64] | csr_array"
 MatrixLike: TypeAlias = "ArrayLike | sparray | spmatrix"
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.linear.axis_sums import sum_axes
+from pgmkit.runtime.arrays import Array
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Axes", "spread", "sum_to", "tensor_sum_to"]
-
 Axes = tuple[str, ...]
-Array = NDArray[np.float64]
 
 _ALL = slice(None)
 

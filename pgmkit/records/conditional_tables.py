@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arrays import Array
 
-__all__ = ["checked_conditionals"]
-
-Array = NDArray[np.float64]
 TOLERANCE = 1e-5
 """The most by which a distribution's sum may differ from one: files with seven digits have such
 sums.

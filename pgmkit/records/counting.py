@@ -23,8 +23,6 @@ from pgmkit.runtime import memory
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads
 
-__all__ = ["MEMORY_LIMIT", "CountingPlan", "check_memory", "count_marginals"]
-
 MEMORY_LIMIT = memory.MEMORY_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 

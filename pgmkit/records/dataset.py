@@ -18,8 +18,6 @@ from pgmkit.runtime.devices import device_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Counts", "Dataset", "NoRows"]
-
 Codes = NDArray[np.unsignedinteger[Any]]
 
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.counting import Codes, check_memory
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.devices import check_room
 from pgmkit.runtime.sizes import TABLE_CELLS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["DeviceRecords"]
 
 
 class DeviceRecords:

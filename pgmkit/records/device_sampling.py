@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from pgmkit.domain import Clique, Domain
+from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.records.sampling import (
     Method,
     blocks,
@@ -23,12 +25,6 @@ from pgmkit.records.sampling import (
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import available
 from pgmkit.runtime.sizes import BLOCK_CELLS, CELL_BYTES
-
-if TYPE_CHECKING:
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.graphs.junction_tree import JunctionTree
-
-__all__ = ["gains_on_device", "sample_on_device"]
 
 FEWEST = BLOCK_CELLS // 4
 """The fewest records for which a GPU gains more than its launches cost."""

@@ -14,27 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS, TABLE_CELLS
 from pgmkit.runtime.threads import one_thread
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from pgmkit.domain import Clique, Domain
-
-    Array = NDArray[np.float64]
-    Codes = NDArray[np.int64]
-
-__all__ = ["LARGEST_WIDTH", "fit_records"]
+Codes = NDArray[np.int64]
 
 LARGEST_WIDTH = DENSE_ROWS
 """The most codes, of all columns together, for which records are fitted: tables take the square of

@@ -9,30 +9,14 @@ the model's distribution.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.runtime.sizes import BLOCK_CELLS
-
-if TYPE_CHECKING:
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.graphs.junction_tree import JunctionTree
-
-__all__ = [
-    "Method",
-    "blocks",
-    "check_count",
-    "check_mass",
-    "check_request",
-    "given_out",
-    "grouped_table",
-    "ravel",
-    "rounded_counts",
-    "sample",
-    "unravel",
-]
 
 Method = Literal["round", "sample"]
 

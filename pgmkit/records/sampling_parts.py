@@ -16,23 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
+from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.records.sampling import blocks, given_out, grouped_table, ravel, rounded_counts, unravel
 from pgmkit.runtime.threads import cores, in_threads
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique
-    from pgmkit.graphs.junction_tree import JunctionTree
-
-    Counts = list[NDArray[np.int32]]
-
-__all__ = ["MOST_RECORDS", "PartedSample", "part_rng", "parted_sample"]
+Counts = list[NDArray[np.int32]]
 
 MOST_RECORDS = 999_999_999
 """The most records that are drawn together: numpy's hypergeometric draws are limited to fewer than

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
@@ -22,10 +21,9 @@ from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.chain import cells_of
 from pgmkit.regions.joint import Joint
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
-
-Array = NDArray[np.float64]
 
 
 def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, Array]:

@@ -15,10 +15,10 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.regions.conditional import Conditional, allowed, scopes
 from pgmkit.regions.possible import Possible
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.sizes import CALL_CELLS
 
-Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Columns = dict[str, Codes]
 

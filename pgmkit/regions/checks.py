@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from math import prod, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
@@ -19,11 +18,11 @@ from pgmkit.inference.answer_checks import RARE
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.sizes import CALL_CELLS
 from pgmkit.structural_zeros import Zeros
 
-Array = NDArray[np.float64]
 Weights = Mapping[str, Array]
 """One number for each value of an attribute; values of attributes that are left out have
 weight 1.

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.regions.possible import Possible
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS, ROUGHLY_SOLVED, SUFFICIENT
 from pgmkit.runtime.precision import HALVINGS
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Array = NDArray[np.float64]
 
 _SCALINGS = 3
 _NOISE = 100.0

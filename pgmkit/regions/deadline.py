@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["OutOfTime", "check_time"]
-
 
 class OutOfTime(Exception):
     """Raised when the deadline has passed; the caller that set the deadline continues with what was

@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.inference.layout import Layout
@@ -21,12 +18,11 @@ from pgmkit.regions.parts import Parts, needed_bytes, parts_of
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.progress import Progress
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
-
-Array = NDArray[np.float64]
 
 _REGION_BYTES = 64 * CELL_BYTES
 """The bytes of a region's cell: its entries in the constraints and their transpose, weights, and

@@ -16,10 +16,9 @@ from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
-
-Array = NDArray[np.float64]
 
 _MOST_DRAWS = 2 * BLOCK_CELLS
 """The most records that are drawn; those that meet the conditions are kept."""

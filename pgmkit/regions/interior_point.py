@@ -29,7 +29,6 @@ from math import inf
 
 import numpy as np
 from numpy.linalg import LinAlgError
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from pgmkit.losses import Penalty
@@ -37,9 +36,8 @@ from pgmkit.regions.deadline import check_time
 from pgmkit.regions.parts import Parts, Region
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import AGREEMENT, FAR
-
-Array = NDArray[np.float64]
 
 Targets = tuple[Array, Array, Array]
 """The wanted changes of the three products x z, a (h - u) and b (h + u), which are zero at the

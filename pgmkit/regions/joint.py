@@ -18,7 +18,6 @@ from itertools import chain
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import maximal
@@ -27,11 +26,11 @@ from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough,
 from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values
 from pgmkit.regions.strata import Strata
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
 
-Array = NDArray[np.float64]
 Tables = Mapping[Clique, Array]
 
 _ORDERS = 5

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
+from pgmkit.least_squares.goodness import Fit
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -34,15 +34,11 @@ from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
 from pgmkit.regions.raking import raked
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.structural_zeros import Zeros
-
-if TYPE_CHECKING:
-    from pgmkit.least_squares.goodness import Fit
-
-Array = NDArray[np.float64]
 
 RECORDS = 20_000
 """The number of records that the joint distribution is fitted with, and answers are computed from.

@@ -19,10 +19,9 @@ from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import check_time
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.shared_residuals import Shared, confined, shared_residuals, shared_sizes
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import DENSE_SHARE
 from pgmkit.runtime.threads import one_blas_thread
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,10 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.least_squares.consistency import agreement_and_totals
 from pgmkit.regions.deadline import check_time
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED, SUFFICIENT
 from pgmkit.runtime.precision import AGREEMENT, CLOSE, HALVINGS
 from pgmkit.structural_zeros import Zeros
-
-Array = NDArray[np.float64]
 
 _LONGEST = 1 / AGREEMENT
 """The longest step tried, as a multiple of a Newton step: with contradicting zeros the steps would

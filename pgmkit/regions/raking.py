@@ -7,13 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import AGREEMENT
-
-__all__ = ["raked"]
-
-Array = NDArray[np.float64]
 
 
 def raked(table: Array, wanted: Sequence[Array], rounds: int) -> Array:

@@ -19,7 +19,6 @@ from math import inf
 
 import numpy as np
 from numpy.linalg import LinAlgError
-from numpy.typing import NDArray
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.layout import Layout
@@ -32,13 +31,11 @@ from pgmkit.regions.deadline import OutOfTime
 from pgmkit.regions.interior_point import InteriorPoint
 from pgmkit.regions.parts import Parts
 from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.progress import OUT_OF_TIME, Progress
-
-Array = NDArray[np.float64]
-
 
 UNSEEN = 1e-2
 """The curvature given to cells that no measurement involves, as a share of the least of the

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.threads import one_blas_thread
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,11 @@ from pgmkit.regions.deadline import OutOfTime, check_time
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.raking import raked
 from pgmkit.regions.relaxation import UNSEEN
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
-
-Array = NDArray[np.float64]
 
 _MOST = 32.0
 """The first weight, in units of the weight with which prior and measurement count equally."""

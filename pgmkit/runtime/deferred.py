@@ -9,8 +9,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__all__ = ["is_tensor", "torch"]
-
 
 class _OnUse(ModuleType):
     """A stand-in for a module that fetches each name when it is first used."""

@@ -14,8 +14,6 @@ from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["WORTH_A_GPU", "check_room", "device_of", "gpu_memory"]
-
 WORTH_A_GPU = MULTIPLICATIONS_A_SECOND / 100
 """The multiplications of a pass from which "auto" uses a GPU.
 

@@ -12,17 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape as escaped
 from itertools import combinations
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.runtime.printed import on_one_line
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-__all__ = ["angles", "bars", "columns", "escape", "graph", "heat_map", "interval", "model", "table"]
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
@@ -211,7 +206,7 @@ def heat_map(
 
 
 class Graphical(Protocol):
-    """What a model must have to be shown by `model`."""
+    """The attributes that `model` needs to show a model."""
 
     @property
     def domain(self) -> Collection[str]: ...
@@ -226,7 +221,7 @@ class Graphical(Protocol):
 
 
 class Interval(Protocol):
-    """What error bars must have to be shown by `interval`."""
+    """The attributes that `interval` needs to show error bars."""
 
     @property
     def estimate(self) -> NDArray[np.float64]: ...

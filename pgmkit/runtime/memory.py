@@ -17,8 +17,6 @@ from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MEMORY_LIMIT", "available", "check_limit", "check_room", "counted", "peak", "room"]
-
 MEMORY_LIMIT = 4 << 30
 """The most bytes that one table of a model's junction tree, or of an answer, may take."""
 _GROUPS = Path("/proc/self/cgroup")

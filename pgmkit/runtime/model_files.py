@@ -14,8 +14,6 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import plain_values, whole_file, zipped_arrays
 
-__all__ = ["read_container", "write_container"]
-
 _VERSIONS = {"pgmkit region model": 2}
 """The version in which files of a kind are written and read; 1 for all other kinds."""
 _READERS = {

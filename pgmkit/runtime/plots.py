@@ -9,18 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.runtime.html import angles
 from pgmkit.runtime.printed import on_one_line
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["bars", "graph", "steps"]
 
 Ends = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 

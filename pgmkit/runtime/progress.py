@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CERTIFIED", "OUT_OF_TIME", "Progress", "ProgressReport", "bar", "reporting"]
-
 CERTIFIED = "certified: the duality gap is within the tolerance"
 OUT_OF_TIME = "time: max_seconds has passed"
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput
 
-__all__ = ["Rng", "generator"]
-
 Rng: TypeAlias = "int | np.random.Generator | None"
 """A seed, a generator to draw from, or None for a fresh one."""
 

@@ -13,8 +13,6 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["cores", "in_threads", "one_blas_thread", "one_thread", "threads_for"]
-
 T = TypeVar("T")
 
 

@@ -16,28 +16,14 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.sizes import CACHE_CELLS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = [
-    "LARGEST",
-    "MOST_TEXT",
-    "MOST_VALUES",
-    "plain_values",
-    "refusing",
-    "ungzipped",
-    "unzipped",
-    "whole_file",
-    "zipped_arrays",
-]
 
 LARGEST = MEMORY_LIMIT // 4
 """The most bytes that a file of models or releases may hold or expand to."""

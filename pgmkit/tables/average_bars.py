@@ -14,20 +14,12 @@ divided by the number of records (the delta method).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pgmkit.queries import FactoredQuery
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.question_plan import Bars, QuestionPlan
-
-    Array = NDArray[np.float64]
-
-__all__ = ["AverageBars", "average_bars"]
+from pgmkit.runtime.arrays import Array
+from pgmkit.tables.question_plan import Bars, QuestionPlan
 
 
 @dataclass(frozen=True)

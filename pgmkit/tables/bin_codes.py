@@ -6,18 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Codes
-
-__all__ = ["LARGEST", "BinCodes"]
+from pgmkit.tables.columns import BATCH_ROWS, OUTSIDE, Codes
 
 LARGEST = np.iinfo(np.int64).max // 2 + 1
 """The largest whole number accepted: positions, and sums with them, are int64."""

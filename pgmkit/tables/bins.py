@@ -7,13 +7,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST, BinCodes
-from pgmkit.tables.columns import OUTSIDE, Column
+from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import equal_widths
 from pgmkit.tables.values import (
     distinct,
@@ -22,13 +23,6 @@ from pgmkit.tables.values import (
     parsed,
     text_of,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Codes, Values
-
-__all__ = ["Binned"]
 
 
 @dataclass(frozen=True)

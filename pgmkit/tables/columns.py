@@ -11,21 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.tables.values import dictionary, plain, text_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Values = NDArray[Any]
-    Codes = NDArray[np.int64]
-
-__all__ = ["BATCH_ROWS", "KINDS", "MISSING", "OUTSIDE", "Column"]
+Values = NDArray[Any]
+Codes = NDArray[np.int64]
 
 BATCH_ROWS = CACHE_CELLS
 """The number of rows that are read, coded or made together: large enough that fixed costs of a
@@ -144,7 +140,7 @@ class Column(ABC):
 
     @property
     def place(self) -> str:
-        """In words, what happens to a value that the column does not have."""
+        """Say in words what happens to a value that the column does not have."""
         if self.outside is None:
             return "refused"
         if self.outside == "missing":

@@ -20,16 +20,6 @@ from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
 from pgmkit.tables.values import plain
 
-__all__ = [
-    "Constraint",
-    "Determines",
-    "Forbid",
-    "Require",
-    "codes_of",
-    "constraint_from_dict",
-    "plain_conditions",
-]
-
 Condition = str | int | float | bool | Sequence[Any]
 Mask = NDArray[np.bool_]
 

@@ -8,17 +8,13 @@ import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bins import Binned
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["Date", "DateTime", "strptime"]
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}

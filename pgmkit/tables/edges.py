@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["MOST_BINS", "equal_widths"]
 
 MOST_BINS = 1_000_000
 """The most bins of a column: the labels of more fill hundreds of megabytes."""

@@ -12,8 +12,6 @@ from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 
-__all__ = ["column_from_dict", "column_types"]
-
 
 def column_types() -> dict[str, type[Column]]:
     """Return the column types by the names that schema files use."""

@@ -8,21 +8,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
-from pgmkit.tables.columns import OUTSIDE, Column
+from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, text_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Codes, Values
-
-__all__ = ["Boolean", "Categorical", "OpenCategorical"]
 
 _PADDED = re.compile("0[0-9]+")
 

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Condition, codes_of, plain_conditions
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.values import text_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Column
-
-__all__ = ["Groups", "Level", "found_groups", "level_from_dict", "lowest"]
 
 
 @dataclass(frozen=True)

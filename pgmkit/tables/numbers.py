@@ -7,21 +7,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
+from pgmkit.tables.columns import Values
 from pgmkit.tables.values import bare, number_of, numbers_among, text_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Values
-
-__all__ = ["Integer", "Numeric"]
 
 
 class _Numbers(Binned):

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-__all__ = ["Question", "Summary", "conditions", "parse", "quoted"]
-
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
 _STEPS = re.compile(r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+))$", re.IGNORECASE)
 _TIMES = re.compile(r"\s+x\s+")

@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pgmkit.model import GraphicalModel
+    from pgmkit.runtime.arrays import Array
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
     from pgmkit.uncertainty import Interval
-
-    Array = NDArray[np.float64]
-
-__all__ = ["Answering", "Bars", "LinearParts", "QuestionPlan", "linear_parts"]
 
 
 class Answering(Protocol):

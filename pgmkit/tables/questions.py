@@ -23,12 +23,10 @@ from pgmkit.tables.reply import Reply
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pgmkit.runtime.arrays import Array
     from pgmkit.tables.schema import Schema
     from pgmkit.uncertainty import Interval
 
-    Array = NDArray[np.float64]
-
-__all__ = ["UNRELIABLE", "ask"]
 
 UNRELIABLE = 1 / 3
 """The largest standard error, as a share of a count or of the standard deviation of what a mean

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import FileFormat, Schema
 
-__all__ = [
-    "arrow_column",
-    "arrow_schema",
-    "arrow_table",
-    "csv_lines",
-    "json_lines",
-    "plain_table",
-    "respelled",
-]
-
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
     """Return the values of the codes as a pyarrow table, in the schema's order and types."""

@@ -8,16 +8,13 @@ from math import floor, log10
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.printed import on_one_line
 
-__all__ = ["Reply"]
-
-Array = NDArray[np.float64]
 _FORMATS = {"count": ".4g", "share": ".4f"}
-"""How columns of estimates are shown where no standard error tells the number of digits."""
+"""The format of columns of estimates where no standard error tells the number of digits."""
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,16 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.sizes import TABLE_CELLS
+from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import (
     Constraint,
@@ -30,11 +32,6 @@ from pgmkit.tables.levels import Groups, Level, found_groups, level_from_dict, l
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import LONE_SURROGATE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.structural_zeros import Zeros
 
 __all__ = [
     "Boolean",

@@ -15,8 +15,6 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.edges import MOST_BINS
 
-__all__ = ["FileFormat", "dump_yaml", "load", "save"]
-
 _MOST_BYTES = 16 * MOST_BINS
 """The most bytes of a schema file: a short line for each of the most bins that a column may
 have.

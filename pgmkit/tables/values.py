@@ -8,35 +8,14 @@ empty text are all missing.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    Values = NDArray[Any]
-
-__all__ = [
-    "EXACT",
-    "LONE_SURROGATE",
-    "absent_numbers",
-    "bare",
-    "dictionary",
-    "distinct",
-    "is_null",
-    "number_of",
-    "numbers_among",
-    "numeric",
-    "parsed",
-    "plain",
-    "series_values",
-    "text_of",
-]
-
+Values = NDArray[Any]
 
 _CURRENCY = "[$€£¥₹]"
 _DECORATED = re.compile(

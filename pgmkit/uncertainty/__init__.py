@@ -29,7 +29,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["Interval", "Uncertainty", "checked_measurements", "error_bars"]
 
 logger = logging.getLogger(__name__)
-
-Array = NDArray[np.float64]
 
 _CACHE_BYTES = MEMORY_LIMIT // 4
 """Replicates keep their tables between queries if all tables together fit into so many bytes."""

@@ -11,12 +11,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import CLOSE, HALVINGS
 from pgmkit.runtime.sizes import CALL_CELLS
-
-Array = NDArray[np.float64]
 
 _SMALLEST_MEAN = CLOSE**0.5
 """The first mean of the grid: values down to 10,000 deviations below zero are accepted there."""

@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arrays import Array
 from pgmkit.uncertainty.bounded import nonnegative_interval
 
 if TYPE_CHECKING:
     from pgmkit.least_squares.linear_estimate import Answer
-
-__all__ = ["Interval", "bootstrap", "checked_level", "closed_form"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

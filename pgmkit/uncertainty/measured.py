@@ -22,8 +22,6 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
 
-__all__ = ["MeasuredBars"]
-
 
 class Answers(Protocol):
     """A model of any kind."""

@@ -360,8 +360,10 @@ def test_interrupt_from_a_callback_restores_the_threads() -> None:
 
 def test_interrupt_ends_a_long_run_promptly() -> None:
     script = """
-import numpy as np, itertools
+import itertools, signal
+import numpy as np
 from pgmkit import Domain, Measurement, estimate
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 domain = Domain(dict.fromkeys("abcdefg", 8))
 rng = np.random.default_rng(0)
 y = [Measurement(c, rng.normal(20, 20, 512), 20.0) for c in itertools.combinations("abcdefg", 3)]
@@ -371,10 +373,13 @@ estimate(domain, y, total=9000, tolerance=0.0, method="mirror_descent")
     child = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert child.stdout is not None and child.stdout.readline().strip() == "ready"
-    time.sleep(0.5)
-    os.kill(child.pid, signal.SIGINT)
-    _, errors = child.communicate(timeout=20)
+    try:
+        assert child.stdout is not None and child.stdout.readline().strip() == "ready"
+        time.sleep(0.5)
+        os.kill(child.pid, signal.SIGINT)
+        _, errors = child.communicate(timeout=20)
+    finally:
+        child.kill()
     assert child.returncode != 0
     assert errors.strip().endswith("KeyboardInterrupt")
 

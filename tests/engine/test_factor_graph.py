@@ -85,7 +85,9 @@ def summed(joint: Array, domain: Domain, clique: Sequence[str]) -> Array:
 @pytest.mark.parametrize(
     "route", ["trees", "trees apart", "trees by matrices", "what is relevant", "the graph"]
 )
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize(
+    "block", [*range(5), *(pytest.param(each, marks=pytest.mark.slow) for each in range(5, 10))]
+)
 def test_every_answer_is_that_of_the_joint_written_out(
     block: int, route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

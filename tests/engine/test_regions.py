@@ -396,7 +396,7 @@ def all_pairs(attributes: int, size: int) -> tuple[Domain, list[Measurement]]:
 
 
 def test_what_no_tree_holds_is_refused_with_the_way_out_and_auto_takes_it() -> None:
-    domain, measured = all_pairs(20, 10)
+    domain, measured = all_pairs(12, 10)
     with pytest.raises(ModelTooLarge, match='inference="region"'):
         estimate(domain, measured, total=5000.0)
     model = estimate(domain, measured, total=5000.0, inference="auto")

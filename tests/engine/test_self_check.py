@@ -91,9 +91,10 @@ def test_estimates_on_a_planted_defect_raise(monkeypatch: Patch) -> None:
     """Noiseless tables have a model that fits them: one that does not fit must not be returned."""
     monkeypatch.setattr(model_tables, "MOST_CELLS", 0)  # small models do not come here
     groups_gathered_backwards(monkeypatch)
-    wrong = [case for case in map(draw_case, range(200)) if case.possible and contradicts(case)]
+    small = [case for case in map(draw_case, range(200)) if case.domain.size() <= 256]
+    wrong = [case for case in small if case.possible and contradicts(case)]
     raised = 0
-    for case in wrong[:6]:
+    for case in wrong[:4]:
         joint = np.random.default_rng(0).dirichlet(np.ones(case.domain.size())) * 1000
         joint = joint.reshape(case.domain.shape())
         truth = {c: summed(case.domain, joint, c) for c in case.cliques if c}

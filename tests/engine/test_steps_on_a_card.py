@@ -29,7 +29,11 @@ from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.losses import make_loss
 from pgmkit.runtime.progress import Progress
 
-NAMES = ["chain", "star", "nested", "cycle of five", "cycle of triples"]
+NAMES = [
+    "nested",
+    "cycle of five",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("chain", "star", "cycle of triples")),
+]
 
 
 def noisy(name: str, seed: int = 0) -> list[Measurement]:

@@ -1,6 +1,6 @@
 """An adversary: structures that nobody chose, by every route, against the joint written out.
 
-The ordinary run takes the same 2,000 structures every time. ``pytest -m slow`` takes 100,000 that
+The ordinary run takes the same 1,000 structures every time. ``pytest -m slow`` takes 100,000 that
 nobody has seen and prints their seed; ``PGMKIT_STRUCTURES=SEED:COUNT`` in the environment repeats
 them, or the one that failed.
 """
@@ -35,7 +35,7 @@ from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.tree_paths import TreePaths
 
-ORDINARY = 2000
+ORDINARY = 1000
 MANY = 100_000
 Patch = pytest.MonkeyPatch
 

@@ -154,7 +154,7 @@ def test_a_graphical_model_of_the_draws_beats_the_records() -> None:
         total=3000,
         loss=DualQueryLoss(release, PAIRS),
         method="mirror_descent",
-        max_seconds=5,
+        max_seconds=2,
     )
     assert total_variation(DATA, model, PAIRS) < total_variation(DATA, release.model, PAIRS)
 

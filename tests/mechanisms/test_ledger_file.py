@@ -271,12 +271,12 @@ with closing(curator.ledger):
 def test_runs_that_start_together_are_paid_for_whole_or_not_begun(tmp_path: Path) -> None:
     """Each of the first two checks of a run and its charges meet those of others, in any order."""
     path = begun(tmp_path, Budget(1.0))
-    started = spenders(path, 6, 0.375, pause=0.01, script=RUNNER)
+    started = spenders(path, 4, 0.375, pause=0.01, script=RUNNER)
     said = [each.communicate()[0] for each in started]
-    assert [each.returncode for each in started] == [0] * 6, said
+    assert [each.returncode for each in started] == [0] * 4, said
     whole = [each.count("answer") for each in said]
-    assert sorted(whole) == [0, 0, 0, 0, 8, 8], "a run was refused half-way, its work lost"
-    assert sum("refused at the start" in each for each in said) == 4
+    assert sorted(whole) == [0, 0, 8, 8], "a run was refused half-way, its work lost"
+    assert sum("refused at the start" in each for each in said) == 2
     ledger = Ledger.open(path)
     assert ledger.spent == 0.75 and len(ledger.entries) == 16 and not ledger.open_runs
 
@@ -284,7 +284,7 @@ def test_runs_that_start_together_are_paid_for_whole_or_not_begun(tmp_path: Path
 def test_what_a_killed_run_holds_stays_spent_until_it_is_ended_by_hand(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
     answered = 0
-    for lines in (1, 2, 5):
+    for lines in (1, 4):
         (running,) = spenders(path, 1, 0.25, pause=0.03, script=RUNNER)
         assert running.stdout is not None
         seen = [running.stdout.readline() for _ in range(lines)]
@@ -292,9 +292,9 @@ def test_what_a_killed_run_holds_stays_spent_until_it_is_ended_by_hand(tmp_path:
         answered += [*seen, *running.communicate()[0].splitlines(True)].count("answer\n")
     ledger = Ledger.open(path)
     held = ledger.open_runs
-    assert list(held) == [1, 2, 3]
+    assert list(held) == [1, 2]
     charged = sum(entry.cost for entry in ledger.entries if "held" not in entry.mechanism)
-    assert answered / 32 <= charged <= (answered + 3) / 32
+    assert answered / 32 <= charged <= (answered + 2) / 32
     assert ledger.spent == charged + sum(held.values()) == 0.25 * len(held)
     assert "held until it ends" in str(ledger)
     rest = ledger.remaining

@@ -6,6 +6,7 @@ every mechanism must pass it passes too.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -77,11 +78,18 @@ def installed(folder: Path, name: str, point: str) -> None:
     (info / "entry_points.txt").write_text(f"[pgmkit.mechanisms]\n{point}\n")
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`pgmkit` in a process of its own that finds the packages in the folder."""
-    start = "import sys; from mechanisms.cli import main; main(sys.argv[1:], prog_name='pgmkit')"
+def commands(folder: Path, *each: list[str]) -> subprocess.CompletedProcess[str]:
+    """`pgmkit` with these arguments in turn, in one process that finds the packages in the
+    folder.
+    """
+    start = """if True:
+        import json, sys
+        from mechanisms.cli import main
+        for arguments in json.loads(sys.argv[1]):
+            main(arguments, prog_name="pgmkit", standalone_mode=False)
+    """
     return subprocess.run(
-        [sys.executable, "-c", start, *arguments],
+        [sys.executable, "-c", start, json.dumps(each)],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -92,16 +100,15 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_an_installed_package_adds_its_mechanism_to_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "chain_of_pairs.py").write_text(EXAMPLE.read_text())
     installed(tmp_path, "chains", "chain = chain_of_pairs:CHAIN")
-    listed = command(tmp_path, "mechanisms")
+    listed = commands(tmp_path, ["mechanisms"])
     assert f"chain                {CHAIN.summary}" in listed.stdout, listed.stderr
     assert not listed.stderr
     (tmp_path / "schema.json").write_text('{"a": 2, "b": 3}')
     (tmp_path / "data.csv").write_text("a,b\n" + "0,1\n1,2\n" * 50)
     arguments = ["data.csv", "--schema", "schema.json", "--mechanism", "chain", "--save", "r.pgm"]
-    done = command(tmp_path, "synth", *arguments, "--set", "one_way_share=0.4")
-    assert done.returncode == 0, done.stderr
-    asked = command(tmp_path, "query", "r.pgm", "a, b", "--error-bars")
-    assert asked.returncode == 0 and "stderr" in asked.stdout, asked.stderr
+    synthesised = ["synth", *arguments, "--set", "one_way_share=0.4"]
+    done = commands(tmp_path, synthesised, ["query", "r.pgm", "a, b", "--error-bars"])
+    assert done.returncode == 0 and "stderr" in done.stdout, done.stderr
     assert Release.load(tmp_path / "r.pgm").settings == Chain(one_way_share=0.4)
 
 

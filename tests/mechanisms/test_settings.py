@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as drawn
 from hypothesis import strategies as st
 
 from mechanisms import MECHANISMS
@@ -58,6 +59,7 @@ def wrong_for(hint: Any, default: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize(("name", "field"), FIELDS)
+@drawn(max_examples=20)
 @given(data=st.data())
 def test_a_wrong_value_of_any_field_is_refused_by_name(
     name: str, field: str, data: st.DataObject

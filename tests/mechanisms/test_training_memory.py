@@ -77,7 +77,7 @@ def trained(kind: str, seed: int, epsilon: float = 1.0, neighbours: str = "repla
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_is_asked_for_is_what_is_held(
     kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

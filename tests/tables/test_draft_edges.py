@@ -29,7 +29,9 @@ def numbers_of(texts: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 3, 4))]
+)
 @pytest.mark.parametrize("name", SKEWED)
 def test_crowded_numbers_get_bins_of_few_rows(name: str, seed: int, whole: bool) -> None:
     rng = np.random.default_rng([seed, whole])

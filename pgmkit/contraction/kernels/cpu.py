@@ -22,8 +22,6 @@ from pgmkit.contraction.kernels import reference
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, MULTIPLICATIONS_A_SECOND
 
-__all__ = ["log_contract", "max_contract"]
-
 COMPILE_AFTER = MULTIPLICATIONS_A_SECOND
 """The number of terms of maxima, done in torch, after which compiling the loop pays; torch takes
 half a second to a second for them.

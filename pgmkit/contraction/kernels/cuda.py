@@ -20,8 +20,6 @@ import triton.language as tl
 
 from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, finite
 
-__all__ = ["contract", "contract_steps", "log_contract", "max_contract", "shift_exp"]
-
 TILE = TILE_CELLS // 2
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = TILE**2

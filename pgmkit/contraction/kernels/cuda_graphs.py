@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["Captured"]
-
 PLAIN_CALLS = 24
 """The number of calls before a capture, which takes about as long as these: it waits for the device
 and collects garbage. The first calls compile kernels and allocate buffers, which a capture may not

@@ -18,8 +18,6 @@ from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS
 
-__all__ = ["Launch", "Operand", "is_small", "launches"]
-
 
 @dataclass(frozen=True)
 class Operand:

@@ -12,19 +12,6 @@ from typing import TypeAlias
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS
 
-__all__ = [
-    "TERMS",
-    "TILE_CELLS",
-    "Table",
-    "contract",
-    "contract_steps",
-    "finite",
-    "log_contract",
-    "max_contract",
-    "peaks",
-    "shift_exp",
-]
-
 Table: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 """The steps, places and tiles of ``contract_steps``, all of whole numbers."""
 TILE_CELLS = 64

@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
@@ -22,11 +21,8 @@ from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.variable_elimination import answers_of_many
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import SUM_ROUNDING
-
-__all__ = ["BatchedAnswers"]
-
-Array = NDArray[np.float64]
 
 
 class BatchedAnswers:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
@@ -33,13 +32,10 @@ from pgmkit.least_squares.sufficient_statistics import Observed, Statistics
 from pgmkit.losses import make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import CLOSE, SUM_ROUNDING
 from pgmkit.runtime.progress import CERTIFIED
 from pgmkit.structural_zeros import Zeros
-
-__all__ = ["BatchedEstimate"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,10 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, SUFFICIENT, WINDOW
 from pgmkit.runtime.precision import EPSILON
 
-__all__ = ["Run", "minimise_many"]
-
-Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[Array, Array]]
 """A function from points, a column each, to their values and gradients."""
 

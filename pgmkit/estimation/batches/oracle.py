@@ -19,8 +19,6 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
 from pgmkit.runtime.sizes import CACHE_CELLS
 
-__all__ = ["BatchedOracle", "gains", "gains_by_threads", "gains_when_coarse", "table_cells"]
-
 _WIDE_PASS = 8
 """The size of all tables of a pass, as a multiple of the cliques' cells, from which a batch loses:
 products of wide tables are copied more than computed.

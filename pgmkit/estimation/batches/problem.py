@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import standardised
@@ -17,10 +16,7 @@ from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import ULPS, Squared
 from pgmkit.measurement import Measurement
-
-__all__ = ["BatchedSquares", "same_structure", "stacked"]
-
-Array = NDArray[np.float64]
+from pgmkit.runtime.arrays import Array
 
 
 def same_structure(one: Measurement, other: Measurement) -> bool:

@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -36,20 +35,15 @@ from scipy.linalg import cholesky, solve_triangular
 
 from pgmkit.estimation.batches.lbfgs import Function, Run
 from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
+from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.start import PRECISION
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.inference.layout import Layout
 from pgmkit.linear.kronecker import nonzeros
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
-
-if TYPE_CHECKING:
-    from pgmkit.estimation.batches.search import BatchedSearch
-
-__all__ = ["ProximalSteps", "affordable"]
-
-Array = NDArray[np.float64]
 
 _STEP = 100.0
 """The length eta: two steps leave less than a hundredth of a direction in which the counts'

@@ -24,8 +24,6 @@ from pgmkit.runtime.iterations import PATIENCE
 from pgmkit.runtime.precision import EPSILON, HALVINGS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
-__all__ = ["BatchedSearch"]
-
 _MOST_ROUNDS = 10 * PATIENCE
 """The rounds after which a set that needs more is estimated by itself, which is then faster."""
 

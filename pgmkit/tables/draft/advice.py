@@ -12,8 +12,6 @@ from pgmkit.tables.draft.format import COMMA, unsigned
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL
 from pgmkit.tables.draft.times import FORMATS, has_offset, is_written
 
-__all__ = ["advice"]
-
 _DURATIONS = {
     "H:MM:SS": re.compile(r"-?\d+:[0-5]\d:[0-5]\d([.,]\d+)?"),
     "H:MM": re.compile(r"-?\d+:[0-5]\d"),

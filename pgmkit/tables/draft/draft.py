@@ -32,8 +32,6 @@ from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
 from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
 
-__all__ = ["Drafted", "draft", "draft_column"]
-
 _MOST_LISTED = 500
 """The most texts of a list of values, such as countries, if each occurs often; more are
 left open.

@@ -12,8 +12,6 @@ import numpy as np
 from pgmkit.tables.draft.thresholds import BINS, FEW
 from pgmkit.tables.edges import equal_widths
 
-__all__ = ["crowded_edges", "fullest_share"]
-
 _FULLEST = FEW / BINS
 """The largest share of the rows that a bin of equal width may hold: a quarter."""
 _TAIL = (0.001, 0.005, 0.01, 0.025)

@@ -21,8 +21,6 @@ from pgmkit.tables.files.foreign import is_excel, title_rows
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import bare, number_of
 
-__all__ = ["COMMA", "DASHES", "MISSING", "decimals_of", "named_format", "seen_format", "unsigned"]
-
 MISSING = (
     *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),
     *("null", "NULL", "Null", "None"),

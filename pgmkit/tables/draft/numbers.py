@@ -20,8 +20,6 @@ from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.values import EXACT, bare, number_of, text_of
 
-__all__ = ["number_column", "with_point"]
-
 _MOST_SINGLE = 100
 """The widest range of whole numbers that get a code each; ages and percentages do."""
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BINS", "FEW", "NEARLY_ALL", "OFTEN", "SURE"]
-
 BINS = 20
 """The number of bins of a drafted column of numbers: each has about a twentieth of the rows."""
 FEW = 5

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime, strptime
 
-__all__ = ["FORMATS", "has_offset", "is_written", "time_column"]
-
 _PADDED = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
 _SHORT = ("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y")
 """Formats with years of two digits; Python reads years up to 68 as 20.., the others as 19.."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
+import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import NoRows
+from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.tally import Tally
@@ -23,25 +24,6 @@ from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.records import arrow_table
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import series_values
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from pgmkit.records.dataset import Dataset
-
-__all__ = [
-    "FrameForm",
-    "columns_of",
-    "counts_of",
-    "decode",
-    "encode",
-    "framed",
-    "in_memory",
-    "names_of",
-    "other_columns",
-    "pandas_frame",
-    "tally_of",
-]
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 

@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import narwhals as nw
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.engines.scan import Codec, Scan, code_type, gathered
 from pgmkit.tables.engines.tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-__all__ = ["Engine", "engine_of"]
 
 T = TypeVar("T")
 

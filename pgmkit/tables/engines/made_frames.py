@@ -11,18 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
-from pgmkit.tables.engines.frames import pandas_frame
+from pgmkit.tables.engines.frames import FrameForm, pandas_frame
 from pgmkit.tables.records import arrow_schema, plain_table
-
-if TYPE_CHECKING:
-    from pgmkit.tables.engines.frames import FrameForm
-    from pgmkit.tables.schema import Schema
-
-__all__ = ["TableParts", "made_frame"]
+from pgmkit.tables.schema import Schema
 
 
 class TableParts(Protocol):

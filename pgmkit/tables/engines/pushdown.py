@@ -7,10 +7,11 @@ memory allows. Tables of subsets of counted columns are sums of counted tables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import EngineFailed, InvalidInput, PgmkitError
@@ -20,11 +21,6 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema, outside_error
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["FrameCounts"]
 
 _SCAN_CELLS = 2 * TABLE_CELLS
 """The most cells that one pass counts (64 MiB of counts in every worker), unless a single table is

@@ -11,24 +11,18 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.records.counting import CountingPlan
-from pgmkit.tables.columns import BATCH_ROWS
+from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.values import series_values
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Column
-
-    Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
-
-__all__ = ["Codec", "KeptCodes", "Scan", "code_type", "gathered"]
+Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
 
 _PIECE_ROWS = 16 * BATCH_ROWS
 """The most rows whose codes are held before they are counted, with one plan of counting for all."""

@@ -10,17 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 
 from pgmkit.tables.engines.scan import gathered
+from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.values import series_values
-
-if TYPE_CHECKING:
-    from pgmkit.tables.labelled import OpenCategorical
-
-__all__ = ["Tally"]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from pgmkit.errors import InvalidInput
 if TYPE_CHECKING:
     from pgmkit.tables.schema_file import FileFormat
 
-__all__ = ["check_mark"]
-
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",

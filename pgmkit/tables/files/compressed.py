@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["chunks", "plain_suffix"]
-
 
 def plain_suffix(path: str | os.PathLike[str]) -> str:
     """Return the suffix of a file in small letters, without that of its compression.

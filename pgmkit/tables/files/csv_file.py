@@ -8,30 +8,16 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.byte_order_mark import check_mark
 from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.schema_file import FileFormat
-
-__all__ = [
-    "SEPARATORS",
-    "csv_batches",
-    "csv_names",
-    "first_lines",
-    "is_csv",
-    "is_index",
-    "likely_separator",
-    "separator_of",
-]
+from pgmkit.tables.schema_file import FileFormat
 
 SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 16 * MOST_BYTES

@@ -20,8 +20,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["MOST_BYTES", "Division", "LineGrammar", "cut_at_lines", "whole_lines"]
-
 MOST_BYTES = 1 << 20
 """The most bytes of a record; a longer line is odd. At most twice as many bytes are read ahead."""
 _QUOTED = re.compile(rb'"[^"]*"(?:"[^"]*")*')

@@ -9,28 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgmkit.errors import InvalidInput, installing
+from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_null, text_of
-
-if TYPE_CHECKING:
-    from pgmkit.tables.schema_file import FileFormat
-
-__all__ = [
-    "MOST_TITLES",
-    "Labels",
-    "foot_notes",
-    "foreign_names",
-    "foreign_table",
-    "is_excel",
-    "is_foreign",
-    "needed",
-    "other_sheets",
-    "sheet_hint",
-    "title_rows",
-    "value_labels",
-]
 
 _READERS = {
     ".sav": "read_sav",

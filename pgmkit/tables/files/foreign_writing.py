@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
 
-__all__ = ["WRITTEN", "check_sheet", "foreign_content"]
-
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
 """The most rows of an Excel sheet below its header, by the file format."""

@@ -9,16 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.csv_file import SEPARATORS, csv_names, is_csv
 from pgmkit.tables.files.foreign import MOST_TITLES, is_excel, sheet_hint
-
-if TYPE_CHECKING:
-    from pgmkit.tables.schema_file import FileFormat
-
-__all__ = ["header_hint"]
+from pgmkit.tables.schema_file import FileFormat
 
 _LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16")
 

@@ -15,8 +15,6 @@ from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
 
-__all__ = ["JSON_LINES", "is_json_lines", "json_batches", "json_names"]
-
 JSON_LINES = (".jsonl", ".ndjson")
 
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
 
-__all__ = ["read_noisy_tables"]
-
 _STDDEV = "stddev"
 _SEPARATORS = (",", ";", "\t")
 

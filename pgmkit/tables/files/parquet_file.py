@@ -11,8 +11,6 @@ from typing import Any
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
 
-__all__ = ["PARQUET", "arrays", "is_parquet", "parquet_batches", "parquet_names"]
-
 PARQUET = (".parquet", ".pq")
 
 

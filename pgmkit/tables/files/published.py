@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pgmkit.tables.columns import Column
     from pgmkit.tables.schema import Schema
 
-__all__ = ["EXACT", "Cell", "cell_of", "is_total", "long_lines", "range_of", "spread"]
-
 EXACT = 1e-3
 """The standard deviation given to exact counts: fitted tables agree with them to well below one
 count.

@@ -9,13 +9,15 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.atomic_write import atomic_writer
-from pgmkit.tables.columns import BATCH_ROWS
+from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
 from pgmkit.tables.files.foreign import foreign_names, foreign_table, is_excel, is_foreign
@@ -32,27 +34,8 @@ from pgmkit.tables.files.parquet_file import (
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, json_lines, respelled
-from pgmkit.tables.values import dictionary
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.records.dataset import Dataset, NoRows
-    from pgmkit.tables.columns import Column
 from pgmkit.tables.schema import FileFormat, Schema
-
-__all__ = [
-    "all_names",
-    "batches",
-    "check_columns",
-    "encode_file",
-    "names_of",
-    "read_frame",
-    "write_file",
-    "write_records",
-    "write_tables",
-    "written_kind",
-]
+from pgmkit.tables.values import dictionary
 
 
 def encode_file(

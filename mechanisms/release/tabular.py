@@ -338,6 +338,22 @@ class TableRelease:
             return without_bars(self.release, columns, reply)
         return reply
 
+    def with_exact(self, *paths: str | os.PathLike[str]) -> TableRelease:
+        """Return the release with a model that also has these tables, which are known exactly.
+
+        `paths`: CSV files of counts over columns or levels (docs/noisy-tables.md). The model comes
+        within half a count of them, and records within a few. Only the release is used, so it
+        costs nothing; but the promise does not cover what such tables tell.
+
+        Raises InvalidInput for tables that contradict each other, and for other models than
+        graphical ones.
+        """
+        from mechanisms.release.exact import with_exact
+
+        said = f"{self.reason}; with {len(paths)} exact tables, which the promise does not cover"
+        own = with_exact(self.release, self.schema, paths)
+        return replace(self, release=own, reason=said, _bars={})
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to one file, completely or not at all."""
         replace(self.release, schema=self.schema.to_dict()).save(path)

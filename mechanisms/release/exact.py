@@ -1,0 +1,76 @@
+"""Tables that are known exactly, held by a release's model."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.estimation import estimate
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+from pgmkit.tables.files.noisy_tables import read_noisy_tables
+
+if TYPE_CHECKING:
+    from mechanisms.release.record import Release
+    from pgmkit.tables.schema import Schema
+
+__all__ = ["with_exact"]
+
+_PART = 1e-2
+"""The standard deviation of an exact table as a part of the least noise. The model misses the table
+by about a third of it, and smaller parts take longer.
+"""
+_MOST_STDDEV = 0.25
+"""The largest standard deviation of an exact table, in counts, which are whole numbers."""
+_MISSED = 0.5
+"""The counts by which a model may miss an exact table."""
+
+
+def with_exact(
+    release: Release, schema: Schema, paths: Sequence[str | os.PathLike[str]]
+) -> Release:
+    """Return the release with a model that has the tables in these files too (`TableRelease`)."""
+    if not isinstance(release.model, GraphicalModel):
+        raise InvalidInput(
+            f"exact tables need a graphical model, which {release.mechanism} has not; use a "
+            "mechanism such as aim, mst or matrix+pgm"
+        )
+    noisy = [each for each in release.measurements if isinstance(each, Measurement)]
+    stddev = min(_MOST_STDDEV, _PART * min(map(_noise, noisy)))
+    exact = [
+        Measurement(each.clique, each.values, stddev, each.matrix)
+        for path in paths
+        for each in read_noisy_tables(path, schema, rounding=1)
+    ]
+    model = estimate(schema.domain, [*noisy, *exact], zeros=schema.zeros)
+    for each in exact:
+        found = model.marginal(each.clique).reshape(-1)
+        sums = found
+        if each.matrix is not None:
+            sums = (
+                each.matrix.matvec(found)
+                if isinstance(each.matrix, Kronecker)
+                else each.matrix @ found
+            )
+        missed = float(np.abs(sums - each.values).max())
+        if missed > _MISSED:
+            raise InvalidInput(
+                f"the exact table over {', '.join(each.clique)} is missed by {missed:.3g} counts: "
+                "the exact tables contradict each other, or what the schema rules out"
+            )
+    return replace(release, model=model, measurements=(*release.measurements, *exact))
+
+
+def _noise(each: Measurement) -> float:
+    """Return the standard deviation in counts: that of the answers over the largest weight."""
+    if each.matrix is None:
+        return each.stddev
+    factors = each.matrix.factors if isinstance(each.matrix, Kronecker) else (each.matrix,)
+    return each.stddev / math.prod(float(abs(factor).max()) for factor in factors)

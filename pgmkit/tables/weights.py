@@ -1,0 +1,51 @@
+"""Survey weights: numbers rounded at random to a few points, so that their totals stay unbiased."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.randomness import Rng, generator
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["round_at_random"]
+
+
+def round_at_random(
+    values: ArrayLike, points: ArrayLike, *, rng: Rng = None
+) -> NDArray[np.float64]:
+    """Return each value as one of the two points around it, drawn so that its expectation is the
+    value.
+
+    Bins would shift every total by what the values in them differ from their middles; rounding at
+    random adds noise instead, of variance (value - below) (above - value) for each value. Every
+    value is rounded by itself, so a private table keeps its neighbours. Values beyond the first or
+    the last point become that point; NaN stays.
+
+    Args:
+        values: Numbers, such as the weights of a survey's records.
+        points: Increasing numbers, at least two, which are public.
+        rng: A seed, a numpy Generator, or None for a fresh one.
+
+    Raises InvalidInput for values that are no numbers, and for points that do not increase.
+
+    >>> round_at_random([0.0, 10.0, 25.0], [0, 10, 20], rng=0)
+    array([ 0., 10., 20.])
+    >>> bool(abs(round_at_random(np.full(10_000, 7.0), [0, 10], rng=0).mean() - 7) < 0.2)
+    True
+    """
+    try:
+        given, grid = np.asarray(values, np.float64), np.asarray(points, np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput("values and points must be numbers") from None
+    if grid.ndim != 1 or len(grid) < 2 or not np.isfinite(grid).all() or (np.diff(grid) <= 0).any():
+        raise InvalidInput("points must be two or more finite numbers that increase")
+    bounded = np.clip(given, grid[0], grid[-1])
+    below = np.clip(np.searchsorted(grid, bounded, side="right") - 1, 0, len(grid) - 2)
+    share = (bounded - grid[below]) / (grid[below + 1] - grid[below])
+    up = generator(rng).random(given.shape) < share
+    return np.where(np.isnan(given), np.nan, grid[below + up])

@@ -1,0 +1,84 @@
+"""Tables that are known exactly: the model has them, and refuses what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechanisms import synthesize
+from mechanisms.release.tabular import TableRelease
+from pgmkit import Categorical, Forbid, Integer, Level, Schema
+from pgmkit.errors import InvalidInput
+
+BLOCKS = [f"b{i}" for i in range(12)]
+SCHEMA = Schema(
+    {
+        "block": Categorical(BLOCKS),
+        "age": Integer(0, 89, bins=9),
+        "ill": Categorical(["no", "yes"]),
+    },
+    [Forbid({"age": "0..9", "ill": "yes"})],
+    levels={"half": Level("block", {"north": BLOCKS[:6], "south": BLOCKS[6:]})},
+)  # fmt: skip
+
+
+def people() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age = rng.integers(0, 90, 3000)
+    ill = np.where((age > 9) & (rng.random(3000) < age / 100), "yes", "no")
+    return pd.DataFrame({"block": rng.choice(BLOCKS, 3000), "age": age, "ill": ill})
+
+
+def released(mechanism: str) -> TableRelease:
+    settings = {"inference": "auto"} if mechanism == "matrix+pgm" else {}
+    return synthesize(
+        people(),
+        SCHEMA,
+        epsilon=0.5,
+        delta=1e-6,
+        mechanism=mechanism,
+        settings=settings,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["mst", "matrix+pgm"])
+def test_exact_tables_are_the_models(mechanism: str, tmp_path: Path) -> None:
+    frame = people()
+    blocks = frame["block"].value_counts().reindex(BLOCKS)
+    blocks.rename_axis("block").to_csv(tmp_path / "blocks.csv")
+    south = frame[frame["block"].isin(BLOCKS[6:])]["ill"].value_counts()
+    (tmp_path / "south.csv").write_text(
+        f"half,ill,count\nsouth,no,{south['no']}\nsouth,yes,{south['yes']}\n"
+    )
+    before = released(mechanism)
+    release = before.with_exact(tmp_path / "blocks.csv", tmp_path / "south.csv")
+    found = release.ask("block").columns
+    np.testing.assert_allclose(found["count"], blocks, atol=0.3)
+    halves = release.ask("ill | half = south").columns["count"]
+    np.testing.assert_allclose(halves, south[["no", "yes"]], atol=0.3)
+    assert np.abs(before.ask("block").columns["count"] - blocks).max() > 2
+    assert release.certified and release.ledger is before.ledger
+    assert release.ask("count | age in 0..9 and ill = yes").columns["count"][0] == 0
+    drawn = release.sample(3000, rng=0)["block"].value_counts().reindex(BLOCKS)
+    assert np.abs(drawn - blocks).max() <= 3
+    release.save(tmp_path / "out.pgm")
+    again = TableRelease.load(tmp_path / "out.pgm").ask("block").columns["count"]
+    np.testing.assert_array_equal(again, found["count"])
+
+
+def test_exact_tables_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "age.csv").write_text("age,ill,count\n0..9,yes,5\n")
+    (tmp_path / "one.csv").write_text("half,count\nnorth,5\nsouth,7\n")
+    (tmp_path / "two.csv").write_text("block,count\nb0,500\n")
+    release = released("mst")
+    for paths in (["age.csv"], ["one.csv", "two.csv"]):
+        with pytest.raises(InvalidInput, match="missed by"):
+            release.with_exact(*(tmp_path / path for path in paths))
+    plain = Schema({"ill": Categorical(["no", "yes"])})
+    other = synthesize(people(), plain, epsilon=0.5, delta=1e-6, mechanism="matrix", seed=0)
+    with pytest.raises(InvalidInput, match="graphical model"):
+        other.with_exact(tmp_path / "age.csv")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechanisms.linked.fidelity import Line, fidelity, kind_of
 from mechanisms.linked.link import POSITION, Link, check_links, with_counts
 from mechanisms.linked.siblings import PREVIOUS, Children, Wanted, broken, draw_children
 from pgmkit.errors import InvalidInput, NumericalFailure
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.tabular import TableRelease
+    from pgmkit.tables.reply import Reply
     from pgmkit.tables.schema import Schema
 
 _LINKS = "links.json"
@@ -111,6 +113,25 @@ class LinkedRelease:
             for name, (schema, table) in drawn.items()
         }
 
+    def fidelity(self, *, rng: Rng = None) -> Reply:
+        """Return how near records of a fresh draw come to the models' tables, with their noise.
+
+        A line stands for the numbers of children, for the measured tables of parent and child, of
+        siblings, or within a child: the mean total variation that noise alone gives such a table,
+        and that of the records from the model. It uses the release alone and costs nothing.
+        """
+        random = generator(rng)
+        parents = self.parents.codes(rng=random)
+        lines: list[Line] = []
+        for link in self.links:
+            for each in _measured(self.parents, {link.count}):
+                lines.append((link.parent, f"numbers of {link.child}", each, parents.marginal))
+            children, own = self._drawn(link, parents, random), self.schemas[link.child].columns
+            for each in self._wanted(link.child):
+                kind = kind_of(each.clique, own)
+                lines.append((link.child, kind, each, children.table))
+        return fidelity(lines)
+
     def _tables(self, n: int | None, random: np.random.Generator) -> dict[str, tuple[Schema, Any]]:
         """Return synthetic tables by name, as pyarrow tables with their linking columns and
         schemas.
@@ -153,16 +174,8 @@ class LinkedRelease:
 
     def _wanted(self, child: str) -> list[Wanted]:
         """Return the model's tables over the cliques of children that were measured."""
-        release, own = self.children[child], set(self.schemas[child].columns)
-        drawn = own | {PREVIOUS + name for name in own}
-        noise: dict[tuple[str, ...], float] = {}
-        for each in release.measurements:
-            if isinstance(each, Measurement) and drawn.intersection(each.clique):
-                noise[each.clique] = min(each.stddev, noise.get(each.clique, each.stddev))
-        return [
-            Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)
-            for clique, stddev in noise.items()
-        ]
+        own = set(self.schemas[child].columns)
+        return _measured(self.children[child], own | {PREVIOUS + name for name in own})
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a file for each table and one for the links into a folder, which is created."""
@@ -199,6 +212,18 @@ class LinkedRelease:
     def __repr__(self) -> str:
         children = ", ".join(f"{name}: {each!r}" for name, each in self.children.items())
         return f"<LinkedRelease of {self.links[0].parent}: {self.parents!r}, {children}>"
+
+
+def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
+    """Return the model's tables over measured cliques with one of these columns."""
+    noise: dict[tuple[str, ...], float] = {}
+    for each in release.measurements:
+        if isinstance(each, Measurement) and columns.intersection(each.clique):
+            noise[each.clique] = min(each.stddev, noise.get(each.clique, each.stddev))
+    return [
+        Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)
+        for clique, stddev in noise.items()
+    ]
 
 
 def _check_links(

@@ -200,6 +200,45 @@ def test_tables_of_children_are_fitted() -> None:
         assert distance < 0.02
 
 
+def test_fidelity_is_the_distance_of_records_from_the_models() -> None:
+    """Of one table of each kind, counted again from the data frames of the same draw."""
+    frames = homes(np.random.default_rng(0), 300)
+    schemas = {"home": SCHEMAS["home"].restricted(["rich"])} | {
+        "person": SCHEMAS["person"].restricted(["sex"])
+    }
+    release = run(frames, schemas=schemas, epsilon=5.0)
+    said = release.fidelity(rng=3).columns
+    drawn = release.sample(rng=3)
+    labels = {"size": range(4), "rich": ["no", "yes"], "sex": ["F", "M"]}
+
+    def line(kind: str) -> tuple[str, float, float]:
+        place = list(said["tables over"]).index(kind)
+        return said["measured"][place], said["noise"][place], said["records"][place]
+
+    def expected(table: str, own: Any, column: str) -> tuple[str, float, float]:
+        """The mean over the measured tables with the column and with no sibling's."""
+        noises = {m.clique: m.stddev for m in own.measurements if column in m.clique}
+        found = []
+        for clique, noise in noises.items():
+            if not set(clique) <= set(drawn[table].columns):
+                continue
+            cells = pd.MultiIndex.from_product([labels[name] for name in clique])
+            counts = drawn[table].value_counts(list(clique)).reindex(cells, fill_value=0)
+            model = own.model.marginal(clique).ravel()
+            apart = np.abs(counts / counts.sum() - model / model.sum()).sum() / 2
+            away = len(cells) * noise * math.sqrt(2 / math.pi) / 2 / model.sum()
+            found.append((away, apart))
+        return str(len(found)), *np.mean(found, axis=0)
+
+    for kind, table, own, column in (
+        ("numbers of person", "home", release.parents, "size"),
+        ("within a child", "person", release.children["person"], "sex"),
+    ):
+        assert line(kind)[0] == expected(table, own, column)[0]
+        assert line(kind)[1:] == pytest.approx(expected(table, own, column)[1:])
+    assert {"siblings", "parent and child"} <= set(said["tables over"])
+
+
 def test_no_child_breaks_a_constraint() -> None:
     rng = np.random.default_rng(0)
     rules = (

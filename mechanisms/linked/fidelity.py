@@ -1,0 +1,59 @@
+"""How near linked records come to the models' tables, beside the noise of these tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from mechanisms.linked.siblings import PREVIOUS, Wanted
+from pgmkit.tables.reply import Reply
+
+if TYPE_CHECKING:
+    from pgmkit.domain import Clique
+
+__all__ = ["Line", "fidelity", "kind_of"]
+
+Line: TypeAlias = "tuple[str, str, Wanted, Callable[[Clique], Any]]"
+"""The name of a table of records, what a measured table of it tells of, the measured table with its
+model's counts, and a function that counts the records."""
+
+_NORMAL = math.sqrt(2 / math.pi)
+"""The mean absolute value of a standard normal variable."""
+
+
+def kind_of(clique: Clique, own: Collection[str]) -> str:
+    """Return what a table of children tells of; `own`: the child's columns.
+
+    >>> [kind_of(c, ["age", "sex"]) for c in (("area", "age"), ("previous age", "sex"), ("age",))]
+    ['parent and child', 'siblings', 'within a child']
+    """
+    if any(name.removeprefix(PREVIOUS) in own and name not in own for name in clique):
+        return "siblings"
+    return "within a child" if set(clique) <= set(own) else "parent and child"
+
+
+def fidelity(lines: Sequence[Line]) -> Reply:
+    """Return the mean distances of records by table and by what the measured tables tell of."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for name, kind, wanted, counted in lines:
+        total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)
+        noise = 0.5 * wanted.counts.size * wanted.stddev * _NORMAL / total
+        apart = np.abs(own / max(1.0, own.sum()) - wanted.counts / total).sum() / 2
+        found.setdefault((name, kind), []).append((noise, float(apart)))
+    means = np.array([np.mean(each, axis=0) for each in found.values()]).reshape(-1, 2)
+    return Reply(
+        {
+            "table": [name for name, _ in found],
+            "tables over": [kind for _, kind in found],
+            "measured": [str(len(each)) for each in found.values()],
+            "noise": means[:, 0],
+            "records": means[:, 1],
+        },
+        (
+            "mean total variations: of a measured table's noise, and of the records from the "
+            "model's tables",
+        ),
+    )

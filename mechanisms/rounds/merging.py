@@ -35,6 +35,7 @@ _GROUPS = tuple(2**power for power in range(1, 6))
 """The numbers of groups that are tried. More groups gain little and widen the fit. An attribute
 that has no more bins than groups keeps all its codes.
 """
+MOST_GROUPS = _GROUPS[-1]
 _LOST = 0.73
 """The share of the L1 distance from independence that is lost when n codes of one attribute are
 merged into g groups, divided by 1/g - 1/n: for the density 1 + t x y on (-1, 1)^2 it is 0.72 for 2

@@ -24,6 +24,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.distances import measure_distances
+from mechanisms.rounds.merging import MOST_GROUPS
 from mechanisms.synthesis.work import FEW_ROWS, noise
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
@@ -82,12 +83,17 @@ class FirstLook:
 def bins_of(schema: Schema) -> dict[str, int]:
     """Return the number of bins of each column that has bins; they are its first codes, in
     order.
+
+    Whole numbers with a code each count as bins where they are more than the most groups that
+    merging tries. With fewer codes they are often no quantities: months, hours, codes of answers.
     """
-    return {
-        name: len(column.positions) - 1
-        for name, column in schema.columns.items()
-        if isinstance(column, Binned) and (column.bins is not None or column.edges is not None)
-    }
+    found = {}
+    for name, column in schema.columns.items():
+        if isinstance(column, Binned):
+            bins = len(column.positions) - 1
+            if bins > MOST_GROUPS or column.bins is not None or column.edges is not None:
+                found[name] = bins
+    return found
 
 
 def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:

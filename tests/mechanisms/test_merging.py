@@ -171,8 +171,10 @@ def test_only_bins_are_merged() -> None:
         {
             "work": Categorical(["a", "b", "c"]),
             "code": Integer(0, 7),
+            "hour": Integer(0, 31),
+            "year": Integer(1960, 1992),
             "age": Integer(0, 99, bins=10, missing=[]),
             "pay": Numeric(edges=(0.0, 1.0, 5.0, 9.0)),
         }
     )
-    assert bins_of(schema) == {"age": 10, "pay": 3}
+    assert bins_of(schema) == {"year": 33, "age": 10, "pay": 3}

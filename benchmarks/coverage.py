@@ -6,7 +6,8 @@
 Spread: on 200 random structures (``benchmarks.redrawn``) the stated standard error of what was not
 measured, over the real one of ``--sets`` data sets with fresh noise. Intervals: on 20 others
 the share of true answers that the 95% intervals of as many data sets hold. Each structure's line
-goes to ``results/coverage.jsonl`` as soon as it is done, and what is there is not run again.
+goes to ``results/coverage.jsonl`` as soon as it is done, and what is there with as many data sets
+is not run again.
 
 Adult: each case measures some marginals of a table with fresh Gaussian noise, estimates a model,
 asks for 95% intervals of every cell, and counts how many hold the truth. Measured marginals: the
@@ -202,8 +203,9 @@ def run_adult(draws: int) -> dict[str, Any]:
 
 
 def stored() -> list[dict[str, Any]]:
-    """The lines of both studies."""
-    return [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
+    """The lines of both studies, a structure's last one."""
+    lines = [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
+    return [*{(line["study"], line["seed"]): line for line in lines}.values()]
 
 
 def studied(study: str) -> str:
@@ -248,8 +250,9 @@ def _give_up(number: int, frame: FrameType | None) -> None:
 
 def run_study(study: str, sets: int, jobs: int) -> None:
     """Append a line a structure to those that are there; the slow ones wait for the others."""
-    done, code, seconds = {(line["study"], line["seed"]) for line in stored()}, code_state(), 10.0
+    done = {(line["study"], line["seed"]) for line in stored() if line["sets"] >= sets}
     left = [seed for seed in structures(study) if (study, seed) not in done]
+    code, seconds = code_state(), sets / 10
     with ProcessPoolExecutor(jobs) as pool:
         while left:
             running = {pool.submit(within, seconds, study, seed, sets): seed for seed in left}

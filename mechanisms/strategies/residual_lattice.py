@@ -13,7 +13,7 @@ rows through their own inside and outside errors alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,14 @@ from mechanisms.strategies.least_error import of_full_rank
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.memory import check_room
+from pgmkit.runtime.sizes import CELL_BYTES
 
 Places = NDArray[np.intp]
+_MATRICES = 4
+"""The most matrices over the pairs of an attribute's codes that are held at once: its rows, their
+inverse, and what it is computed from.
+"""
 
 
 class Lattice:
@@ -43,6 +49,7 @@ class Lattice:
     def __init__(self, domain: Domain, sets: Sequence[QuerySet]) -> None:
         self.domain = domain
         self.cliques = [domain.clique(each.clique, "queries") for each in sets]
+        _check_sizes(domain, self.cliques)
         self.names: list[str] = []
         self.kinds: list[object] = []
         self.grams: list[Array | None] = []
@@ -135,3 +142,14 @@ class Lattice:
                 np.divide(value, factors[:, column], out=share, where=factors[:, column] > 0)
                 np.add.at(slopes[0 if own else 1], slots[:, column], share)
         return float(roots.sum()), slopes[0], slopes[1]
+
+
+def _check_sizes(domain: Domain, cliques: Iterable[Clique]) -> None:
+    """Raise ModelTooLarge if the matrices of an attribute with many codes do not fit in memory."""
+    for name in dict.fromkeys(itertools.chain.from_iterable(cliques)):
+        codes = domain.sizes[name]
+        check_room(
+            _MATRICES * CELL_BYTES * codes**2,
+            f"the strategy for {name!r}, which has {codes:,} codes,",
+            remedy="give the column fewer codes or bins, take another mechanism",
+        )

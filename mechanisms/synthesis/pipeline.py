@@ -27,12 +27,18 @@ from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
-from mechanisms.synthesis.open_columns import assumed, counted, counted_roughly, resolved
+from mechanisms.synthesis.open_columns import (
+    assumed,
+    counted,
+    counted_roughly,
+    open_columns,
+    resolved,
+)
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts, Dataset, NoRows
@@ -211,7 +217,10 @@ def release_of(request: Request, data: Any) -> TableRelease:
         counts, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
     )
     with closing(curator.ledger), round_reports(request.progress) as report:
-        said = check_values(curator, request.report_unread) if request.report_unread else ""
+        said = ""
+        # Every text can be read in a column whose values are to be found.
+        if request.report_unread and len(open_columns(schema)) < len(schema.columns):
+            said = check_values(curator, request.report_unread)
         if schema.unresolved:
             found = schema.unresolved
             schema, curator = resolved(data, counts, schema, curator, request.likely)
@@ -284,12 +293,10 @@ def _chosen(
     if request.mechanism != "auto" or request.public is not None or request.queries:
         return request.choice(schema, workload), {}
     rows = _rows(curator)
-    choice = request.choice(schema, workload, rows)
+    choice = _accepting(request, request.choice(schema, workload, rows), schema, workload)
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
     if choice.name != "aim" or not pairs:
         return choice, {}
-    # A mechanism must refuse before the look is paid for.
-    dry_run(request, choice, schema, workload)
     look = first_look(curator, workload, rows)
     known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
@@ -301,6 +308,20 @@ def _chosen(
         "as mst, measures pairs nevertheless"
     )
     return Choice("independent", reason), known
+
+
+def _accepting(request: Request, choice: Choice, schema: Schema, workload: Workload) -> Choice:
+    """Return the choice, or independent columns if it refuses what has been found: more values than
+    assumed, or so many rows that only a small model would be in time. A part of the budget is spent
+    by then.
+    """
+    if choice.name == "independent":
+        return choice
+    try:
+        dry_run(request, choice, schema, workload)
+    except (InvalidInput, ModelTooLarge) as refusal:
+        return Choice("independent", f"single columns only, since {choice.name} says: {refusal}")
+    return choice
 
 
 def _rows(curator: Curator) -> int:

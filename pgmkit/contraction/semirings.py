@@ -2,7 +2,6 @@
 
 ``LINEAR`` has sums of products, whose entries may be negative; ``LOG`` logarithms of sums of
 exponentials, of any range and with exact minus infinities; ``MAX`` maxima of sums, for MAP.
-``LOG_BELOW`` is a faster lower bound of ``LOG``.
 """
 
 from __future__ import annotations
@@ -82,18 +81,6 @@ class Log(_Tropical):
         return kernels.log_contract(left, right)
 
 
-class LogBelow(Log):
-    """Logarithms of sums without the terms that underflow beside the maxima of their row and
-    column: a lower bound.
-    """
-
-    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        if left.shape[2] == 1:
-            return left + right.transpose(1, 2)
-        product, scale = kernels.contract(left, right)
-        return product.log_().add_(scale)
-
-
 class Max(_Tropical):
     """Maxima of sums."""
 
@@ -106,4 +93,3 @@ class Max(_Tropical):
 
 Semiring = Linear | Log | Max
 LINEAR, LOG, MAX = Linear(), Log(), Max()
-LOG_BELOW = LogBelow()

@@ -6,7 +6,7 @@ One proximal step from p_k with potentials theta_k, of length eta, solves
 
 where D is the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each
 measured value, and the model has the potentials theta_k - eta Q'u with Q the measurements' matrix;
-a pass gives the dual's value and gradient. L-BFGS-B solves it in multipliers scaled by the diagonal
+a pass gives the dual's value and gradient. L-BFGS solves it in multipliers scaled by the diagonal
 of the dual's Hessian, which removes the noise scales and the sizes of the cells from its
 conditioning. With growing eta the lower bound from the multipliers converges to the loss, whereas
 cuts at the models stay loose.
@@ -21,7 +21,9 @@ import numpy as np
 import torch
 from scipy.optimize import Bounds, OptimizeResult, minimize
 
+from pgmkit.errors import NumericalFailure
 from pgmkit.estimation.certificate import ascent
+from pgmkit.estimation.limited_memory import minimum
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.arrays import Array
@@ -69,7 +71,7 @@ def _search(
     while not monitor.record(point, value) and not too_long():
         found = _Subproblem(problem, loss, point, dual, step).solve(monitor, too_long)
         reached = inf if found is None else loss.value(found[0].marginals)
-        if found is None or reached > value + monitor.goal:
+        if found is None or reached > monitor.best_loss + monitor.goal:
             step /= 2
             continue
         fallen = value - reached
@@ -112,39 +114,61 @@ class _Subproblem:
     ) -> tuple[Point, torch.Tensor] | None:
         """Return the model and the multipliers after the step; None if the step was too long."""
 
-        def check(intermediate_result: OptimizeResult) -> None:
+        def settled() -> bool:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            if unsolved < ROUGHLY_SOLVED * monitor.goal or too_long() or monitor.late:
+            return unsolved < ROUGHLY_SOLVED * monitor.goal or too_long() or monitor.late
+
+        if isfinite(self.loss.penalty.steepest):
+            change = self.change(self.bounded_minimum(settled))
+        else:
+            start = torch.zeros_like(self.dual)
+            change = self.change(minimum(self.value_and_gradient, start, settled))
+        point = self.problem.attempt(self.moved(change))
+        return None if point is None else (point, self.dual + change)
+
+    def bounded_minimum(self, settled: Callable[[], bool]) -> torch.Tensor:
+        """Return the scaled change for a loss whose slope is bounded."""
+
+        def on_host(scaled: Array) -> tuple[float, Array]:
+            value, gradient = self.value_and_gradient(torch.as_tensor(scaled).to(self.scale))
+            return value, gradient.cpu().numpy().astype(np.float64)
+
+        def check(intermediate_result: OptimizeResult) -> None:
+            if settled():
                 raise StopIteration
 
         limit = self.loss.penalty.steepest
         room = [((s * limit - self.dual) / self.scale).cpu().numpy() for s in (-1.0, 1.0)]
         found = minimize(
-            self.value_and_gradient,
+            on_host,
             np.zeros(len(self.dual)),
             jac=True,
             method="L-BFGS-B",
-            bounds=Bounds(*room) if isfinite(limit) else None,
+            bounds=Bounds(*room),
             callback=check,
             options={"maxiter": 2 * MOST_ROUNDS, "maxcor": WINDOW, "ftol": 0.0, "gtol": 0.0},
         )
-        change = self.change(found.x)
-        point = self.problem.attempt(self.moved(change))
-        return None if point is None else (point, self.dual + change)
+        return torch.as_tensor(found.x).to(self.scale)
 
-    def value_and_gradient(self, scaled: Array) -> tuple[float, Array]:
-        """Return the negative dual and its gradient."""
+    def value_and_gradient(self, scaled: torch.Tensor) -> tuple[float, torch.Tensor]:
+        """Return the negative dual and its gradient; infinity and any gradient where the model is
+        out of range.
+        """
         change, observations = self.change(scaled), self.loss.observations
         dual, total = self.dual + change, self.problem.total
-        marginals, log_partition = self.problem.inference.rough_marginals(self.moved(change), total)
+        try:
+            found = self.problem.inference.fast_marginals(self.moved(change), total)
+        except NumericalFailure:  # the step leaves the range of numbers
+            return inf, scaled
+        marginals, log_partition = found
         value = 0.5 * self.loss.penalty.curvature * float(dual @ dual)
         value += float(dual @ observations.target) + total / self.step * log_partition
         self.force = self.loss.penalty.curvature * dual - observations.residual(marginals)
-        return value, (self.scale * self.force).cpu().numpy().astype(np.float64)
+        return value, self.scale * self.force
 
-    def change(self, scaled: Array) -> torch.Tensor:
+    def change(self, scaled: torch.Tensor) -> torch.Tensor:
         """Return the change of the multipliers from its scaled value."""
-        return self.scale * torch.as_tensor(scaled).to(self.scale)
+        return self.scale * scaled
 
     def moved(self, change: torch.Tensor) -> torch.Tensor:
         return self.potentials - self.step * self.loss.observations.adjoint(change)

@@ -16,7 +16,7 @@ from pgmkit.contraction import kernels
 from pgmkit.contraction.buffers import ContractionBuffers, pass_cells
 from pgmkit.contraction.evaluate import adjoints, contract, forward, maximiser
 from pgmkit.contraction.order import plan
-from pgmkit.contraction.semirings import LOG, LOG_BELOW, MAX, Semiring
+from pgmkit.contraction.semirings import LOG, MAX
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.inference.diffusion import Diffusion
@@ -206,24 +206,6 @@ class MarginalOracle:
         """Make ``begin_marginals`` wait for the GPU from now on, because a pass failed there."""
         self.waits = True
 
-    def rough_marginals(
-        self, potentials: torch.Tensor, total: float = 1.0
-    ) -> tuple[torch.Tensor, float]:
-        """Return the same as ``fast_marginals``, except that records may be lost that are
-        impossible beside the likeliest values of a few attributes: for searches that check their
-        result.
-
-        Outside linear space this is many times faster.
-        """
-        potentials = self.masked(potentials)
-        found = self._balanced_linear(potentials, total)
-        if found is not None:
-            return found
-        try:
-            return self._log(potentials, total, LOG_BELOW)
-        except NumericalFailure:  # nothing was left
-            return self._log(potentials, total)
-
     def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return potentials of the same distribution that cancel each other less."""
         return potentials + self._balance(potentials)
@@ -363,9 +345,7 @@ class MarginalOracle:
                 return None
             guess = (lowest + highest) / 2
 
-    def _log(
-        self, potentials: torch.Tensor, total: float, semiring: Semiring = LOG
-    ) -> tuple[torch.Tensor, float]:
+    def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
         """Return marginals and log partition function by one pass in log space. Potentials are
         shifted by the peaks, so that large offsets do not enter the rounding.
         """
@@ -373,12 +353,12 @@ class MarginalOracle:
         peaks = self.shifts.peaks(potentials)
         shifted = self.shifts.subtract(potentials, peaks, torch.empty_like(potentials))
         tables = self.layout.split(shifted)
-        values = forward(self.plan, tables, semiring)
+        values = forward(self.plan, tables, LOG)
         below_peaks = float(values[-1])
         if not isfinite(below_peaks):
             raise NumericalFailure(_IMPOSSIBLE.format(value=f"log Z = {below_peaks}"))
         self._below_peaks = below_peaks
-        others = adjoints(self.plan, values, semiring)
+        others = adjoints(self.plan, values, LOG)
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
         log_partition = below_peaks + float(peaks.sum())
         return self.layout.join(logs).exp_().mul_(total), log_partition

@@ -161,7 +161,8 @@ def _residuals(
 ) -> ResidualTables | None:
     """Return the tables of residuals; None if none were measured, or anything else was.
 
-    Products with fewer rows than codes along an attribute determine no residual, and are left out.
+    Products with fewer rows than codes along an attribute determine no residual, and are left out
+    with multiples of the total.
     """
     kept = [m for m in measurements if _may_determine(m)]
     if not any(m.matrix is not None for m in kept):
@@ -173,6 +174,8 @@ def _residuals(
 
 
 def _may_determine(m: Measurement) -> bool:
+    if not m.clique:
+        return m.matrix is None
     if not isinstance(m.matrix, Kronecker):
         return True
     return all(rows >= columns - 1 for rows, columns in map(np.shape, m.matrix.factors))

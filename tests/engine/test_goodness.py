@@ -151,3 +151,12 @@ def test_other_models_have_no_fit() -> None:
     assert fit_of(model).p_value == 1.0 and "p-value 1" in str(model.fit)
     assert model.given({"sex": 0}).fit is None
     assert estimate(TWO, y, loss="absolute").fit is None
+
+
+def test_a_matrix_over_no_attributes_is_no_residual() -> None:
+    """It tells of the total: 100.2 with a variance of 5, beside a table that sums to 101."""
+    table = Measurement(("sex",), [41.0, 60.0], 1.0)
+    of_total = Measurement((), [99.0, 201.0, 3.0], 5.0, np.array([[1.0], [2.0], [0.0]]))
+    fit = fit_of(estimate(TWO, [table, of_total], total=100.0))
+    apart = (1.2**2 + 0.6**2 + 3.0**2) / 5.0**2 + 0.8**2 / (5.0 + 2.0)
+    assert (fit.statistic, fit.degrees) == (pytest.approx(apart), 3)

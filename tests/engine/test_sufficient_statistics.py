@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from numpy.typing import NDArray
 
 import pgmkit.losses
@@ -263,3 +264,18 @@ def test_sums_over_areas_stay_sparse() -> None:
         for m in found.measurements
     )
     assert np.isclose(kept + float(found.constant), by_hand)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("penalty", ["squared", "huber", "absolute"])
+def test_zero_matrices_tell_nothing_and_cost_their_values(times: int, penalty: str) -> None:
+    """Of a clique of their own, or of the whole domain: the loss is that of zeros."""
+    nothing = [Measurement(CLIQUE, [1.0, -3.0], 2.0, np.zeros((2, CELLS)))] * times
+    given = pgmkit.losses.known_loss(penalty)
+    expected = times * float(given.value(torch.tensor([0.5, 1.5])))
+    alone = estimate(DOMAIN, nothing, total=24.0, loss=penalty)
+    assert alone.loss == pytest.approx(expected)
+    np.testing.assert_allclose(alone.marginal(CLIQUE), 2.0)
+    table = Measurement(("a",), [10.0, 8.0, 6.0], 1.0)
+    beside = estimate(DOMAIN, [table, *nothing], total=24.0, loss=penalty)
+    assert expected <= beside.loss <= expected + 0.1 * beside.unit

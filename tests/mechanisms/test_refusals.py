@@ -21,7 +21,7 @@ from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.request import Request
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Categorical, Forbid, Integer, Numeric, OpenCategorical, Schema
 
@@ -162,16 +162,38 @@ def test_auto_and_rows_left_out_are_paid_for_only_where_the_mechanism_runs(tmp_p
     )  # fmt: skip
 
 
-def test_a_first_look_is_paid_for_only_where_the_mechanism_runs(tmp_path: Path) -> None:
-    """More labels are found than were assumed: no pair of them fits into so little memory."""
+def test_auto_ends_with_a_release_where_more_labels_are_found_than_were_assumed(
+    tmp_path: Path,
+) -> None:
+    """No pair of them fits into so little memory, which aim refuses after labels were paid for."""
     rows = np.arange(400 * 12)
     frame = pd.DataFrame({"a": rows % 400, "b": rows // 7 % 400}).astype(str)
     schema = Schema({"a": OpenCategorical(), "b": OpenCategorical()})
     ledger = Ledger.create(tmp_path / "one", Budget(200.0, 1e-5, 1e-6), neighbours="add/remove")
-    with pytest.raises(InvalidInput, match="no workload clique fits"):
-        synthesize(frame, schema, epsilon=200.0, delta=1e-5, memory_mb=359, ledger=ledger)
+    release = synthesize(frame, schema, epsilon=200.0, delta=1e-5, memory_mb=359, ledger=ledger)
     steps = [each.step for each in ledger.entries]
-    assert steps == ["discover a", "discover b", "auto: measure total"]
+    # No first look, which would be for pairs alone.
+    found = ["discover a", "discover b", "auto: measure total"]
+    assert steps == [*found, "measure a", "measure b"]
+    assert "aim says: no workload clique fits" in release.reason
+
+
+def test_too_many_codes_for_a_strategy_are_refused_before_any_matrix_of_them_exists(
+    tmp_path: Path,
+) -> None:
+    schema = Schema({"place": Integer(0, 999_999), "sex": Categorical(("F", "M"))})
+    frame = pd.DataFrame({"place": [3, 4], "sex": ["F", "M"]})
+    ledger = Ledger.create(tmp_path / "one", Budget(1.0, 1e-5), neighbours="add/remove")
+    with pytest.raises(ModelTooLarge, match="strategy for 'place', which has 1,000,000 codes"):
+        synthesize(frame, schema, epsilon=1.0, delta=1e-5, mechanism="matrix", ledger=ledger)
+    assert not ledger.entries
+
+
+def test_where_all_columns_are_open_no_value_can_be_unread() -> None:
+    frame = pd.DataFrame({"a": ["x"] * 50 + ["y"] * 50})
+    schema = Schema({"a": OpenCategorical()})
+    release = synthesize(frame, schema, epsilon=9.0, delta=1e-6, report_unread=True, seed=0)
+    assert release.ledger.entries[0].step == "discover a"
 
 
 @pytest.mark.parametrize("mechanism", ["mst", "auto", "independent", "aim", "mwem+pgm"])

@@ -403,7 +403,7 @@ MUTANTS = (
     Mutant(
         "overspending allowed by a tenth",
         LEDGER,
-        "total * (1 + ROUNDING)",
+        "total * (1 + AGREEMENT)",
         "total * 1.1",
         "budget",
     ),

@@ -121,7 +121,7 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
     """Yield remarks on the budget, on charges that the plan leaves out, and on weak protection."""
     from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
-    from mechanisms.synthesis.open_columns import ASSUMED_LABELS
+    from pgmkit.tables.draft.thresholds import BINS
 
     if request.within is not None:
         yield (
@@ -130,7 +130,7 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
         )
     if request.schema.unresolved:
         yield (
-            f"assumed: {ASSUMED_LABELS} values, or the bins asked for, in what is open: "
+            f"assumed: {BINS} values, or the bins asked for, in what is open: "
             f"{', '.join(request.schema.unresolved)}. Finding them takes a tenth of the budget "
             "first, which is not in this plan"
         )

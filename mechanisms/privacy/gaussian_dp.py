@@ -61,11 +61,10 @@ import math
 from scipy.special import erf, erfcx, log_ndtr
 
 from mechanisms.privacy.conversions import crossing, not_negative, open_delta, positive
+from pgmkit.runtime.precision import SUM_ROUNDING
 
 _LARGEST_SHIFT = math.pi / math.sqrt(2)
 """The largest mu of a shift by 1 for which the bound is proved; the scale is then 2 / pi."""
-_MARGIN = 1e-9
-"""The fraction of delta that is set aside for the rounding of `delta_from_mu`."""
 
 
 def scale(l2: float, cost: float) -> float:
@@ -152,4 +151,5 @@ def largest_cost(epsilon: float, delta: float) -> float:
 
 
 def _keeps(mu: float, epsilon: float, delta: float) -> bool:
-    return mu == 0 or delta_from_mu(mu, epsilon) <= delta * (1 - _MARGIN)
+    # A fraction of delta is set aside for the rounding of `delta_from_mu`.
+    return mu == 0 or delta_from_mu(mu, epsilon) <= delta * (1 - SUM_ROUNDING)

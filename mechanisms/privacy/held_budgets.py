@@ -14,9 +14,7 @@ from typing import Any
 
 from mechanisms.privacy.conversions import not_negative, positive
 from pgmkit.errors import InvalidInput
-
-ROUNDING = 1e-12
-"""The part of a budget by which its shares may pass it: total / 13, added thirteen times, does."""
+from pgmkit.runtime.precision import AGREEMENT
 
 
 @dataclass
@@ -42,7 +40,7 @@ class HeldBudget:
 
     def allows(self, cost: float, delta: float) -> bool:
         """True if a further charge fits into what is held."""
-        within = 1 + ROUNDING
+        within = 1 + AGREEMENT  # total / 13, added thirteen times, passes the total
         return (
             math.fsum([*self.costs, cost]) <= self.cost * within
             and math.fsum([*self.deltas, delta]) <= self.delta * within
@@ -93,4 +91,4 @@ def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudg
 
 def _rest(whole: float, parts: Sequence[float]) -> float:
     rest = math.fsum([whole, *(-part for part in parts)])
-    return rest if rest > whole * ROUNDING else 0.0
+    return rest if rest > whole * AGREEMENT else 0.0

@@ -9,11 +9,12 @@ from typing import Any
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.chained_lines import ChainedLines
-from mechanisms.privacy.held_budgets import ROUNDING, begun, ended, held_budgets, is_charge
+from mechanisms.privacy.held_budgets import begun, ended, held_budgets, is_charge
 from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
+from pgmkit.runtime.precision import AGREEMENT
 from pgmkit.runtime.untrusted import refusing
 
 _HEADER = {"format": "pgmkit ledger", "version": 1}
@@ -355,4 +356,4 @@ class FileLedger(Ledger):
 
 
 def _within(parts: Sequence[float], total: float) -> bool:
-    return math.fsum(parts) <= total * (1 + ROUNDING)
+    return math.fsum(parts) <= total * (1 + AGREEMENT)

@@ -147,7 +147,8 @@ def _budget(ledger: Ledger) -> Iterator[str]:
     """Yield the charges grouped by kind of step, and below them the folded list of all charges."""
     groups: dict[tuple[str, str], list[float]] = {}
     for entry in ledger.entries:
-        kind = _kind_of_step(entry.step), _without_digits(entry.mechanism)
+        law = " ".join("n" if word.isdigit() else word for word in entry.mechanism.split())
+        kind = _kind_of_step(entry.step), law
         groups.setdefault(kind, []).append(entry.cost)
     total = ledger.budget.total
     rows = [
@@ -176,10 +177,6 @@ def _kind_of_step(step: str) -> str:
     verb = next((i for i, word in enumerate(words) if word in _VERBS), len(words))
     kept = words[: verb + 1]
     return f"{kept[0]}: {' '.join(kept[1:])}" if numbered else " ".join(kept)
-
-
-def _without_digits(mechanism: str) -> str:
-    return " ".join("n" if word.isdigit() else word for word in mechanism.split())
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:

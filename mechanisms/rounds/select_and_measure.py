@@ -24,6 +24,7 @@ from mechanisms.workload import Workload, varied
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.total import estimate_total
 
 Tables = Mapping[Clique, NDArray[np.float64]]
@@ -190,7 +191,7 @@ class SelectionRounds(ABC):
     @property
     def late(self) -> bool:
         """True once half of the budget of the rounds is spent."""
-        return self._curator.remaining <= self._whole * (0.5 + _ROUNDING)
+        return self._curator.remaining <= self._whole * (0.5 + SUM_ROUNDING)
 
     @property
     def planned(self) -> float:
@@ -216,7 +217,7 @@ class SelectionRounds(ABC):
         """Select, with noise, the queries that the model answers worst; None after the last
         round.
         """
-        if self._curator.remaining <= self._whole * _ROUNDING:
+        if self._curator.remaining <= self._whole * SUM_ROUNDING:
             return None
         self._done += 1
         self._spent = self._curator.remaining
@@ -372,7 +373,5 @@ class MarginalRounds(SelectionRounds):
 
 _WINDOW = 5
 """Answers of noise alone: their median is within one standard deviation in 85 of 100 cases."""
-_ROUNDING = 1e-9
-"""A share of the budget that is nothing but rounding."""
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
 """The kinds of selection, by the value of the setting `select`."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.families.frequent import DEVIATIONS
 from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
@@ -38,8 +39,6 @@ measuring, in units of the noise of all pairs. On tables of the half "choosing" 
 `benchmarks.regret` AIM has 1.02 to 1.25 times the error of independent columns at 0.03 to 0.05,
 0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
 """
-_DEVIATIONS = 2.0
-"""The standard deviations of the look's noise that the excess must have, too."""
 _LEAST, _MOST = 1 / 16, 1 / 2
 """The limits of the share of the budget for single columns. Within them it is the rows that hide
 pairs over the rows, both per column and in units of the noise.
@@ -118,7 +117,7 @@ def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     chance, spread, bare = _chance(columns, _some(pairs), model.total, measurements[0].stddev)
     # The noise of a mean of n distances is that of one, divided by the root of n.
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
-    needed = max(_DEVIATIONS * stddev, deciding / (2 * model.total))
+    needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs) / (2 * model.total)
     return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
 

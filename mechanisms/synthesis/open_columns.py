@@ -16,6 +16,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.tables.columns import Column
+from pgmkit.tables.draft.thresholds import BINS
 from pgmkit.tables.engines.frames import counts_of, encode, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import Numeric, OpenCategorical, Schema, outside_error
@@ -24,8 +25,6 @@ DISCOVERY_SHARE = 0.1
 """The share of the budget and of delta for finding the labels and edges that the schema leaves
 open.
 """
-ASSUMED_LABELS = 20
-"""The number of labels that plans assume in an open column; the true number is found later."""
 
 
 def open_columns(schema: Schema) -> list[str]:
@@ -185,7 +184,7 @@ def assumed(schema: Schema) -> Schema:
     >>> assumed(Schema({"job": OpenCategorical()})).domain
     Domain({'job': 21})
     """
-    labels = [f"value {i}" for i in range(ASSUMED_LABELS)]
+    labels = [f"value {i}" for i in range(BINS)]
     columns: dict[str, Column] = {}
     for name, column in schema.columns.items():
         if isinstance(column, OpenCategorical):

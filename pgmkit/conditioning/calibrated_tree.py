@@ -99,7 +99,7 @@ class CalibratedTree:
             self.log_sum += math.log(peak)
             messages[here] = message / peak
             table /= spread(frame.axes, frame.separator, np.where(message > 0, message, 1.0))
-            self.cliques.append(_clique_of(frame, table))
+            self.cliques.append((SmallClique if frame.small else LargeClique)(frame, table))
             if 8 * (held := held + self.cliques[-1].table.size) > _MOST_BYTES:
                 raise ModelTooLarge(f"{held:,} cells, and at most {_MOST_BYTES:,} bytes are taken")
         self.cliques.reverse()
@@ -206,11 +206,6 @@ class CalibratedTree:
             )
             parts.append(joined.reshape(rows, -1))
         return np.concatenate(parts, axis=1)
-
-
-def _clique_of(frame: Frame, table: Array) -> TreeClique:
-    """Return the clique in the form that answers fastest."""
-    return (SmallClique if frame.small else LargeClique)(frame, table)
 
 
 def _product(

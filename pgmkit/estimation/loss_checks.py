@@ -95,14 +95,6 @@ def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
     return table.reshape(-1)
 
 
-def _squared(r: Array, loss: object) -> Array:
-    return r**2 / 2
-
-
-def _absolute(r: Array, loss: object) -> Array:
-    return np.sqrt(2.0) * r
-
-
 def _huber(r: Array, loss: object) -> Array:
     shape = loss if isinstance(loss, Huber) else Huber()
     within = np.minimum(r, shape.width)
@@ -110,7 +102,7 @@ def _huber(r: Array, loss: object) -> Array:
 
 
 _PENALTIES: dict[str, Callable[[Array, object], Array]] = {
-    "squared": _squared,
-    "absolute": _absolute,
+    "squared": lambda r, _loss: r**2 / 2,
+    "absolute": lambda r, _loss: np.sqrt(2.0) * r,
     "huber": _huber,
 }

@@ -33,7 +33,9 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
     _check_method(problem, name)
     first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
     method, stages = METHODS[first], problem.loss.smooth_stages()
-    if name == "auto" and first == "accelerated" and _hands_over(problem):
+    # On a GPU, iterations without the host cost less than proximal steps, which go on after a few.
+    brief = problem.inference.waits and can_polish(problem) and not is_small(problem)
+    if name == "auto" and first == "accelerated" and brief:
         monitor.max_iterations = monitor.iterations + monitor.patience
     if first == "newton" or stages == [problem.loss]:
         method(problem, start, monitor)
@@ -45,13 +47,6 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
         monitor.stopped = OUT_OF_TIME
     assert monitor.best is not None
     return monitor.best
-
-
-def _hands_over(problem: Problem) -> bool:
-    """True if proximal steps go on after a few iterations that have not reached a certificate: on
-    a card, iterations without the host cost less.
-    """
-    return problem.inference.waits and can_polish(problem) and not is_small(problem)
 
 
 def finish(problem: Problem, monitor: Monitor) -> None:

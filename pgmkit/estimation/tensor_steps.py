@@ -138,11 +138,10 @@ class Steps:
 
     def __init__(self, objective: Objective, first: State) -> None:
         self._objective, self.state = objective, first.copied()
-        self._step = Captured(self._in_place, first.step.device)
+        self._step = Captured(
+            lambda: self.state.take(advance(self._objective, self.state)), first.step.device
+        )
 
     def take(self) -> None:
         """Try one more step."""
         self._step()
-
-    def _in_place(self) -> None:
-        self.state.take(advance(self._objective, self.state))

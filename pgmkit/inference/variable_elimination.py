@@ -93,7 +93,8 @@ def _prepared(
     matrices.
     """
     inputs, matrices_of = list(cliques), []
-    prefix = _answer_prefix(domain)
+    # With one more ">" than any name begins with, the prefix makes every name a new one.
+    prefix = ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))
     sizes = {**domain.sizes, prefix: len(queries)}
     batch: Clique = (prefix,) if len(queries) > 1 else ()
     output = batch
@@ -125,10 +126,3 @@ def _check_fits(
             f"answering the query over {query.attributes} builds a table of {cells:,} cells; the "
             f"limit is {limit / 2**20:,.0f} MiB. Ask fewer rows or attributes at once"
         )
-
-
-def _answer_prefix(domain: Domain) -> str:
-    """Return a prefix that makes any attribute's name, or the prefix alone, a new name: it begins
-    with more ``>``.
-    """
-    return ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))

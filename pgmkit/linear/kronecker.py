@@ -66,11 +66,9 @@ class Kronecker:
         return dense
 
     def __repr__(self) -> str:
-        sizes = " (x) ".join(f"{rows}x{columns}" for rows, columns in self._factor_shapes())
+        shapes = zip(self.row_shape, self.column_shape, strict=True)
+        sizes = " (x) ".join(f"{rows}x{columns}" for rows, columns in shapes)
         return f"Kronecker({sizes or '1x1'})"
-
-    def _factor_shapes(self) -> zip[tuple[int, int]]:
-        return zip(self.row_shape, self.column_shape, strict=True)
 
 
 def nonzeros(matrix: Matrix | Kronecker) -> int:

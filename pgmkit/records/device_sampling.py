@@ -40,7 +40,9 @@ def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
     """True if a GPU draws these records: there are enough of them, and they fit into its memory."""
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < FEWEST:
         return False
-    return n * (_RECORD_BYTES + sum(map(_code_bytes, domain.shape()))) <= available(device)
+    return n * (
+        _RECORD_BYTES + sum(_held_type(size).itemsize for size in domain.shape())
+    ) <= available(device)
 
 
 def sample_on_device(
@@ -60,7 +62,10 @@ def sample_on_device(
         table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(index))
         groups = _ravel(tree.domain, separator, columns, n, device)
         _unravel(tree.domain, residual, draw(table, groups, rng, clique), columns)
-    return {name: _on_host(columns[name], size) for name, size in tree.domain.sizes.items()}
+    return {
+        name: columns[name].cpu().numpy().astype(np.min_scalar_type(size - 1), copy=False)
+        for name, size in tree.domain.sizes.items()
+    }
 
 
 def _draw_rounded(
@@ -130,11 +135,3 @@ def _unravel(domain: Domain, attrs: Clique, cells: torch.Tensor, columns: Column
 
 def _held_type(size: int) -> torch.dtype:
     return torch.uint8 if size <= 256 else torch.int32 if size <= 1 << 31 else torch.int64
-
-
-def _code_bytes(size: int) -> int:
-    return _held_type(size).itemsize
-
-
-def _on_host(codes: torch.Tensor, size: int) -> np.ndarray:
-    return codes.cpu().numpy().astype(np.min_scalar_type(size - 1), copy=False)

@@ -43,8 +43,6 @@ _MOST = 32.0
 """The first weight, in units of the weight with which prior and measurement count equally."""
 _COARSE = 4.0
 """The factor by which the weights fall; the best of them is refined by its square root."""
-_LEAST = 1e-4
-"""The last weight, in the same units."""
 _EVIDENCE = 2.0
 """The standard deviations by which the risk has to fall before the best fit is given up."""
 _ELSEWHERE = 1e-3
@@ -111,9 +109,8 @@ def shrunk(
     try:
         for made in (independent, of_pairs) if larger else (independent,):
             search = RiskSearch(polytope, best, target, curvature, seen, made, deadline)
-            weight = _MOST * alike
-            while weight >= _LEAST * alike and search.improved(weight):
-                weight /= _COARSE
+            weights = (_MOST * alike / _COARSE**i for i in range(FEW_ROUNDS))
+            _ = all(search.improved(weight) for weight in weights)  # until one is no better
             for side in (_COARSE**0.5, _COARSE**-0.5):
                 search.improved(side * search.chosen.weight)
             if search.surely:

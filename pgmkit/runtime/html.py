@@ -23,10 +23,9 @@ _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 _NUMBER = "text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap"
 MOST_BARS = 24
-"""The most values that a chart draws."""
+"""The most values that a chart draws, and letters of a name in a picture."""
 _MOST_ROWS = 40
 _MOST_NODES = 60
-_MOST_LETTERS = 24
 
 
 def escape(text: str) -> str:
@@ -78,7 +77,7 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
     edges = {pair for clique in cliques for pair in combinations(sorted(clique), 2)}
     # The radius leaves space for a line of text between neighbours on the circle.
     radius = max(150.0, 14 * len(names) / (2 * math.pi))
-    size = round(2 * (radius + 8 * min(_MOST_LETTERS, max(map(len, names))) + 20))
+    size = round(2 * (radius + 8 * min(MOST_BARS, max(map(len, names))) + 20))
     turns = angles(names)
     at = {
         name: (size / 2 + radius * math.cos(turn), size / 2 + radius * math.sin(turn))
@@ -92,7 +91,7 @@ def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
     for name, (x, y) in at.items():
         left = math.cos(turns[name]) < -1e-9
         degrees = math.degrees(turns[name]) + (180 if left else 0)
-        shown = name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
+        shown = name if len(name) <= MOST_BARS else name[: MOST_BARS - 1] + "…"
         parts.append(f"<circle class='node' fill='{_BLUE}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>")
         parts.append(
             f"<text transform='translate({x:.1f} {y:.1f}) rotate({degrees:.1f})' "
@@ -182,7 +181,7 @@ def heat_map(
     `strengths`: of pairs in the order of `names`. `framed`: pairs with an outline.
     """
     side = max(13, min(28, 640 // len(names)))
-    short = [n if len(n) <= _MOST_LETTERS else n[: _MOST_LETTERS - 1] + "…" for n in names]
+    short = [n if len(n) <= MOST_BARS else n[: MOST_BARS - 1] + "…" for n in names]
     left, marked = 8 * max(map(len, short)) + 10, {frozenset(pair) for pair in framed}
     size = side * len(names)
     parts = []

@@ -162,7 +162,7 @@ class Binned(Column):
         if self.edges is not None or not ends[0] < ends[-1]:
             return np.array(ends, dtype=kind)
         first, last = ends
-        count = self.bins if self.bins is not None else self._natural_bins(first, last)
+        count = self.bins if self.bins is not None else max(1, int(last - first))
         return equal_widths(first, last, count, whole=self.whole)
 
     @cached_property
@@ -188,10 +188,6 @@ class Binned(Column):
         if self.whole and position != int(position):
             raise ValueError(value)
         return int(position) if self.whole else position
-
-    def _natural_bins(self, first: float, last: float) -> int:
-        """Return the number of bins if `bins` is not given: one for each value."""
-        return max(1, int(last - first))
 
     def _is_single(self, start: Any, stop: Any) -> bool:
         if self.whole:

@@ -99,7 +99,8 @@ class Uncertainty:
             if self._batch is None
             else self._batch.answer(query)
         )
-        return bootstrap(estimate, drawn, _nonnegative(query), checked)
+        nonnegative = all(factor.min() >= 0 for factor in query.factors.values())
+        return bootstrap(estimate, drawn, nonnegative, checked)
 
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
         """Return bootstrap error bars of anything computed from a model, such as a ratio or a
@@ -247,10 +248,6 @@ class _Limit:
             f"the error bars take longer than the {self.seconds:g} s they were given; raise "
             "max_seconds, or ask within a measured table"
         )
-
-
-def _nonnegative(query: FactoredQuery) -> bool:
-    return all(factor.min() >= 0 for factor in query.factors.values())
 
 
 def _redrawn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,15 @@ from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.values import EXACT, bare, number_of, text_of
 
-_MOST_SINGLE = 100
-"""The widest range of whole numbers that get a code each; ages and percentages do."""
+_MOST_SINGLE = FEW * BINS
+"""The widest range of whole numbers that get a code each: few in each bin, as ages and percentages
+are.
+"""
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
 _PLAIN = re.compile(r"[-+.,0-9eE]+")
-_EXACT_DIGITS = 15
+_EXACT_DIGITS = sys.float_info.dig
 """The decimal digits that float64 holds; a text of as many was written from a computed number."""
-_SINGLE_DIGITS = 9
+_SINGLE_DIGITS = math.ceil(1 + math.log10(1 / np.finfo(np.float32).epsneg))
 """The decimal digits that tell numbers in single precision apart."""
 
 Drafted = tuple[Column | None, str]

@@ -53,9 +53,8 @@ def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[
     """
     moments, form = _iso(texts), None
     if moments is not None and any(moment.time() != datetime.time() for moment in moments):
-        return _timed(
-            moments, next((f for f in _ISO if _all_written(moments, texts, f)), None), missing
-        )
+        written = (f for f in _ISO if [m.strftime(f) for m in moments] == list(texts))
+        return _timed(moments, next(written, None), missing)
     if moments is None and ":" in texts[0]:
         form = next((f for f in _CLOCKS if _parse(texts, f) is not None), None)
         if form is not None:
@@ -131,10 +130,6 @@ def _timed(
 
 def _written(form: str | None) -> str:
     return "" if form is None else f" written {form}"
-
-
-def _all_written(moments: Sequence[datetime.datetime], texts: Sequence[str], form: str) -> bool:
-    return all(moment.strftime(form) == text for moment, text in zip(moments, texts, strict=True))
 
 
 def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:

@@ -191,12 +191,9 @@ class _Tables:
 
     def _holder(self, clique: Clique) -> Clique | None:
         """Return the smallest counted clique that contains this one; None if there is none."""
-        among = _holding_all(self._holding, clique) if clique else self._found
+        sets = sorted((self._holding[name] for name in clique), key=len)
+        among = set.intersection(*sets) if clique else self._found
         return min(among, key=self._domain.size, default=None)
-
-
-def _holding_all(holding: dict[str, set[Clique]], clique: Clique) -> set[Clique]:
-    return set.intersection(*sorted((holding[name] for name in clique), key=len))
 
 
 def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:

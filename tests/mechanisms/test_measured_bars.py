@@ -81,7 +81,7 @@ def test_what_no_table_holds_has_none_and_the_message_says_so() -> None:
     release = mixture(curator, k_way(DOMAIN, 2), SETTINGS)
     bars = MeasuredBars(release.model, release.measurements)
     assert bars.marginal(("d", "a")).estimate.shape == (5, 3)
-    with pytest.raises(NotMeasured, match="a question of a, b, c have no error bars.*'aim'"):
+    with pytest.raises(NotMeasured, match="no error bars for a question of a, b, c.*'aim'"):
         bars.marginal(("a", "b", "c"))
     with pytest.raises(NotMeasured, match="ratios and other statistics"):
         bars.statistic(lambda model: 1.0)

@@ -62,8 +62,8 @@ def aim(
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
-    `first`: noisy one-way marginals of all the workload's attributes, if the Curator has measured
-    them already. `progress` is called with each finished Round.
+    `first`: noisy tables that are known already; attributes in none of them are measured one by
+    one. `progress` is called with each finished Round.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.
@@ -115,8 +115,9 @@ def aim(
         )
         return [picked]
 
-    if not first:
-        first = [m for clique in candidates if len(clique) == 1 for m in measure([clique])]
+    known = {name for each in first for name in each.clique}
+    alone = [clique for clique in candidates if len(clique) == 1 and not known.issuperset(clique)]
+    first = [*first, *(each for clique in alone for each in measure([clique]))]
     rough = estimator(domain, curator.public_total, settings.tolerance, device=settings.device)
     model, measurements = adapt(
         rough(None, first), first, select=select, measure=measure, update=rough, progress=progress

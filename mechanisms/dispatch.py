@@ -80,7 +80,7 @@ def run_on(
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
-    `first`: one-way marginals that were measured already, for mechanisms that use them.
+    `first`: noisy tables that are known already, for mechanisms that use them.
     `bins`: the number of ordered codes of each attribute, for mechanisms that merge codes.
     """
     check_public(entry, public is not None)

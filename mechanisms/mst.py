@@ -86,7 +86,7 @@ def mst(
     """Spend all that remains of the Curator's budget on a tree of pairs.
 
     Edges are pairs of attributes that some workload clique holds together; the result is a spanning
-    tree of them, or a forest. `first`: one-way marginals that were measured already; they are
+    tree of them, or a forest. `first`: noisy tables that are known already; one-way marginals are
     measured again with their share of what remains. Raises InvalidInput (before anything is spent)
     for a workload over another domain.
     """

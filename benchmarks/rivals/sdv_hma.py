@@ -20,7 +20,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     tables["child"] = tables["child"].drop(columns=order)
     for table in tables.values():
         for name in table.columns.difference([key]):
-            table[name] = table[name].map(lambda value: None if pd.isna(value) else f"{value:g}")
+            table[name] = [
+                None if pd.isna(v) else f"{v:g}" if isinstance(v, float) else str(v)
+                for v in table[name]
+            ]
     stored = {
         "tables": {
             name: {

@@ -187,13 +187,13 @@ def _check_columns(link: Link, schemas: Mapping[str, Schema]) -> None:
                 "which linked tables do not support; list their values, or give edges"
             )
         hidden = [link.key, link.order if name == link.child else None]
-        shown = [column for column in hidden if column in schema.columns]
+        shown = [column for column in hidden if column in schema.shown]
         if shown:
             raise InvalidInput(
                 f"the columns {shown} of {name!r} link its rows and are not released; take them "
                 "out of its schema"
             )
-    if link.count in schemas[link.parent].columns:
+    if link.count in schemas[link.parent].shown:
         raise InvalidInput(
             f"the column {link.count!r} of {link.parent!r} is the number of children, which is "
             "counted; take it out of the schema, or give the link another `count`"

@@ -13,6 +13,7 @@ import numpy as np
 
 from mechanisms.dispatch import run_on
 from mechanisms.linked.coding import coded
+from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, check_links, with_counts
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import PREVIOUS
@@ -28,11 +29,15 @@ from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.unread import UnreadValues, check_values
 from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts
 from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import Schema
 
 logger = logging.getLogger(__name__)
+
+_KNOWING = ("aim", "mst")
+"""The mechanisms that begin with what is known of pairs."""
 
 
 def synthesize_linked(
@@ -132,7 +137,7 @@ def synthesize_linked(
     curator = _curator(data.parents, above, random)
     tables: dict[str, Counts] = {parent: data.parents, **data.steps}
     with closing(curator.ledger):
-        releases = _spent(curator, tables, requests)
+        releases = _spent(curator, tables, requests, links)
     forms = {name: FrameForm.of(frames[name]) for name in tables}
     return LinkedRelease(
         links, releases.pop(parent), releases, {n: placed[n] for n in releases}, forms
@@ -148,9 +153,12 @@ def _curator(parents: Counts, request: Request, seed: np.random.Generator | None
 
 
 def _spent(
-    curator: Curator, tables: Mapping[str, Counts], requests: Mapping[str, Request]
+    curator: Curator,
+    tables: Mapping[str, Counts],
+    requests: Mapping[str, Request],
+    links: Sequence[Link],
 ) -> dict[str, TableRelease]:
-    """Return a release of each table, all of them charged to one ledger.
+    """Return a release of each table, all of them charged to one ledger; the parents come first.
 
     The noise of a table is proportional to the number m of rows that a unit has in it, divided by
     the root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
@@ -173,7 +181,13 @@ def _spent(
         cost = curator.remaining * (weights[name] / left)
         table = curator.table(tables[name], relations[name], cost)
         entry, settings = configure(request.mechanism, **request.options)
-        release = run_on(table, entry, settings, request.workload_over(request.schema))
+        first: list[Measurement] = []
+        if found and entry.name in _KNOWING:
+            link = next(each for each in links if each.child == name)
+            noisy = found[link.parent].measurements
+            first = inherited(noisy, link, request.schema.domain)
+        workload = request.workload_over(request.schema)
+        release = run_on(table, entry, settings, workload, first=first)
         logger.info("the table %s is measured", name)
         final = constrained(release, request.schema, None)
         found[name] = TableRelease(final, request.schema, None, said[name])

@@ -20,6 +20,7 @@ from replay import replay
 from mechanisms import synthesize_linked
 from mechanisms.linked import coding
 from mechanisms.linked.coding import coded
+from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, with_counts
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import Children, Wanted, draw_children
@@ -30,9 +31,11 @@ from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import random_keys
 from pgmkit import Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.constraints import Forbid
 from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.levels import Level
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 
@@ -136,6 +139,28 @@ def test_a_unit_changes_no_more_rows_than_it_may(seed: int, most: int) -> None:
         change = b.marginals([clique])[clique] - a.marginals([clique])[clique]
         assert change.min() >= 0
         assert change.sum() <= rows
+
+
+@pytest.mark.parametrize("most", [1, 3, 4])
+def test_parents_tables_are_those_of_children_too(most: int) -> None:
+    """Without noise they are what counting the children gives."""
+    link = Link("person", "home", key="id", most=most, order="no", count="size")
+    steps = steps_of(link)
+    found = coded(homes(np.random.default_rng(0)), SCHEMAS, [link], steps, None)
+    children = found.steps["person"]
+    assert isinstance(found.parents, Dataset) and isinstance(children, Dataset)
+    cliques = [("size",), ("area", "size"), ("size", "rich"), ("area", "rich"), ("area",)]
+    noisy = [Measurement(c, found.parents.marginal(c), 2.0) for c in cliques]
+    noisy.append(Measurement(("size",), [1.0], 1.0, np.ones((1, most + 1))))
+    tables = inherited([*noisy, "no table"], link, steps["person"].domain)
+    assert [each.clique for each in tables] == [
+        *[("size",), ("size", "position"), ("area", "size"), ("size", "rich")],
+    ]
+    for each in tables:
+        np.testing.assert_array_equal(each.values, children.marginal(each.clique).ravel())
+    # A home with k persons moves k rows; of noise 2 for a home that is 2 k.
+    mean = np.mean([(2.0 * k) ** 2 for k in range(1, most + 1)])
+    assert tables[0].stddev == pytest.approx(math.sqrt(mean))
 
 
 def test_siblings_stand_in_order_and_orphans_are_left_out() -> None:
@@ -399,6 +424,24 @@ class _Saved:
         return repr(self.release)
 
 
+def test_levels_of_both_tables_are_asked_of_children_and_in_the_records(tmp_path: Path) -> None:
+    home = Schema(SCHEMAS["home"].columns, levels={"country": Level("area", {"whole": ["n", "s"]})})
+    stages = {"child": "..19", "grown": "20.."}
+    person = Schema(SCHEMAS["person"].columns, levels={"stage": Level("age", stages)})
+    release = run(homes(np.random.default_rng(0)), schemas={"home": home, "person": person})
+    release.save(tmp_path / "out")
+    for each in (release, LinkedRelease.load(tmp_path / "out")):
+        reply = each.children["person"].ask("stage | country").columns
+        assert reply["stage"] == ["child", "grown"] and set(reply["country"]) == {"whole"}
+        drawn = {
+            n: pa.table(t) if isinstance(t, pa.Table) else pa.Table.from_pandas(t)
+            for n, t in each.sample(30, rng=0).items()
+        }
+        stage, age = (drawn["person"][name].to_pylist() for name in ("stage", "age"))
+        assert stage == ["child" if years < 20 else "grown" for years in age]
+        assert set(drawn["home"]["country"].to_pylist()) == {"whole"}
+
+
 def test_a_release_is_saved_and_read(tmp_path: Path) -> None:
     release = run(homes(np.random.default_rng(0)))
     release.save(tmp_path / "out")
@@ -443,6 +486,11 @@ def test_tables_without_rows_and_children_without_parents() -> None:
     assert list(drawn["person"].columns) == ["id", "no", "sex", "age"]
 
 
+def with_level(name: str) -> Schema:
+    """The homes' schema with a level of this name."""
+    return Schema(SCHEMAS["home"].columns, levels={name: Level("area", {"both": ["n", "s"]})})
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"links": []}, "at least one"),
     ({"links": [Link("pet", "home", "id", 3)]}, "pet"),
@@ -457,6 +505,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         },
         "different columns",
     ),
+    *[({"schemas": SCHEMAS | {"home": with_level(name)}}, name) for name in ("id", "size")],
     ({"schemas": {**SCHEMAS, "pet": SCHEMAS["home"]}}, "pet"),
     ({"schemas": {**SCHEMAS, "person": SCHEMAS["home"]}}, "rename"),
     ({"mechanism": "auto"}, "by name"),

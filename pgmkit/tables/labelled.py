@@ -99,7 +99,7 @@ class Categorical(_Labelled):
                     f"values holds {value}, which is beyond whole numbers of 64 bits; write it as "
                     f'a text: "{value}"'
                 )
-        doubled = {text for text in texts if texts.count(text) > 1}
+        doubled = [text for text, times in Counter(texts).items() if times > 1]
         if doubled:
             raise InvalidInput(f"values holds {sorted(doubled)[0]!r} twice; list it once")
         if "" in texts:

@@ -146,19 +146,40 @@ def _height(name: str, levels: Mapping[str, Level]) -> int:
 def _grouped(level: Level, below: Column) -> tuple[Categorical, NDArray[np.intp]]:
     """Return the column of a level's groups, and the group of each code of the column below."""
     column = Categorical(tuple(level.groups))
-    masks = np.array([codes_of(level.of, below, each) for each in level.groups.values()])
-    times = masks.sum(axis=0)
-    codes = masks.argmax(axis=0)
+    places = {label: code for code, label in enumerate(below.labels)}
+    codes, times = np.zeros(below.size, np.intp), np.zeros(below.size, np.intp)
+    for group, (name, condition) in enumerate(level.groups.items()):
+        own = _members(level.of, below, places, condition)
+        if not len(own):
+            raise InvalidInput(f"the group {name!r} has no values; leave it out")
+        codes[own] = group
+        times[own] += 1
     absent = below.size - 1
     if below.missing is not None and times[absent] == 0:
-        column, codes[absent], times[absent] = Categorical(column.values, missing=()), len(masks), 1
+        column = Categorical(column.values, missing=())
+        codes[absent], times[absent] = len(level.groups), 1
     if (times != 1).any():
         wrong = int(np.flatnonzero(times != 1)[0])
         raise InvalidInput(
             f"the value {below.labels[wrong]!r} of {level.of!r} is in {times[wrong]} groups; every "
             "value must be in one"
         )
-    if not masks.any(axis=1).all():
-        empty = column.labels[int(np.flatnonzero(~masks.any(axis=1))[0])]
-        raise InvalidInput(f"the group {empty!r} has no values; leave it out")
     return column, codes
+
+
+def _members(
+    name: str, column: Column, places: Mapping[str, int], condition: Condition
+) -> NDArray[np.intp]:
+    """Return the codes that meet a condition, each once; `places`: the code of each label.
+
+    Labels are looked up: a column of thousands of areas has as many in its groups.
+    """
+    listed = condition if isinstance(condition, list | tuple | set | frozenset) else [condition]
+    found: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
+    for each in listed:
+        label = text_of(each) if isinstance(each, str | int | float) else ""
+        if label in places:
+            found.append(np.array([places[label]]))
+        else:
+            found.append(np.flatnonzero(codes_of(name, column, each)))
+    return np.unique(np.concatenate(found))

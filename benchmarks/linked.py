@@ -176,7 +176,8 @@ def run(register: Register, epsilon: float, seed: int) -> dict[str, Any]:
     first = drawn["child"][drawn["child"][order] == 1]
     both = register.children.merge(register.parents, on=key)
     joint = Schema({**above.columns, **own.columns})
-    flat = synthesize(both, joint, unit=key, max_rows=register.most, mechanism="aim", **options)
+    given = both.drop(columns=order)
+    flat = synthesize(given, joint, unit=key, max_rows=register.most, mechanism="aim", **options)
     pairs = itertools.product(register.above, register.own)
     return {
         "epsilon": epsilon,

@@ -50,8 +50,8 @@ class Zeros:
 
 
 def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
-    """Return the zeros as a tuple. Raises InvalidInput unless each is over attributes of the domain
-    and has the right shape.
+    """Return the zeros that rule something out, as a tuple. Raises InvalidInput unless each is over
+    attributes of the domain and has the right shape.
     """
     checked = tuple(zeros)
     for each in checked:
@@ -63,4 +63,4 @@ def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
                 f"zeros over {each.clique!r} have the shape {each.allowed.shape}; "
                 f"the marginal's is {shape}"
             )
-    return checked
+    return tuple(each for each in checked if not each.allowed.all())

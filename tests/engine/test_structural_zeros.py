@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from pgmkit import Domain, InvalidInput, Measurement, Zeros, estimate
+from pgmkit import Domain, InvalidInput, Measurement, Zeros, error_bars, estimate
 from pgmkit.estimation import METHODS
 from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.model import GraphicalModel
@@ -140,3 +140,12 @@ def test_impossible_or_unknown_evidence_is_refused() -> None:
         model.given({"b": 2})
     with pytest.raises(InvalidInput, match="'z'"):
         model.given({"z": 0})
+
+
+def test_zeros_that_rule_nothing_out_leave_no_trace() -> None:
+    """Their clique would be one that no measurement covers."""
+    nothing = Zeros(("a", "d"), np.ones((3, 2), dtype=bool))
+    model = estimate(DOMAIN, noisy(), total=500.0, zeros=[nothing])
+    assert model.cliques == estimate(DOMAIN, noisy(), total=500.0).cliques
+    bars = error_bars(model, noisy(), replicates=20, seed=0)
+    assert np.isfinite(bars.marginal(("a", "d")).stddev).all()

@@ -14,6 +14,7 @@ from mechanisms.dispatch import accounting_of, check_public, only_measures
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours, relation
+from mechanisms.privacy.scores import LARGEST
 from mechanisms.registry import MECHANISMS, configure
 from mechanisms.rounds.loop import Round
 from mechanisms.strategies.best import Goal
@@ -29,6 +30,7 @@ from mechanisms.synthesis.questions import (
 )
 from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
+from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
@@ -36,6 +38,12 @@ from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.randomness import generator
 from pgmkit.tables.engines.frames import encode, names_of
 from pgmkit.tables.schema import Schema
+
+_MOST_NOISE = LARGEST / 2**16
+"""The most noise, in records, of a marginal that takes the whole budget. Penalties of selections
+sum the noise of all cells of a table measured with a small part of the budget, and scores compare
+at most `LARGEST` counts.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -84,7 +92,8 @@ class Request:
         self._check_constraints()
         self._check_mechanism()
         check_limits(self.schema, self.public is not None, self.seconds, self.memory_mb)
-        _ = self.budget, self.likely
+        _ = self.likely
+        self._check_noise()
         self._check_public_records()
 
     @cached_property
@@ -272,6 +281,16 @@ class Request:
         if isinstance(found, NoRows):
             raise InvalidInput("the public records have no rows; give at least one")
         return found
+
+    def _check_noise(self) -> None:
+        """Raise InvalidInput for noise beyond what selections compare, before anything is spent."""
+        of_all = noise(self.budget)
+        if of_all > _MOST_NOISE:
+            raise InvalidInput(
+                f"epsilon = {self.budget.epsilon:g} and delta = {self.delta:g} mean noise of "
+                f"{of_all:.2g} records in the counts of a single table, beside which no data show; "
+                "choose a larger epsilon"
+            )
 
     def _check_kinds(self) -> None:
         """Raise InvalidInput for arguments of a wrong type, which would fail later or half-way."""

@@ -189,6 +189,19 @@ def test_too_many_codes_for_a_strategy_are_refused_before_any_matrix_of_them_exi
     assert not ledger.entries
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-10, 0.0), (1e-9, 1e-9), (1e-8, 1e-300)])
+def test_noise_beyond_what_selections_compare_is_refused_first(
+    epsilon: float, delta: float, tmp_path: Path
+) -> None:
+    """`aim` would refuse its own estimates after its first charges."""
+    schema = Schema({"a": Integer(0, 3), "b": Integer(0, 3), "c": Integer(0, 3)})
+    frame = pd.DataFrame({name: [0, 1, 2, 3] * 5 for name in "abc"})
+    ledger = Ledger.create(tmp_path / "one", Budget(epsilon, delta), neighbours="add/remove")
+    with pytest.raises(InvalidInput, match="noise of .* records in the counts of a single table"):
+        synthesize(frame, schema, epsilon=epsilon, delta=delta, mechanism="aim", ledger=ledger)
+    assert not ledger.entries
+
+
 def test_where_all_columns_are_open_no_value_can_be_unread() -> None:
     frame = pd.DataFrame({"a": ["x"] * 50 + ["y"] * 50})
     schema = Schema({"a": OpenCategorical()})

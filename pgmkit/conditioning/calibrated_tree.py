@@ -113,9 +113,8 @@ class CalibratedTree:
         tree = self.tree
         found: list[Frame] = []
         ordered = list(tree.separators)
-        for here, clique in enumerate(tree.cliques):
+        for here, rest in enumerate(tree.residuals):
             separator, below = ordered[here], [tree.separators[c] for c in self.children[here]]
-            rest = tuple([name for name in clique if name not in separator])
             found.append(frame_of(self.domain, separator, rest, below))
             for child, axes in zip(self.children[here], found[-1].below, strict=True):
                 ordered[child] = axes

@@ -56,6 +56,12 @@ class JunctionTree:
         return max(self.cliques, key=self.domain.size)
 
     @cached_property
+    def residuals(self) -> tuple[Clique, ...]:
+        """The attributes of each clique that its parent lacks, in the clique's order."""
+        pairs = zip(self.cliques, self.separators, strict=True)
+        return tuple(tuple([n for n in clique if n not in shared]) for clique, shared in pairs)
+
+    @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """The indices of every clique's children."""
         found: list[list[int]] = [[] for _ in self.cliques]

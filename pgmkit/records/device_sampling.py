@@ -57,11 +57,10 @@ def sample_on_device(
     check_request(n, rng, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: Columns = {}
-    for index, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
-        residual = tuple(name for name in clique if name not in separator)
-        table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(index))
-        groups = _ravel(tree.domain, separator, columns, n, device)
-        _unravel(tree.domain, residual, draw(table, groups, rng, clique), columns)
+    for i, clique in enumerate(tree.cliques):
+        table = grouped_table(tree, i, clique_marginals(i))
+        groups = _ravel(tree.domain, tree.separators[i], columns, n, device)
+        _unravel(tree.domain, tree.residuals[i], draw(table, groups, rng, clique), columns)
     return {
         name: columns[name].cpu().numpy().astype(np.min_scalar_type(size - 1), copy=False)
         for name, size in tree.domain.sizes.items()

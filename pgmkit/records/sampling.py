@@ -60,12 +60,11 @@ def sample(
     check_request(n, rng, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: dict[str, np.ndarray] = {}
-    for index, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
-        residual = tuple(name for name in clique if name not in separator)
-        table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(index))
-        groups = ravel(tree.domain, separator, columns, n)
+    for i, clique in enumerate(tree.cliques):
+        table = grouped_table(tree, i, clique_marginals(i))
+        groups = ravel(tree.domain, tree.separators[i], columns, n)
         cells = draw(table, groups, rng, clique)
-        columns.update(unravel(tree.domain, residual, cells))
+        columns.update(unravel(tree.domain, tree.residuals[i], cells))
     return {name: columns[name] for name in tree.domain.attributes}
 
 
@@ -89,12 +88,12 @@ def check_request(n: int, rng: np.random.Generator, method: str) -> None:
         raise InvalidInput(f"method must be one of {get_args(Method)}, got {method!r}")
 
 
-def grouped_table(
-    domain: Domain, clique: Clique, separator: Clique, residual: Clique, marginal: np.ndarray
-) -> np.ndarray:
-    """Return the marginal as a matrix: a row for each separator cell, a column for each residual
-    cell.
+def grouped_table(tree: JunctionTree, i: int, marginal: np.ndarray) -> np.ndarray:
+    """Return the marginal of the tree's i-th clique as a matrix: a row for each separator cell, a
+    column for each residual cell.
     """
+    domain, clique = tree.domain, tree.cliques[i]
+    separator, residual = tree.separators[i], tree.residuals[i]
     values = np.asarray(marginal, dtype=np.float64)
     if values.shape != domain.shape(clique):
         raise NumericalFailure(

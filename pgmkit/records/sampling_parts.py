@@ -20,7 +20,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.records.sampling import blocks, given_out, grouped_table, ravel, rounded_counts, unravel
@@ -61,7 +60,7 @@ class PartedSample:
             return {}, self.n
         rng = part_rng(self.seed, 0, 0, 0)  # no cut has this number
         i, record = int(rng.integers(len(self.counts))), int(rng.integers(self.n))
-        axes = (*self.tree.separators[i], *_residual(self.tree, i))
+        axes = (*self.tree.separators[i], *self.tree.residuals[i])
         flat = self.counts[i].reshape(-1)
         cell = int(np.searchsorted(flat.cumsum(dtype=np.int64), record, side="right"))
         codes = np.unravel_index(cell, self.tree.domain.shape(axes))
@@ -139,9 +138,8 @@ def parted_sample(
             "several calls"
         )
     counts: Counts = []
-    for i, (clique, separator) in enumerate(zip(tree.cliques, tree.separators, strict=True)):
-        residual = _residual(tree, i)
-        table = grouped_table(tree.domain, clique, separator, residual, clique_marginals(i))
+    for i, clique in enumerate(tree.cliques):
+        table = grouped_table(tree, i, clique_marginals(i))
         sizes = _group_sizes(tree, counts, i, int(n))
         whole = np.zeros(table.shape, dtype=np.int32)
         for members in blocks(np.flatnonzero(sizes), table.shape[1]):
@@ -156,10 +154,6 @@ def part_rng(seed: Sequence[int], *number: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=number))
 
 
-def _residual(tree: JunctionTree, i: int) -> Clique:
-    return tuple(name for name in tree.cliques[i] if name not in tree.separators[i])
-
-
 def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[np.int64]:
     """Return how many of `n` records are in each cell of a clique's separator, from its parent's
     counts.
@@ -168,7 +162,7 @@ def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[
     if not separator:
         return np.array([n], dtype=np.int64)
     parent = tree.parents[i]
-    axes = (*tree.separators[parent], *_residual(tree, parent))
+    axes = (*tree.separators[parent], *tree.residuals[parent])
     table = counts[parent].reshape(tree.domain.shape(axes))
     summed = tuple(k for k, name in enumerate(axes) if name not in separator)
     kept = [name for name in axes if name in separator]
@@ -232,5 +226,5 @@ def _records(
         groups = ravel(tree.domain, tree.separators[i], columns, n)
         occupied = np.flatnonzero(np.bincount(groups, minlength=len(table)))
         cells = given_out(groups, rng, table.__getitem__, occupied, table.shape[1])
-        columns.update(unravel(tree.domain, _residual(tree, i), cells))
+        columns.update(unravel(tree.domain, tree.residuals[i], cells))
     return {name: columns[name] for name in tree.domain.attributes}

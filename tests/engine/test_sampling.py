@@ -16,6 +16,7 @@ from scipy import stats
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.records.sampling import Method, sample
 
 METHODS: tuple[Method, ...] = ("round", "sample")
@@ -28,6 +29,7 @@ class Tree:
     domain: Domain
     cliques: tuple[Clique, ...]
     separators: tuple[Clique, ...]
+    residuals = JunctionTree.residuals
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ one row added or removed, noise of standard deviation 1 at sensitivity 1, so rho
 bound on that of every Gaussian mechanism (`mechanisms.strategies.lower_bound`), and CPU seconds of
 planning. The first twelve rows are those of QuerySmasher's Table 1: prefixes along the numeric
 columns, every code of the others. `--smasher` is a checkout of
-cmla-psu/QuerySmasherMatrixMechanism, which then plans the same workloads beside. Writes
+cmla-psu/QuerySmasherMatrixMechanism, which then plans the same workloads beside, and so does the
+ResidualPlanner+ in it, where an attribute is asked in one way that it knows (codes, prefixes,
+ranges). QuerySmasher gets as few rows of the same gram as there are codes. Writes
 results/strategies.json, where figures of other rows stay, and the table of docs/queries.md.
 """
 
@@ -19,13 +21,20 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common import HERE, read_results, write_results
 from mechanisms.privacy.neighbours import relation
-from mechanisms.queries.query_sets import Asked, QuerySet, number_of_queries, query_rows
+from mechanisms.queries.query_sets import (
+    Asked,
+    QuerySet,
+    number_of_queries,
+    query_gram,
+    query_rows,
+)
 from mechanisms.strategies.lower_bound import lower_bound
 from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain
@@ -52,6 +61,10 @@ PUBLISHED = {
 }
 """Of ResidualPlanner+ and HDMM, from the table of ResidualPlanner+'s paper that QuerySmasher's
 experiments cite."""
+
+
+RIVALS = ("smasher error", "planner error")
+"""Their root mean squared errors among the results of a row."""
 
 
 def domain_of(sizes: Iterable[int]) -> Domain:
@@ -88,6 +101,18 @@ def rows() -> Iterable[Row]:
         mixed,
         [s for each in sets for s in each],
     )
+    cps = domain_of(TABLES["CPS"][0])
+    weights = {"range": 4.0, "prefix": 1.0, "identity": 0.25}
+    sets = [
+        QuerySet(each.clique, each.asked, weights[kind])
+        for k, kind in kinds.items()
+        for each in every(cps, (k,), dict.fromkeys(cps, kind))
+    ]
+    yield "weighted 4 : 1 : 1/4, ranges, prefixes, codes, CPS", cps, sets
+    line = domain_of([100, 20, 7])
+    for kind in ("distance", "moments", "hierarchy"):
+        asked: dict[str, Asked] = {"x0": kind}
+        yield f"{kind} by codes, up to 2-way, 100 x 20 x 7", line, every(line, (1, 2), asked)
     forty = domain_of(range(20, 60))
     yield (
         "prefixes up to 3-way, 40 columns",
@@ -129,19 +154,48 @@ def smashed(domain: Domain, sets: Sequence[QuerySet]) -> dict[str, Any]:
     for each in sets:
         places = tuple(domain.places[name] for name in each.clique)
         asked = zip(each.clique, each.asked, strict=True)
-        factors = [query_rows(queries, domain.sizes[name]) for name, queries in asked]
-        rival.add_queries_to_workload([KronQuery(sizes, places, factors)])
+        factors = [few_rows(queries, domain.sizes[name]) for name, queries in asked]
+        rival.add_queries_to_workload([KronQuery(sizes, places, factors, each.weight)])
     rival.optimize()
     error = math.sqrt(rival.workload_variance() / number(domain, sets))
     return {"smasher error": error, "smasher seconds": time.process_time() - start}
 
 
+def few_rows(queries: Asked, n: int) -> np.ndarray:
+    """As few rows as codes, with the gram of the queries along an attribute."""
+    if not isinstance(queries, str) or queries in ("identity", "prefix"):
+        return query_rows(queries, n)
+    values, vectors = np.linalg.eigh(query_gram(queries, n))
+    return (vectors * np.sqrt(values.clip(min=0))).T
+
+
+def residual_planner(domain: Domain, sets: Sequence[QuerySet]) -> dict[str, Any]:
+    """ResidualPlanner+'s root mean squared error and CPU seconds; nothing where it has no basis."""
+    sys.modules.setdefault("gurobipy", ModuleType("gurobipy")).GRB = None  # for other objectives
+    from baselines.resplan.ResPlan import ResPlanSum
+
+    letters = {"identity": "I", "prefix": "P", "range": "R"}
+    ways: dict[str, set[str]] = {}
+    for each in sets:
+        for name, queries in zip(each.clique, each.asked, strict=True):
+            ways.setdefault(name, set()).add(str(queries))
+    known = all(len(own) == 1 and own <= letters.keys() for own in ways.values())
+    if not known or max(domain.shape()) > 500:  # it writes all ranges down
+        return {}
+    start = time.process_time()
+    system = ResPlanSum(list(domain.shape()), [letters[min(ways[name])] for name in domain])
+    for each in sets:
+        system.input_mech(tuple(sorted(domain.places[name] for name in each.clique)))
+    error = math.sqrt(system.get_noise_level() / number(domain, sets))
+    return {"planner error": error, "planner seconds": time.process_time() - start}
+
+
 def table(results: dict[str, Any]) -> str:
     """The rows as a table of docs/queries.md."""
     lines = [
-        "| workload | now | bound | planning, CPU s | before | QuerySmasher, run beside "
-        "| ResidualPlanner+ | HDMM |",
-        "|---|---|---|---|---|---|---|---|",
+        "| workload | now | over the better rival | bound | gap | planning, CPU s "
+        "| QuerySmasher, beside | ResidualPlanner+, beside | published | HDMM | before |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     cited = {}
     for name in TABLES:
@@ -150,9 +204,13 @@ def table(results: dict[str, Any]) -> str:
             cited[f"{name}, {way}"] = (old, *others)
     for name, found in results.items():
         old, plus, hdmm = (f"{x:.4g}" for x in cited[name]) if name in cited else ("", "", "")
-        rival = f"{found['smasher error']:.4g}" if "smasher error" in found else ""
-        ours = f"{found['error']:.4g} | {found['bound']:.4g} | {found['seconds']:.2g}"
-        lines.append(f"| {name} | {ours} | {old} | {rival} | {plus} | {hdmm} |")
+        rivals = [found[key] for key in RIVALS if key in found]
+        beside = [f"{found[key]:.4g}" if key in found else "" for key in RIVALS]
+        ratio = f"{found['error'] / min(rivals):.3f}" if rivals else ""
+        gap = f"{100 * (found['error'] / found['bound'] - 1):.2g}%"
+        ours = f"{found['error']:.4g} | {ratio} | {found['bound']:.4g} | {gap}"
+        cells = [name, ours, f"{found['seconds']:.2g}", *beside, plus, hdmm, old]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -170,6 +228,8 @@ def main() -> None:
         found = results.setdefault(name, {})
         found.update(planned(domain, sets))
         if given.smasher:
+            found.update(residual_planner(domain, sets))
+            write_results("strategies", results)
             found.update(smashed(domain, sets))
         shown = {key: float(f"{value:.4g}") for key, value in found.items()}
         print(f"{name}: {shown}", flush=True)

@@ -40,7 +40,6 @@ from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.records.counting import check_memory
-from pgmkit.runtime.arrays import Array
 from pgmkit.total import estimate_total
 
 _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
@@ -159,22 +158,33 @@ def _measured(
     for clique in strategy.shares:
         check_memory([clique], curator.domain.sizes)  # before the first charge
     whole = curator.remaining
+    if isinstance(strategy, ResidualsStrategy) and norm == 2 and curator.neighbours.exchanged:
+        return strategy, _at_once(curator, strategy)
     *others, last = strategy.shares
     costs = {clique: strategy.shares[clique] * whole for clique in others}
     measurements = [_measure(curator, strategy, clique, cost) for clique, cost in costs.items()]
     return strategy, (*measurements, _measure(curator, strategy, last, curator.remaining))
 
 
+def _at_once(curator: Curator, strategy: ResidualsStrategy) -> tuple[Measurement, ...]:
+    """Measure all residuals at one charge, which is less than what each would cost by itself."""
+    shares = dict(strategy.shares)
+    total = shares.pop((), None)
+    first = () if total is None else (curator.measure((), total * curator.remaining),)
+    if not shares:
+        return first
+    queries = {clique: strategy.rows(clique) for clique in shares}
+    whole = sum(shares.values())
+    parts = [share / whole for share in shares.values()]
+    return (*first, *curator.measure_together(queries, parts, curator.remaining))
+
+
 def _measure(curator: Curator, strategy: Strategy, clique: Clique, cost: float) -> Measurement:
     if isinstance(strategy, MarginalsStrategy) or not clique:
         return curator.measure(clique, cost)
-    return curator.measure_queries(clique, _rows(strategy, clique), cost)
-
-
-def _rows(strategy: ResidualsStrategy | ProductsStrategy, clique: Clique) -> list[Array]:
     if isinstance(strategy, ResidualsStrategy):
-        return strategy.rows(clique)
-    return [strategy.rows[name] for name in clique]
+        return curator.measure_queries(clique, strategy.rows(clique), cost)
+    return curator.measure_queries(clique, [strategy.rows[name] for name in clique], cost)
 
 
 def _tables(

@@ -131,6 +131,27 @@ MUTANTS = (
         "answers, 1, 1, cost",
     ),
     Mutant(
+        "products measured at once for half of what a row moves",
+        P + "joint_moves.py",
+        "replaced = 2 * (weights.sum()",
+        "replaced = (weights.sum()",
+        "strategies",
+    ),
+    Mutant(
+        "products measured at once as if rows differed in all attributes",
+        P + "joint_moves.py",
+        "float(each.max())",
+        "float(each[-1])",
+        "strategies",
+    ),
+    Mutant(
+        "rows that come and go forgotten where products are measured at once",
+        P + "joint_moves.py",
+        "np.append(replaced, weights.sum()) if self._leaves",
+        "replaced if self._leaves",
+        "strategies",
+    ),
+    Mutant(
         "difference of columns ignored under replace-one",
         NEIGHBOURS,
         "max(norm(differ) for differ in kinds)",
@@ -377,13 +398,12 @@ MUTANTS = (
     Mutant(
         "a charge after the answer",
         CHARGING,
-        """        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
-        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
+        """        self._charged(step, cost)
+        return self._drawn(exact, l1, l2, cost)
 """,
-        """        scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
-        early = self._noise.gaussian(exact, scale)
-        self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
-        return early, scale
+        """        early = self._drawn(exact, l1, l2, cost)
+        self._charged(step, cost)
+        return early
 """,
     ),
     Mutant(

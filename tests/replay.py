@@ -242,25 +242,27 @@ def _parts(content: bytes) -> dict[str, bytes]:
         return found
 
 
-def assert_same(one: Transcript, other: Transcript) -> list[tuple[Charge, Draw, Draw]]:
+def assert_same(one: Transcript, other: Transcript) -> list[tuple[Charge, list[Draw], list[Draw]]]:
     """Nothing but the exact values differs, however far apart the data sets are.
 
-    Gives each charge with the draws on both data sets that it paid for.
+    Gives each charge with the draws on both data sets that it paid for: one, but for tables that
+    are measured at once.
     """
     assert len(one.events) == len(other.events), "one run asked for more than the other"
-    paid: Charge | None = None
-    draws = []
+    draws: list[tuple[Charge, list[Draw], list[Draw]]] = []
     for a, b in zip(one.events, other.events, strict=True):
         if isinstance(a, Charge):
             assert a == b, f"charged {a} and {b}"
-            assert paid is None, f"{paid} was charged but nothing was drawn for it"
-            paid = a
+            assert not draws or draws[-1][1], f"{draws[-1][0]} was charged but nothing was drawn"
+            draws.append((a, [], []))
             continue
-        assert isinstance(b, Draw) and paid is not None, f"{a.law} was drawn before it was paid"
+        assert isinstance(b, Draw) and draws, f"{a.law} was drawn before it was paid"
+        paid = draws[-1][0]
+        assert not draws[-1][1] or paid.step.endswith(" tables"), f"{a.law} was drawn unpaid"
         assert a.scale == b.scale, f"{paid.step}: scales {a.scale} and {b.scale}"
-        draws.append((paid, a, b))
-        paid = None
-    assert paid is None, f"{paid} was charged but nothing was drawn for it"
+        draws[-1][1].append(a)
+        draws[-1][2].append(b)
+    assert not draws or draws[-1][1], f"{draws[-1][0]} was charged but nothing was drawn for it"
     assert one.log == other.log
     assert one.shown == other.shown
     assert one.files.keys() == other.files.keys()
@@ -276,8 +278,9 @@ def assert_private(one: Transcript, other: Transcript, pure: bool) -> float:
     Gives the true cost of all draws as a share of what was charged.
     """
     charged = true = 0.0
-    for paid, a, b in assert_same(one, other):
-        spent = cost(a, b, pure, paid.accounting)
+    for paid, before, after in assert_same(one, other):
+        pairs = zip(before, after, strict=True)
+        spent = sum(cost(a, b, pure, paid.accounting) for a, b in pairs)
         assert spent <= paid.cost * (1 + TOLERANCE), (
             f"{paid.step} cost {spent}, charged {paid.cost}"
         )

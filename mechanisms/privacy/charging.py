@@ -52,10 +52,19 @@ class Charging(Counting):
         """Charge, then return the values with discrete noise for these sensitivities, and its
         standard deviation.
         """
+        self._charged(step, cost)
+        return self._drawn(exact, l1, l2, cost)
+
+    def _charged(self, step: str, cost: float) -> None:
         pure = self.ledger.budget.pure
         self.ledger.charge(step, "discrete Laplace" if pure else "discrete Gaussian", cost)
+
+    def _drawn(
+        self, exact: NDArray[np.int64], l1: float, l2: float, cost: float
+    ) -> tuple[NDArray[np.int64], float]:
+        """Return the values with the noise that this cost, charged already, pays for."""
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
-        if pure:
+        if self.ledger.budget.pure:
             return self._noise.laplace(exact, scale), scale * 2**0.5
         return self._noise.gaussian(exact, scale), scale
 

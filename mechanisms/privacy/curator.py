@@ -7,7 +7,8 @@ Everything that leaves it is noisy and recorded on the ledger.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.discovery import distinct, frequent, threshold
 from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
+from mechanisms.privacy.joint_moves import JointMoves, Product
 from mechanisms.privacy.ledger import FileLedger, Ledger
 from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
@@ -29,6 +31,7 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.linear.matrix import MatrixLike
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts
+from pgmkit.runtime.precision import AGREEMENT
 
 
 class Curator(Selecting):
@@ -148,22 +151,63 @@ class Curator(Selecting):
         the noisy answers alone, after they were paid for.
         """
         checked = self.domain.clique(clique)
-        grid = GridMatrix.over(self.domain, checked, matrix)
-        # Under replace-one a row leaves one cell and another row enters another cell.
+        return self.measure_together({checked: matrix}, [1.0], cost, step=step)[0]
+
+    def measure_together(
+        self,
+        queries: Mapping[Clique, Sequence[MatrixLike] | NDArray[np.float64]],
+        shares: Sequence[float],
+        cost: float,
+        *,
+        step: str = "measure",
+    ) -> list[Measurement]:
+        """Return the answers to the queries of several cliques, as `measure_queries` does, at one
+        charge.
+
+        `shares` sum to 1: each of the noises is what its share of the cost would pay for, divided
+        by the part of the cost that all together can come to. That is below 1 with Gaussian noise
+        where a row takes another's place, which cannot move all the answers most at once
+        (`joint_moves`).
+
+        Raises the errors of `measure_queries`, and InvalidInput for shares that are not above 0, do
+        not sum to 1 or are not as many as the queries.
+        """
+        cliques = [self.domain.clique(clique) for clique in queries]
+        if len(shares) != len(cliques) or not all(share > 0 for share in shares):
+            raise InvalidInput(f"shares must be {len(cliques)} numbers above 0, got {shares!r}")
+        if abs(math.fsum(shares) - 1) > AGREEMENT:
+            raise InvalidInput(f"shares must sum to 1, got {math.fsum(shares)!r}")
+        pairs = zip(cliques, queries.values(), strict=True)
+        grids = [GridMatrix.over(self.domain, clique, matrix) for clique, matrix in pairs]
+        tables = self._counted(cliques)  # may refuse: before the charge
+        part = 1.0
+        if not self.ledger.budget.pure and len(grids) > 1:
+            part = JointMoves(self.neighbours, [*map(_product, cliques, grids)]).most(shares)
+        several = f"{len(cliques)} tables" if len(cliques) > 1 else _named(cliques[0])
+        self._charged(f"{step} queries of {several}", cost)
+        return [
+            self._answered(clique, grid, tables[clique], share * cost / part)
+            for clique, grid, share in zip(cliques, grids, shares, strict=True)
+        ]
+
+    def _answered(
+        self, clique: Clique, grid: GridMatrix, counts: NDArray[Any], cost: float
+    ) -> Measurement:
+        """Return the answers with the noise that this cost, charged already, pays for."""
         pure = self.ledger.budget.pure
+        # Under replace-one a row leaves one cell and another row enters another cell.
         sensitivity = self.neighbours.largest_move(
             lambda differ: grid.l1(differ) if pure else grid.l2_squared(differ) ** 0.5
         )
-        answers = grid.answers(self._marginals([checked])[checked].reshape(-1))
-        named = f"{step} queries of {_named(checked)}"
-        noisy, stddev = self._noisy(named, answers, sensitivity, sensitivity, cost)
+        answers = grid.answers(counts.astype(np.int64).reshape(-1))
+        noisy, stddev = self._drawn(answers, sensitivity, sensitivity, cost)
         if noisy.max() >= LARGEST_ANSWER or noisy.min() <= -LARGEST_ANSWER:
             raise NumericalFailure(
-                f"a noisy answer to the queries of {checked!r} reaches 2^61 units of "
+                f"a noisy answer to the queries of {clique!r} reaches 2^61 units of "
                 f"{grid.unit:.3g}, beyond what 64 bits hold; ask with smaller whole numbers, which "
                 "need fewer bits"
             )
-        return Measurement(checked, noisy * grid.unit, stddev * grid.unit, grid.matrix)
+        return Measurement(clique, noisy * grid.unit, stddev * grid.unit, grid.matrix)
 
     def measure_errors(
         self,
@@ -314,3 +358,9 @@ class Curator(Selecting):
 
 def _named(clique: Clique) -> str:
     return " x ".join(clique) if clique else "total"
+
+
+def _product(clique: Clique, grid: GridMatrix) -> Product:
+    """Return the norms of the factors by attribute, of one array by all of them."""
+    names: Sequence[Hashable] = clique if len(grid.norms) == len(clique) else [clique]
+    return dict(zip(names, grid.norms, strict=True))

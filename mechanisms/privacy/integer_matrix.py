@@ -134,14 +134,15 @@ class GridMatrix:
 
     def l1(self, differ: bool) -> int:
         """Return `product_l1` of the factors, in units."""
-        return product_l1(self._norms, differ)
+        return product_l1(self.norms, differ)
 
     def l2_squared(self, differ: bool) -> int:
         """Return `product_l2_squared` of the factors, in squared units."""
-        return product_l2_squared(self._norms, differ)
+        return product_l2_squared(self.norms, differ)
 
     @cached_property
-    def _norms(self) -> list[FactorNorms]:
+    def norms(self) -> list[FactorNorms]:
+        """The norms of each factor."""
         return [FactorNorms.of(factor) for factor in self.factors]
 
 
@@ -156,6 +157,7 @@ class FactorNorms:
         l2_apart: The largest squared L2 norm of the difference of two columns.
         low: The least inner product of two columns, or of a column and itself.
         high: The largest one.
+        high_apart: The largest inner product of two columns.
     """
 
     columns: Integers
@@ -164,6 +166,7 @@ class FactorNorms:
     l2_apart: int
     low: int
     high: int
+    high_apart: int
 
     @classmethod
     def of(cls, factor: Integers) -> FactorNorms:
@@ -177,7 +180,13 @@ class FactorNorms:
             int((own[:, None] + own[None, :] - 2 * gram).max()),
             int(gram.min()),
             int(gram.max()),
+            int(gram[~np.eye(len(gram), dtype=bool)].max()) if len(gram) > 1 else int(gram[0, 0]),
         )
+
+    @cached_property
+    def direction(self) -> bytes:
+        """The same for all multiples of a factor."""
+        return (self.columns // np.gcd.reduce(self.columns, axis=None)).tobytes()
 
     @cached_property
     def l1_apart(self) -> int:

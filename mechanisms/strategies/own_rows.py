@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.residual_lattice import Lattice
+from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS
@@ -66,6 +67,14 @@ class OwnRows:
             found, outside = lattice.errors(level, full)
             inside.append(found)
         return np.array(inside), outside
+
+    def by_residual(self, lattice: Lattice) -> dict[Clique, dict[str, ResidualBasis]]:
+        """Return the bases of each residual along its attributes."""
+        slot = {name: place for place, name in enumerate(lattice.names)}
+        return {
+            part: {name: self.bases[name][self.which[at, slot[name]]] for name in part}
+            for at, part in enumerate(lattice.residuals)
+        }
 
 
 def own_rows(

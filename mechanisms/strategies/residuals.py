@@ -25,7 +25,8 @@ noise on every answer (`Curator.measure_queries`), at the price of discrete Gaus
 integer queries: if one row is added or removed rho = m / (2 s^2), m the product of the largest
 squared norms of a column. Code by code that is the paper's price (Theorem 4.5). Noise outside the
 range of the rows depends on nothing and is left out of every estimate. Where a row is replaced, two
-columns differ, and each residual is charged for its own worst neighbour. Laplace noise for a pure
+columns differ. No two rows move all residuals most at once, so that all are charged together for
+less than each for its own worst rows (`mechanisms.privacy.joint_moves`). Laplace noise for a pure
 budget has the L1 norms instead.
 
 **Sharing the budget.** With variance s_A^2 = k_A / share_A^q at a budget of 1 (q is 1 for rho, 2
@@ -34,7 +35,9 @@ for epsilon), weighted sums of variances, sum of v_A s_A^2, are least for
     share_A proportional to (v_A k_A)^(1 / (1 + q)),  and then  (sum of (v_A k_A)^(1/(1+q)))^(1+q).
 
 The largest variance is a maximum over weights of such sums, so its least value is the largest, over
-weights, of the expression above, which is concave in them.
+weights, of the expression above, which is concave in them. The same holds of the prices where all
+are charged at once: the worst that rows may do is a maximum over chances of what they do, k_A the
+average, and the expression is concave in weights and chances together.
 """
 
 from __future__ import annotations
@@ -48,11 +51,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mechanisms.privacy.integer_matrix import FactorNorms, product_l1, product_l2_squared
+from mechanisms.privacy.joint_moves import JointMoves
+from mechanisms.privacy.neighbours import relation
 from mechanisms.queries.query_sets import query_rows
 from mechanisms.strategies.bases import residual_rows
 from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualNoise
+from pgmkit.runtime.iterations import MOST_ITERATIONS
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 if TYPE_CHECKING:
@@ -70,6 +76,12 @@ Objective = Literal["sum", "largest"]
 
 _UNSEEN = 1e-4
 """The part of the root of the largest variance that goes to cells which no query tells apart."""
+_CLOSE = 1e-3
+"""The fraction of the least value within which the search ends."""
+_FEW_STATES = 256
+"""The power of costs that the search begins with: little but the costliest states has a chance."""
+_MOST_STEPS = 5 * MOST_ITERATIONS
+"""The most steps of it; hundreds are usual."""
 _MOST_VARIANCES = BLOCK_CELLS
 """The most variances that the search for the least largest variance holds: 100 MB with their
 parts."""
@@ -130,55 +142,41 @@ def residuals_strategy(
     >>> round(2 * found.expected_error, 2)
     50.85
     """
-    power = 2 / norm
+    from scipy.sparse import csr_array
+
     lattice = Lattice(domain, sets)
-    found_rows = residual_rows(lattice)
-    slot = {name: place for place, name in enumerate(lattice.names)}
-    bases = {
-        part: {n: found_rows.bases[n][found_rows.which[at, slot[n]]] for n in part}
-        for at, part in enumerate(lattice.residuals)
-    }
-    every = {id(each): each for own in found_rows.bases.values() for each in own}
-    norms = {key: FactorNorms.of(each.rows.astype(np.int64)) for key, each in every.items()}
+    rows = residual_rows(lattice)
+    bases = rows.by_residual(lattice)
     residuals = [a for a in lattice.residuals if a or not total_known]
     if not residuals:
         raise InvalidInput("the workload asks for a total that is public, and for nothing else")
-    measured = [[norms[id(basis)] for basis in bases[part].values()] for part in residuals]
-    unit = np.array([_unit_variance(each, neighbours, norm) for each in measured])
+    every = {id(each): each for own in rows.bases.values() for each in own}
+    norms = {key: FactorNorms.of(each.rows.astype(np.int64)) for key, each in every.items()}
+    products = [{name: norms[id(each)] for name, each in bases[a].items()} for a in residuals]
+    unit = np.array([_unit_variance([*each.values()], neighbours, norm) for each in products])
     skipped = len(lattice.residuals) - len(residuals)
     seen, wanted = (
-        lattice.seen(*found_rows.errors(lattice, full), found_rows.which)[skipped:]
-        for full in (False, True)
+        lattice.seen(*rows.errors(lattice, full), rows.which)[skipped:] for full in (False, True)
     )
-
-    def shares_for(importance: Array) -> tuple[Array, float]:
-        roots = (importance * unit) ** (1 / (1 + power))
-        return roots / roots.sum(), float(roots.sum() ** (1 + power))
-
-    shares, bound = shares_for(wanted)[0], shares_for(seen)[1]
-    value = found = float(seen @ (unit / shares**power))
     if objective == "largest":
         parts, weights = _parts(domain, sets, bases, residuals)
-        by_residual = parts.T.tocsr()
-
-        def best(importance: Array) -> tuple[Array, float]:
-            exact = by_residual @ importance
-            value = shares_for(exact)[1]
-            # What no query sees is measured all the same, for a little.
-            return shares_for(exact + _UNSEEN**2 * value / bound * wanted)[0], value
-
-        shares, bound = _smallest_maximum(
-            best,
-            lambda shares: np.asarray(parts @ (unit / shares**power)),
-            weights,
-        )
-        variances = parts @ (unit / shares**power)
-        value, found = float((weights * variances).max()), float(seen @ (unit / shares**power))
-    noise = dict(zip(residuals, (unit / shares**power).tolist(), strict=True))
+        scale = _UNSEEN**2 / _shares(wanted, unit, 2 / norm)[1]
+        least = _Least(parts, weights, lambda value: value * scale * wanted)
+    else:
+        least = _Least(csr_array(seen[None, :]), np.ones(1), lambda _: wanted - seen)
+    moves = JointMoves(neighbours if norm == 2 else relation("add/remove"), products)
+    variances, value, bound = least.found(unit, 2 / norm, moves)
+    own = unit / variances if norm == 2 else (unit / variances) ** 0.5
+    # What is charged at once: each residual by its share of what all but the total cost together.
+    rest = np.array([bool(residual) for residual in residuals])
+    shares = own.copy()
+    if rest.any():
+        shares[rest] *= (1 - own[~rest].sum()) / own[rest].sum()
+    noise = {(): 0.0, **dict(zip(residuals, variances.tolist(), strict=True))}
     return ResidualsStrategy(
         dict(zip(residuals, shares.tolist(), strict=True)),
-        ResidualNoise(domain, bases, {(): 0.0, **noise}),
-        found,
+        ResidualNoise(domain, bases, noise),
+        float(seen @ variances),
         value,
         bound,
     )
@@ -243,31 +241,62 @@ def _parts(
     return coo_array((values, where), shape=shape).tocsr(), np.array(weights)
 
 
-def _smallest_maximum(
-    best: Callable[[Array], tuple[Array, float]],
-    variances: Callable[[Array], Array],
-    weights: Array,
-    close: float = 1e-3,
-    most_steps: int = 5000,
-) -> tuple[Array, float]:
-    """Return shares whose largest weighted variance is within the fraction `close` of the least
-    possible one, and a lower bound of that.
+@dataclass(frozen=True)
+class _Least:
+    """The least largest weighted sum of variances of residuals, a row of `parts` each.
 
-    `best` gives the shares for an importance of the queries, and their error: for any importances
-    that sum to 1 that error is a lower bound. Its slope is the variances themselves, so importance
-    is moved to where they are large, in proportion, until the largest is near the bound.
+    `extra`: of a value, what is added to the importance of the residuals: those that no row sees
+    are measured all the same, for a little.
     """
-    importance = np.full(len(weights), 1 / len(weights))
-    bound, found, least = 0.0, importance, math.inf
-    for _ in range(most_steps):
-        shares, value = best(importance * weights)
-        at = weights * variances(shares)
-        bound = max(bound, value)
-        if at.max() < least:
-            found, least = shares, float(at.max())
-        if least <= bound * (1 + close):
-            break
-        # No importance falls to 0: a residual of the clique's own would then get nothing.
-        importance = np.maximum(importance * at / value, 1e-12)
-        importance /= importance.sum()
-    return found, bound
+
+    parts: csr_array
+    weights: Array
+    extra: Callable[[float], Array]
+
+    def found(self, unit: Array, power: float, moves: JointMoves) -> tuple[Array, float, float]:
+        """Return variances at a cost of 1, the value, and a lower bound of all values.
+
+        For any importances of the rows that sum to 1, and any chances of what a row of the data may
+        do, the best sum of variances at average prices is a lower bound. Its slopes are the values
+        of the rows and the costs themselves, so both are moved to where these are large, in
+        proportion, until the largest are near the bound.
+        """
+        importance = np.full(len(self.weights), 1 / len(self.weights))
+        by_residual = self.parts.T.tocsr()
+        first = _shares(by_residual @ (importance * self.weights) + self.extra(0.0), unit, power)
+        costs = moves.costs(first[0])
+        chances = [_moved(np.ones(len(each)), each, _FEW_STATES) for each in costs]
+        bound, best, least = 0.0, unit, math.inf
+        for _ in range(_MOST_STEPS):
+            price = unit * moves.prices(chances)
+            exact = by_residual @ (importance * self.weights)
+            value = _shares(exact, price, power)[1]
+            shares = _shares(exact + self.extra(value), price, power)[0]
+            variances = price / shares**power
+            own = unit / variances
+            cost = moves.most(own) if power == 1 else 1.0
+            at = self.weights * (self.parts @ variances)
+            bound, worst = max(bound, value), float(at.max()) * cost
+            if worst < least:
+                best, least = variances * cost, worst
+            # What goes to residuals that no row sees is between the value and its bound.
+            if least <= bound * (1 + _CLOSE) or worst <= importance @ at * (1 + _CLOSE / 10):
+                break
+            # No importance falls to 0: a residual of the clique's own would then get nothing.
+            importance = _moved(importance, at, 1)
+            # Costs fall with the root of the chances, as in `least_error`.
+            costs = moves.costs(own)
+            chances = [_moved(*each, 2) for each in zip(chances, costs, strict=True)]
+        return best, least, bound
+
+
+def _shares(importance: Array, unit: Array, power: float) -> tuple[Array, float]:
+    """Return the best shares for this weighted sum of variances, and the sum."""
+    roots = (importance * unit) ** (1 / (1 + power))
+    return roots / roots.sum(), float(roots.sum() ** (1 + power))
+
+
+def _moved(weights: Array, factors: Array, power: int) -> Array:
+    """Return the weights times a power of the factors, of sum 1; none falls to 0."""
+    found = np.maximum(weights * (factors / (factors.max() or 1.0)).clip(min=0) ** power, 1e-12)
+    return found / found.sum()

@@ -18,8 +18,9 @@ from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import projected
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.integer_matrix import GridMatrix
-from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.integer_matrix import FactorNorms, GridMatrix
+from mechanisms.privacy.joint_moves import JointMoves
+from mechanisms.privacy.neighbours import NEIGHBOURS, Neighbours, relation
 from mechanisms.queries.query_sets import (
     QUERIES,
     QuerySet,
@@ -42,6 +43,13 @@ DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
 
 def kron(parts: list[np.ndarray]) -> np.ndarray:
     return reduce(np.kron, parts, np.ones((1, 1)))
+
+
+RELATIONS = [
+    *NEIGHBOURS.values(),
+    relation("add/remove", "person", 3),
+    relation("replace-one", "person", 3),
+]
 
 
 def marginal_matrix(clique: Clique, factors: dict[str, np.ndarray] | None = None) -> np.ndarray:
@@ -446,3 +454,65 @@ def test_wrong_matrices_are_refused_before_spending() -> None:
     with pytest.raises(InvalidInput, match="known are identity, prefix, range"):
         query_gram("median", 3)
     assert curator.ledger.spent == 0
+
+
+@given(st.integers(0, 2**32), st.sampled_from(RELATIONS), st.booleans())
+def test_products_measured_at_once_cost_what_rows_move_in_all_of_them(
+    seed: int, neighbours: Neighbours, contrasts: bool
+) -> None:
+    """Against all pairs of cells; n I - J along all attributes leaves no slack."""
+    rng = np.random.default_rng(seed)
+    sizes = dict(zip("abc", rng.integers(2, 4, 3).tolist(), strict=True))
+    every = [c for k in (1, 2, 3) for c in itertools.combinations(sizes, k)]
+    picked = [every[i] for i in rng.choice(len(every), int(rng.integers(1, 7)), replace=False)]
+    drawn = {
+        n: [rng.integers(-3, 4, (rng.integers(1, 4), k)) for _ in "12"] for n, k in sizes.items()
+    }
+    factors = [
+        {
+            n: sizes[n] * np.eye(sizes[n], dtype=np.int64) - 1
+            if contrasts
+            else drawn[n][rng.integers(2)] + np.eye(1, sizes[n], dtype=np.int64)
+            for n in clique
+        }
+        for clique in picked
+    ]
+    factors = [own for own in factors if all(each.any() for each in own.values())] or [
+        {"a": np.eye(sizes["a"], dtype=np.int64)}
+    ]
+    shares = rng.dirichlet(np.ones(len(factors))).clip(1e-3)
+    norms = [{n: FactorNorms.of(each) for n, each in own.items()} for own in factors]
+    found = JointMoves(neighbours, norms).most(shares)
+    written = []
+    for own, share in zip(factors, shares, strict=True):
+        grid = GridMatrix(tuple(own.values()), 1.0)
+        alone = neighbours.largest_move(lambda differ, g=grid: g.l2_squared(differ) ** 0.5)
+        written.append(
+            kron([own.get(n, np.ones((1, k))) for n, k in sizes.items()]) / alone * share**0.5
+        )
+    columns = neighbours.max_rows * np.vstack(written).T
+    moves = [] if neighbours.rows_public else [*columns]
+    if neighbours.exchanged:
+        moves += [x - y for x, y in itertools.permutations(columns, 2)]
+    worst = max(float((each**2).sum()) for each in moves)
+    assert worst <= found * (1 + 1e-9) and found <= shares.sum() * (1 + 1e-9)
+    if contrasts:
+        assert worst == pytest.approx(found, rel=1e-9)
+
+
+def test_measuring_at_once_is_one_charge_and_refuses_wrong_shares() -> None:
+    data = Dataset(Domain({"a": 2, "b": 3}), {"a": [0, 1, 1], "b": [0, 1, 2]})
+    queries = {("a",): [2 * np.eye(2) - 1], ("a", "b"): [2 * np.eye(2) - 1, 3 * np.eye(3) - 1]}
+    curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
+    for shares in ([1.0], [0.5, 0.6], [1.0, 0.0]):
+        with pytest.raises(InvalidInput, match="shares must"):
+            curator.measure_together(queries, shares, curator.remaining)
+    assert curator.ledger.spent == 0
+    together = curator.measure_together(queries, [0.5, 0.5], curator.remaining / 2)
+    assert len(curator.ledger.entries) == 1
+    apart = [
+        curator.measure_queries(clique, rows, curator.remaining / 4)
+        for clique, rows in queries.items()
+    ]
+    ratios = [a.stddev / b.stddev for a, b in zip(together, apart, strict=True)]
+    assert ratios[0] < 1

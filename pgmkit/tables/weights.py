@@ -40,7 +40,7 @@ def round_at_random(
     """
     try:
         given, grid = np.asarray(values, np.float64), np.asarray(points, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput("values and points must be numbers") from None
     if grid.ndim != 1 or len(grid) < 2 or not np.isfinite(grid).all() or (np.diff(grid) <= 0).any():
         raise InvalidInput("points must be two or more finite numbers that increase")

@@ -35,7 +35,11 @@ def test_rounding_at_random_has_the_expectation_of_the_values() -> None:
 
 @pytest.mark.parametrize(
     ("values", "points"),
-    [(["a"], [0, 1]), ([10**400], [0, 1]), *(([1], points) for points in ([0], [0, 0], [1, 0], [0, np.inf], [[0, 1]]))],
+    [
+        (["a"], [0, 1]),
+        ([10**400], [0, 1]),
+        *(([1], points) for points in ([0], [0, 0], [1, 0], [0, np.inf], [[0, 1]])),
+    ],
 )  # fmt: skip
 def test_wrong_points_are_refused(values: Any, points: Any) -> None:
     with pytest.raises(InvalidInput):

@@ -193,7 +193,8 @@ def _checked_stddev(stddev: Any, name: str) -> float:
             return checked
     raise InvalidInput(
         f"{name} has stddev {stddev!r}, but it must be a finite number above 0, the noise's "
-        "standard deviation in counts; use a small one for an answer that is nearly exact"
+        "standard deviation in counts; for an exact answer use a hundredth of the least one beside "
+        "it"
     )
 
 

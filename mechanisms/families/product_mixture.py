@@ -66,7 +66,7 @@ class Columns:
         )
 
     def of_cells(self, cells: Iterable[tuple[Clique, int]]) -> torch.Tensor:
-        """Return the columns whose product answers each cell: an index for `cell_answers`.
+        """Return the columns whose product answers each cell: an index into rows.
 
         `cells` are (clique, flat index in C order). The result has one line for each cell and as
         many places as the longest clique; shorter ones are filled with `width`, a column of ones.
@@ -88,23 +88,39 @@ class Columns:
         return torch.tensor(padded, dtype=torch.long).reshape(len(lines), longest)
 
 
-def cell_answers(rows: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-    """Return the answers (fractions) of single cells, differentiable in the rows (K x width).
+class CellAnswers:
+    """Answers of single cells, with one gather for each place for all cells at once.
 
-    `cells` is an index from `Columns.of_cells`. There is one gather for each place, for all cells
-    at once.
+    The columns that the cells need are gathered first: of an attribute of a thousand codes most are
+    in no cell, and each gather from all columns would pass back a gradient of their size.
 
-    >>> columns = Columns(Domain({"a": 2, "b": 2}))
-    >>> rows = torch.tensor([[1.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 1.0]])
-    >>> cell_answers(rows, columns.of_cells([(("a", "b"), 0), (("a", "b"), 1)])).tolist()
+    >>> answers = CellAnswers(Columns(Domain({"a": 2, "b": 2})), [(("a", "b"), 0), (("a", "b"), 1)])
+    >>> answers(torch.tensor([[1.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 1.0]])).tolist()
     [0.25, 0.5]
     """
-    ones = rows.new_ones(1, rows.shape[0])
-    codes = torch.cat([rows.t(), ones])  # a line a code: gathers copy contiguous memory
-    product = codes.new_ones(1)
-    for place in range(cells.shape[1]):
-        product = product * codes[cells[:, place]]
-    return product.mean(1)
+
+    def __init__(
+        self,
+        columns: Columns,
+        cells: Iterable[tuple[Clique, int]],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        used, places = torch.unique(columns.of_cells(cells), return_inverse=True)
+        # The column of ones that fills the places of shorter cliques is the last if it is used.
+        self._used = used[used < columns.width].to(device)
+        self._places = places.to(device)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the answers (fractions), differentiable in the rows (K x width)."""
+        ones = rows.new_ones(1, len(rows))
+        codes = torch.cat([rows.index_select(1, self._used).t(), ones])
+        product = rows.new_ones(1)
+        for place in self._places.unbind(1):
+            product = product * codes.index_select(0, place)
+        return product.mean(1)
 
 
 class ProductAnswers:

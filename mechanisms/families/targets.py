@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from mechanisms.families.product_mixture import Columns, ProductAnswers, cell_answers
+from mechanisms.families.product_mixture import CellAnswers, Columns, ProductAnswers
 from mechanisms.families.reinforce import draw_records, with_score_gradient
 from mechanisms.privacy.cell_line import measured_cell
 from pgmkit.measurement import Measurement
@@ -43,7 +43,7 @@ class Targets:
         self._all = [(m.clique, i) for m in tables for i in range(len(m.values))] + singles
         self._cliques = [m.clique for m in tables]
         self._tables = ProductAnswers(columns, dict.fromkeys(self._cliques))
-        self._cells = columns.of_cells(singles).to(device)
+        self._cells = CellAnswers(columns, singles, device)
         values = np.concatenate([np.asarray(m.values, dtype=np.float64) for m in tables + cells])
         noise = np.concatenate([np.full(len(m.values), m.stddev) for m in tables + cells])
         self.values = torch.tensor(values / total, dtype=torch.float32, device=device).clamp(0, 1)
@@ -77,7 +77,7 @@ class Targets:
         tables = self._tables(rows)
         flat = [tables[clique].reshape(-1) for clique in self._cliques]
         if len(self._cells):
-            flat.append(cell_answers(rows, self._cells))
+            flat.append(self._cells(rows))
         return torch.cat(flat)
 
 

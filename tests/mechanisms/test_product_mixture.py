@@ -12,10 +12,10 @@ from mechanisms.families.generator import Generator
 from mechanisms.families.histogram import HistogramModel
 from mechanisms.families.model_file import write_model
 from mechanisms.families.product_mixture import (
+    CellAnswers,
     Columns,
     ProductAnswers,
     ProductMixtureModel,
-    cell_answers,
 )
 from mechanisms.families.tables import TablesModel
 from pgmkit.domain import Domain
@@ -54,7 +54,7 @@ def test_answers_of_marginals_and_cells() -> None:
     for clique, found in ProductAnswers(columns, CLIQUES)(tensor).items():
         np.testing.assert_allclose(found.numpy(), summed(table, clique), rtol=1e-12)
     cells = [(c, i) for c in CLIQUES for i in (0, DOMAIN.size(c) - 1)]
-    found = cell_answers(tensor, columns.of_cells(cells)).numpy()
+    found = CellAnswers(columns, cells)(tensor).numpy()
     expected = [summed(table, c).flat[i] for c, i in cells]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 

@@ -1,20 +1,16 @@
-"""How near linked records come to the models' tables, beside the noise of these tables."""
+"""The distance of linked records from their models' tables, beside the noise of these tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mechanisms.linked.siblings import PREVIOUS, Wanted
+from pgmkit.domain import Clique
 from pgmkit.tables.reply import Reply
-
-if TYPE_CHECKING:
-    from pgmkit.domain import Clique
-
-__all__ = ["Line", "fidelity", "kind_of"]
 
 Line: TypeAlias = "tuple[str, str, Wanted, Callable[[Clique], Any]]"
 """The name of a table of records, what a measured table of it tells of, the measured table with its

@@ -1,4 +1,4 @@
-"""What the parents' noisy tables tell of their children's table, which costs no more budget.
+"""Tables of children that follow from the parents' noisy tables, which costs no more budget.
 
 A parent with k children is a row of k children, so a table of parents over some columns and their
 number of children, times that number, is one of children. Parents are measured with less noise: a
@@ -15,8 +15,6 @@ import numpy as np
 from mechanisms.linked.link import POSITION, Link
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
-
-__all__ = ["inherited"]
 
 
 def inherited(parents: Sequence[Any], link: Link, domain: Domain) -> list[Measurement]:

@@ -6,22 +6,17 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
-
-if TYPE_CHECKING:
-    from mechanisms.release.record import Release
-    from pgmkit.tables.schema import Schema
-
-__all__ = ["with_exact"]
+from pgmkit.tables.schema import Schema
 
 _PART = 1e-2
 """The standard deviation of an exact table as a part of the least noise. The model misses the table

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.randomness import Rng, generator
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-__all__ = ["round_at_random"]
 
 
 def round_at_random(

@@ -15,6 +15,7 @@ from pgmkit.runtime.arrays import Array
 class QueryAnswers(ABC):
     """A model that answers factored queries, one or several at a time.
 
+    >>> import numpy as np
     >>> class Nothing(QueryAnswers):
     ...     def _answered(self, query):
     ...         return np.zeros(query.answer_shape)
@@ -48,6 +49,7 @@ class QueryAnswers(ABC):
 def answers_of_table(query: FactoredQuery, table: Array) -> Array:
     """Return the answers from the marginal over the query's attributes, axes in their order.
 
+    >>> import numpy as np
     >>> answers_of_table(FactoredQuery({"a": [[1.0, 1.0], [1.0, -1.0]]}), np.array([3.0, 1.0]))
     array([4., 2.])
     """

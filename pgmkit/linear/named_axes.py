@@ -21,6 +21,7 @@ def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
     """Return a table with axes ``held`` in the order of ``axes``, with length 1 along those it
     lacks, so that it can be multiplied with a table over all of them.
 
+    >>> import numpy as np
     >>> spread(("a", "b", "c"), ("c", "a"), np.ones((4, 2))).shape
     (2, 1, 4)
     """
@@ -32,6 +33,7 @@ def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
 def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
     """Return the table, whose axes are ``held``, summed to ``axes``, in that order.
 
+    >>> import numpy as np
     >>> sum_to(np.ones((2, 3, 4)), ("a", "b", "c"), ("c", "a")).shape
     (4, 2)
     """

@@ -45,7 +45,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     stored["tables"]["parent"]["primary_key"] = key
     synthesizer = HMASynthesizer(Metadata.load_from_dict(stored), verbose=False)
     synthesizer.fit(tables)
-    drawn = synthesizer.sample(scale=1.0)
+    drawn = synthesizer.sample(len(tables["parent"]), main_table_name="parent")
     return {
         "tables": {name: drawn[name].to_dict(orient="list") for name in ("parent", "child")},
         "cpu_seconds": round(time.process_time() - started, 1),

@@ -2,7 +2,7 @@
 
     python -m benchmarks.linked --epsilons 1,4 --seeds 2
     python -m benchmarks.linked --register years        # RandHIE: persons over years
-    python -m benchmarks.linked --sdv .venv-sdv/bin/python   # beside SDV (HMA), not private
+    python -m benchmarks.linked --sdv .venv-sdv/bin/python --parents 2000   # SDV's HMA, not private
 
 Distances are mean total variations of pairs of columns from the private data's: of a child with its
 parent ("parent-child"), within a child ("child"), and of all pairs of children of one parent
@@ -20,7 +20,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,13 @@ def _bounded(
     children = children.sort_values([key, order], ignore_index=True)
     kept = children[children.groupby(key).cumcount() < most]
     return Register(parents, kept, key, order, most, rules)
+
+
+def first_of(register: Register, parents: int) -> Register:
+    """The first parents of a register, with their children."""
+    kept = register.parents.head(parents)
+    children = register.children[register.children[register.key].isin(kept[register.key])]
+    return replace(register, parents=kept, children=children)
 
 
 REGISTERS = {"households": households, "years": years}
@@ -213,17 +220,20 @@ def main() -> None:
     parser.add_argument("--epsilons", default="1,4")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--register", choices=REGISTERS, default="households")
-    parser.add_argument("--sdv", help="an interpreter that has SDV")
+    parser.add_argument("--sdv", help="an interpreter that has SDV, which alone is run")
+    parser.add_argument("--parents", type=int, help="the number of parents that are used")
     arguments = parser.parse_args()
     register = REGISTERS[arguments.register]()
+    if arguments.parents is not None:
+        register = first_of(register, arguments.parents)
+    if arguments.sdv:
+        print(beside_sdv(register, arguments.sdv))
+        return
     alone = independent(register, np.random.default_rng(0))
     rows: list[dict[str, Any]] = [
         {"independent siblings": figures(register, register.parents, alone)["siblings"]}
     ]
     print(rows[0], flush=True)
-    if arguments.sdv:
-        rows.append(beside_sdv(register, arguments.sdv))
-        print(rows[-1], flush=True)
     name = "linked" if arguments.register == "households" else f"linked_{arguments.register}"
     for epsilon in map(float, arguments.epsilons.split(",")):
         for seed in range(arguments.seeds):

@@ -174,7 +174,8 @@ def least_budget(
 
     `found`: the errors of the questions at a cost of 1.
 
-    Raises InvalidInput for sums and means, which are not in records.
+    Raises InvalidInput for sums and means, which are not in records, and where the epsilon is 0 or
+    no number.
     """
     pure = delta == 0
     for each in found:
@@ -186,19 +187,28 @@ def least_budget(
     # Of sums of Laplace variables a single one has the heaviest tails.
     reach = -math.log(1 - _LEVEL) / 2**0.5 if pure else NormalDist().inv_cdf((1 + _LEVEL) / 2)
     wanted = reach * max(each.largest for each in found) / within
-    cost = (wanted if pure else wanted**2) / share
     if pure:
-        return Budget(cost, accounting=accounting or "zcdp")
+        return Budget(wanted / share, accounting=accounting or "zcdp")
     kinds: tuple[Accounting, ...] = ("gaussian", "zcdp") if accounting is None else (accounting,)
-    return min((_reaching(cost, delta, kind) for kind in kinds), key=lambda each: each.epsilon)
+    try:
+        epsilons = [_reaching(wanted**2 / share, delta, kind) for kind in kinds]
+    except OverflowError:
+        epsilons = [math.inf]
+    epsilon = min(epsilons)
+    if not 0 < epsilon < math.inf:
+        raise InvalidInput(
+            f"answers within {within:g} records need epsilon = {epsilon:g}, which is no budget; "
+            f"allow {'smaller' if epsilon == 0 else 'larger'} errors"
+        )
+    return Budget(epsilon, delta, accounting=kinds[epsilons.index(epsilon)])
 
 
-def _reaching(cost: float, delta: float, accounting: Accounting) -> Budget:
-    """Return the least budget whose total is `cost`, up to rounding of the conversion."""
+def _reaching(cost: float, delta: float, accounting: Accounting) -> float:
+    """Return the least epsilon whose total is `cost`, up to rounding of the conversion."""
     epsilon = Budget(1.0, delta, accounting=accounting).epsilon_spent(cost)
-    while Budget(epsilon, delta, accounting=accounting).total < cost:
+    while epsilon > 0 and Budget(epsilon, delta, accounting=accounting).total < cost:
         epsilon *= 1 + 1e-6
-    return Budget(epsilon, delta, accounting=accounting)
+    return epsilon
 
 
 def _query_set(schema: Schema, text: str) -> QuerySet:

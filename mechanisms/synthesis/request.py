@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -331,7 +332,7 @@ class Request:
             raise InvalidInput("give either epsilon or within, from which epsilon follows")
         if self.within is None:
             return
-        number = isinstance(self.within, int | float) and not isinstance(self.within, bool)
+        number = isinstance(self.within, Real) and not isinstance(self.within, bool)
         if not (number and math.isfinite(self.within) and self.within > 0):
             raise InvalidInput(f"within must be a number of records above 0, got {self.within!r}")
         if not self.queries or not self._plans or self.schema.unresolved:

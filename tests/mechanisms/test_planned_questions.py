@@ -232,6 +232,8 @@ def test_answers_keep_within_what_was_asked() -> None:
         ({"queries": ["age"], "epsilon": None}, "either epsilon or within"),
         ({"within": 5.0, "epsilon": None}, "within needs queries"),
         ({"queries": ["age"], "within": 0, "epsilon": None}, "above 0"),
+        ({"queries": ["age"], "within": 1e-100, "epsilon": None}, "allow larger errors"),
+        ({"queries": ["age"], "within": 1e100, "epsilon": None}, "allow smaller errors"),
         ({"queries": ["sum(pay)"], "within": 5, "epsilon": None}, "not answered in records"),
         ({"queries": ["sum(age) | age = 0"]}, "every value that is left is 0"),
         (

@@ -72,11 +72,18 @@ def scores(release: Release) -> np.ndarray:
     for m in release.measurements:
         if not m.clique:
             continue  # the number of rows is of all canaries
-        assert m.matrix is None
-        table = np.asarray(m.values).reshape(DOMAIN.shape(m.clique))
-        found += (table[(np.arange(CANARIES),) * len(m.clique)] - 10) / m.stddev**2
-        weight += 1 / m.stddev**2
-    return found / math.sqrt(weight)
+        shape = DOMAIN.shape(m.clique)
+        rows = [np.eye(n) for n in shape]  # of a table; of a residual its own
+        if m.matrix is not None:
+            rows = [np.asarray(each) for each in getattr(m.matrix, "factors", [m.matrix])]
+        answers = np.asarray(m.values).reshape([len(each) for each in rows])
+        alone = np.prod([each.T @ each for each in rows], axis=0)  # what rows of canaries share
+        for each in rows:
+            answers = np.tensordot(answers, each, (0, 0))
+        held = answers[(np.arange(CANARIES),) * len(shape)]
+        found += (held - alone @ np.full(CANARIES, 10.0)) / m.stddev**2
+        weight += np.diag(alone) / m.stddev**2
+    return found / np.sqrt(weight)
 
 
 def audited(name: str, noise: type[SeededNoise], runs: int = RUNS) -> tuple[float, float]:

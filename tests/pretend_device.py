@@ -428,6 +428,7 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
     with (
         # A CUDA build of torch is taken for one without CUDA: there is no driver to ask.
         mock.patch.object(torch.version, "cuda", None),
+        mock.patch.object(torch.accelerator, "is_available", lambda: False),
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
         mock.patch.object(torch.cuda, "mem_get_info", lambda device: (card_bytes, card_bytes)),

@@ -1,4 +1,4 @@
-"""What one row moves in several products of queries at once, where it takes another's place.
+"""The moves of one row in several products of queries at once, where it replaces another row.
 
 Row x in place of row y moves the answers to product A by the squared distance
 
@@ -43,7 +43,7 @@ _MOST_STATES = 2**12
 
 
 class JointMoves:
-    """What one row moves in products of queries, each in units of the most that it moves in that
+    """The moves of one row in products of queries, each in units of the most that it moves in that
     product alone.
 
     A state is what a row may do in a group of products: a combination of ends, or leave or enter

@@ -723,8 +723,8 @@ MUTANTS = (
     Mutant(
         "auto says the exact number of rows",
         "mechanisms/synthesis/pipeline.py",
-        "    choice = request.choice(schema, workload, rows)",
-        "    choice = request.choice(schema, workload, len(curator._data))",
+        "request.choice(schema, workload, rows), schema",
+        "request.choice(schema, workload, len(curator._data)), schema",
         "first_look",
     ),
     # The exact number of rows.

@@ -42,12 +42,13 @@ def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Run ``proximal`` up to the first step that linear space does not hold.
+    """Run ``proximal`` while linear space holds nearly all points.
 
-    Up to there a step is cheap; a certificate that needs longer steps takes many times longer.
+    A search tries a few points that it does not hold and goes back to shorter steps. Where it tries
+    more of them, the steps that a certificate needs take many times longer.
     """
-    before = problem.inference.log_passes
-    return _search(problem, start, monitor, lambda: problem.inference.log_passes > before)
+    most = problem.inference.log_passes + FEW_ROUNDS
+    return _search(problem, start, monitor, lambda: problem.inference.log_passes > most)
 
 
 def can_polish(problem: Problem) -> bool:

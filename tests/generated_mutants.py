@@ -64,7 +64,7 @@ def files(words: Sequence[str]) -> list[str]:
     return [f for f in found if any(word in f.removesuffix(".py") for word in words)]
 
 
-def test_files() -> list[str]:
+def files_of_tests() -> list[str]:
     """The files of tests that mutants meet, and those of the packages for their examples."""
     there = [
         path.relative_to(ROOT).as_posix()
@@ -84,7 +84,7 @@ class Coverage:
         state = hashlib.sha256()
         for file in changed:
             state.update((ROOT / file).read_bytes())
-        for file in test_files():
+        for file in files_of_tests():
             names = [name for name in tests.items if name.partition("::")[0] == file]
             own = state.copy()
             own.update((ROOT / file).read_bytes())
@@ -234,7 +234,7 @@ def run(words: Sequence[str], part: str, seconds: float, enough: float, again: b
                     print(f"{file}:{change.line} {change.name} ({met} tests)", flush=True)
 
     with mutants.copy() as folder:
-        Collected(folder, work).collect(test_files())
+        Collected(folder, work).collect(files_of_tests())
 
 
 def report() -> bool:

@@ -145,7 +145,7 @@ def synth_linked(
 def sample_linked(
     folder: str, out: str, rows: int | None, seed: Any, allow_modified: bool, json_out: bool
 ) -> None:
-    """Draw linked tables from a saved release into a folder, and print their numbers of rows."""
+    """Draw linked tables from a saved release into a folder, and print how many rows each has."""
     from mechanisms.linked.release import LinkedRelease
 
     writable_folder(out)

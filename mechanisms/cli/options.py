@@ -222,13 +222,11 @@ def as_json(command: Command) -> Command:
     return click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")(command)
 
 
-def device_option(command: Command) -> Command:
-    """Add --device to a command."""
-    return click.option(
-        "--device",
-        help="Device that computes models: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
-        "there is one and it gains [default: cpu].",
-    )(command)
+device_option = click.option(
+    "--device",
+    help="Device that computes models: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
+    "there is one and it gains [default: cpu].",
+)
 
 
 def unit_options(command: Command) -> Command:
@@ -236,15 +234,13 @@ def unit_options(command: Command) -> Command:
     return _with(_UNIT, command)
 
 
-def schema_option(command: Command) -> Command:
-    """Add --schema to a command."""
-    return click.option(
-        "--schema",
-        required=True,
-        type=_SchemaFile(exists=True, dir_okay=False),
-        help="Schema file (YAML or JSON): what each column may hold; or sizes alone, "
-        '{"age": 10, "sex": 2}, for columns of codes.',
-    )(command)
+schema_option = click.option(
+    "--schema",
+    required=True,
+    type=_SchemaFile(exists=True, dir_okay=False),
+    help="Schema file (YAML or JSON): what each column may hold; or sizes alone, "
+    '{"age": 10, "sex": 2}, for columns of codes.',
+)
 
 
 def target_options(command: Command) -> Command:
@@ -252,32 +248,26 @@ def target_options(command: Command) -> Command:
     return _with(_TARGETS, command)
 
 
-def ledger_option(command: Command) -> Command:
-    """Add --ledger to a command."""
-    return click.option(
-        "--ledger",
-        type=click.Path(exists=True, dir_okay=False),
-        help="Ledger of the data across runs, which `pgmkit ledger FILE --create` began.",
-    )(command)
+ledger_option = click.option(
+    "--ledger",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Ledger of the data across runs, which `pgmkit ledger FILE --create` began.",
+)
 
 
-def ignore_extra_option(command: Command) -> Command:
-    """Add --ignore-extra-columns to a command."""
-    return click.option(
-        "--ignore-extra-columns",
-        is_flag=True,
-        help="Columns that the schema does not have are ignored.",
-    )(command)
+ignore_extra_option = click.option(
+    "--ignore-extra-columns",
+    is_flag=True,
+    help="Columns that the schema does not have are ignored.",
+)
 
 
-def seed_option(command: Command) -> Command:
-    """Add --seed to a command, which receives it as a random generator."""
-    return click.option(
-        "--seed",
-        type=int,
-        callback=lambda _context, _option, seed: generator(seed),
-        help="Seed of reproducible noise: INSECURE, for tests and simulations only.",
-    )(command)
+seed_option = click.option(
+    "--seed",
+    type=int,
+    callback=lambda _context, _option, seed: generator(seed),
+    help="Seed of reproducible noise: INSECURE, for tests and simulations only.",
+)
 
 
 def file_options(command: Command) -> Command:

@@ -265,8 +265,10 @@ def _linking(
 
 
 def _own(steps: Schema) -> Schema:
-    """Return the schema of the children alone: `Link.steps` has the previous sibling's columns and
-    then the child's own behind the position.
+    """Return the schema of the children's own columns.
+
+    Behind the position, `Link.steps` has the columns of the previous sibling, and then as many of
+    the child itself.
     """
     names = list(steps.columns)
     behind = names[names.index(POSITION) + 1 :] if POSITION in names else []

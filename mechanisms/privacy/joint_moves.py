@@ -69,8 +69,9 @@ class JointMoves:
             self._others[group.places] = False
 
     def costs(self, shares: ArrayLike) -> list[Array]:
-        """Return what all products of a group cost together in each of its states, where each costs
-        its share at most, by itself.
+        """Return the joint cost of each group's products in each state of the group.
+
+        `shares`: the largest cost of each product by itself.
         """
         own = np.asarray(shares, dtype=np.float64)
         return [

@@ -46,15 +46,8 @@ def with_exact(
     ]
     model = estimate(schema.domain, [*noisy, *exact], zeros=schema.zeros)
     for each in exact:
-        found = model.marginal(each.clique).reshape(-1)
-        sums = found
-        if each.matrix is not None:
-            sums = (
-                each.matrix.matvec(found)
-                if isinstance(each.matrix, Kronecker)
-                else each.matrix @ found
-            )
-        missed = float(np.abs(sums - each.values).max())
+        found = each.applied(model.marginal(each.clique).reshape(-1))
+        missed = float(np.abs(found - each.values).max())
         if missed > _MISSED:
             raise InvalidInput(
                 f"the exact table over {', '.join(each.clique)} is missed by {missed:.3g} counts: "

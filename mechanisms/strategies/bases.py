@@ -29,7 +29,7 @@ _GAIN = 1e-4
 
 
 def residual_rows(lattice: Lattice) -> OwnRows:
-    """Return the rows S of all residuals along their attributes, as whole numbers.
+    """Return the matrix S of whole numbers that measures each residual along each attribute.
 
     Raises InvalidInput for sets of more attributes than products of whole numbers have bits for.
     """

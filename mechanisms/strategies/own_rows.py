@@ -102,7 +102,7 @@ def _made(
     weights: Mapping[str, Array],
     bits: Mapping[str, int],
 ) -> OwnRows:
-    """Return rows for these whole numbers w, by attribute."""
+    """Return the rows of each residual for the vectors w of whole numbers, given by attribute."""
     slots = {name: [s for s, n in enumerate(lattice.names) if n == name] for name in weights}
     known: dict[tuple[object, ...], ResidualBasis] = {}
 
@@ -182,7 +182,7 @@ def _whole_weights(p: Array, part: float) -> Array:
 
 
 def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
-    """Return rows of whole numbers for the second parts of queries of this gram."""
+    """Return whole numbers that measure the second parts of the queries with this Gram matrix."""
     away = np.eye(len(weights)) - np.outer(weights / weights.sum(), np.ones(len(weights)))
     values, vectors = np.linalg.eigh(best_precision(away.T @ gram @ away)[0])
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T

@@ -129,7 +129,7 @@ class Lattice:
         return found
 
     def root_error(self, inside: Array, outside: Array) -> tuple[float, Array, Array]:
-        """Return T and its derivatives in `inside` and `outside`, without residuals unseen."""
+        """Return T over the residuals seen, and its derivatives in `inside` and `outside`."""
         seen = self.seen(inside, outside)
         roots = np.sqrt(seen)
         pull = np.divide(0.5, roots, out=np.zeros(len(roots)), where=roots > 0)

@@ -109,7 +109,7 @@ class ResidualsStrategy:
     lower_bound: float
 
     def rows(self, residual: Clique) -> list[Array]:
-        """Return the rows along each attribute of a residual, of whole numbers."""
+        """Return the matrices of whole numbers that measure a residual along its attributes."""
         return [self.noise.bases[residual][name].rows for name in residual]
 
 

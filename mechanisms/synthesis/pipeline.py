@@ -311,9 +311,10 @@ def _chosen(
 
 
 def _accepting(request: Request, choice: Choice, schema: Schema, workload: Workload) -> Choice:
-    """Return the choice, or independent columns if it refuses what has been found: more values than
-    assumed, or so many rows that only a small model would be in time. A part of the budget is spent
-    by then.
+    """Return the choice if it accepts the columns that were found, or else single columns.
+
+    It may refuse more values than were assumed, or so many rows that only a small model would be in
+    time. A refusal would lose what has been spent by then.
     """
     if choice.name == "independent":
         return choice

@@ -1,4 +1,4 @@
-"""The choice of answers that a second computation checks, and the time that it may take."""
+"""Which answers are checked by a second computation, and how much time the checks may take."""
 
 from __future__ import annotations
 

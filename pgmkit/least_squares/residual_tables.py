@@ -79,7 +79,7 @@ class ResidualBasis:
 
 
 Bases: TypeAlias = "Mapping[str, ResidualBasis]"
-"""The bases of a residual along its attributes."""
+"""For each attribute of a residual, the basis in which the residual is measured along it."""
 
 
 class ResidualNoise:

@@ -103,7 +103,7 @@ def lowest(name: str, levels: Mapping[str, Level]) -> str:
 
 
 def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> dict[str, Groups]:
-    """Return each level as a column of its own.
+    """Return the groups of each level as the values of a column.
 
     Raises InvalidInput for a level with a column's name, one of an unknown column, and one whose
     groups leave out a value, have one twice, or have none.

@@ -18,10 +18,12 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_record_is_that_of_the_joint_written_out(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         graph, tables = random_graph(seed)
-        check(graph, written_out(graph.domain, tables), np.random.default_rng(seed + 5000))
+        assert_as_the_joint(
+            graph, written_out(graph.domain, tables), np.random.default_rng(seed + 5000)
+        )
 
 
-def check(graph: FactorGraph, joint: np.ndarray, rng: np.random.Generator) -> None:
+def assert_as_the_joint(graph: FactorGraph, joint: np.ndarray, rng: np.random.Generator) -> None:
     domain = graph.domain
     names = [name for name in domain if rng.random() < 0.5] or [domain.attributes[0]]
     rng.shuffle(names)

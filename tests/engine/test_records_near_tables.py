@@ -127,7 +127,7 @@ def by_chance(table: Array, tables: int) -> float:
     return float(mean + np.sqrt(np.log(1e6 * tables) / (2 * RECORDS)))
 
 
-def near_tables(seeds: range) -> None:
+def assert_near_tables(seeds: range) -> None:
     """Within chance and a hundredth of the records wherever a distribution has all tables."""
     held = 0
     for seed in seeds:
@@ -148,12 +148,12 @@ def near_tables(seeds: range) -> None:
 
 
 def test_records_are_near_every_table_that_some_distribution_has() -> None:
-    near_tables(range(60))
+    assert_near_tables(range(60))
 
 
 @pytest.mark.slow
 def test_records_are_near_every_table_of_many_more_problems() -> None:
-    near_tables(range(60, 1000))
+    assert_near_tables(range(60, 1000))
 
 
 def test_what_exact_tables_determine_of_an_open_one_is_followed() -> None:

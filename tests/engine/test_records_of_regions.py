@@ -71,7 +71,7 @@ def impossible_records(model: RegionModel, allowed: NDArray[np.bool_], n: int) -
     return int((~allowed[tuple(columns[name] for name in model.domain)]).sum())
 
 
-def check(drawn: Drawn) -> None:
+def assert_possible_records(drawn: Drawn) -> None:
     domain, cliques, zeros = drawn
     allowed = written_out(domain, zeros)
     measured = noisy_tables(domain, cliques, allowed, 5.0)
@@ -101,7 +101,7 @@ def check(drawn: Drawn) -> None:
 @settings(max_examples=120, deadline=None)
 @given(networks())
 def test_no_record_is_one_that_zeros_rule_out(drawn: Drawn) -> None:
-    check(drawn)
+    assert_possible_records(drawn)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -109,7 +109,7 @@ def test_no_record_is_one_that_zeros_rule_out(drawn: Drawn) -> None:
 def test_nor_where_records_have_to_be_drawn_again(drawn: Drawn) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(possible, "TABLE_CELLS", 1)
-        check(drawn)
+        assert_possible_records(drawn)
 
 
 @settings(max_examples=60, deadline=None)

@@ -46,7 +46,7 @@ def beliefs_of(tree: JunctionTree, joint: np.ndarray) -> list[torch.Tensor]:
     return [torch.from_numpy(np.array(summed(tree.domain, joint, c))) for c in tree.cliques]
 
 
-def compare(
+def assert_as_the_joint(
     domain: Domain, cliques: Sequence[Clique], requested: list[Clique], **how: float
 ) -> None:
     joint = joint_of(domain, cliques, np.random.default_rng(int(how["seed"])), how["zeros"])
@@ -82,7 +82,7 @@ def problems(draw: st.DrawFn) -> tuple[Domain, list[Clique], list[Clique]]:
 def test_against_the_joint(
     problem: tuple[Domain, list[Clique], list[Clique]], seed: int, zeros: float
 ) -> None:
-    compare(*problem, seed=seed, zeros=zeros)
+    assert_as_the_joint(*problem, seed=seed, zeros=zeros)
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 0.2]))
@@ -97,7 +97,7 @@ def test_every_request_on_random_trees_against_the_joint(
     if triangles:
         cliques = [(*pair, rng.choice([a for a in names if a not in pair])) for pair in cliques]
     requested = [r for way in range(5) for r in itertools.combinations(names, way)]
-    compare(domain, cliques, requested, seed=seed, zeros=zeros)
+    assert_as_the_joint(domain, cliques, requested, seed=seed, zeros=zeros)
 
 
 def test_separator_values_without_mass_get_none() -> None:
@@ -240,4 +240,4 @@ def test_all_triples_are_slices_of_few_products(
     turned = [tuple(reversed(clique)) for clique in every[::3]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pgmkit.inference.tree_marginals.BLOCK_CELLS", cells)
-        compare(domain, cliques, [*every, *turned], seed=seed, zeros=0.3)
+        assert_as_the_joint(domain, cliques, [*every, *turned], seed=seed, zeros=0.3)

@@ -1,7 +1,7 @@
 """Marginal inference centred on graphical models: estimate from noisy marginals, query, sample.
 
-The public names are those in ``__init__.pyi``; each is imported on first use, so that importing
-the package does not cost what torch costs.
+The public names are those in ``__init__.pyi``; each is imported on first use, so that importing the
+package does not import torch.
 """
 
 import lazy_loader

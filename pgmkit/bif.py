@@ -37,8 +37,8 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
 
 
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
-    """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file. Raises InvalidInput for other
-    graphs.
+    """Write the network as a ``.bif``, ``.xml`` or ``.xmlbif`` file. Raises InvalidInput for a
+    graph that was not built by ``FactorGraph.from_conditionals``, and for any other suffix.
     """
     write = _pgmpy()
     model = to_pgmpy(graph)
@@ -52,7 +52,9 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
 
 
 def from_pgmpy(model: Any) -> FactorGraph:
-    """Return the graph of a pgmpy ``DiscreteBayesianNetwork``."""
+    """Return the graph of a pgmpy ``DiscreteBayesianNetwork``, with its states' names. Raises
+    InvalidInput if a variable has no table, or if the tables do not form a Bayesian network.
+    """
     tables, states = {}, {}
     for name in model.nodes():
         table = model.get_cpds(name)
@@ -64,7 +66,10 @@ def from_pgmpy(model: Any) -> FactorGraph:
 
 
 def to_pgmpy(graph: FactorGraph) -> Any:
-    """Return a pgmpy ``DiscreteBayesianNetwork`` of a graph of conditional tables."""
+    """Return a graph that ``FactorGraph.from_conditionals`` built as a pgmpy
+    ``DiscreteBayesianNetwork``; states get the texts of their names. Raises InvalidInput for other
+    graphs.
+    """
     if graph.children is None:
         raise InvalidInput(
             "only Bayesian networks have such files; build the graph by from_conditionals, or "

@@ -38,7 +38,7 @@ class Domain:
 
     _attributes: Clique
     _checked: set[Clique]
-    """Cliques that passed the checks, which are asked for many times and not checked again."""
+    """Cliques that `clique` has accepted; it does not check them a second time."""
     _sizes: Mapping[str, int]
     _hash: int
     _places: Mapping[str, int] | None
@@ -109,8 +109,8 @@ class Domain:
     def smallest_holding(self, cliques: Sequence[Clique], attrs: Iterable[str]) -> int | None:
         """Return the place of the first smallest clique that holds `attrs`; None if there is none.
 
-        This goes through every clique; a `JunctionTree`, which may have thousands, answers from an
-        index.
+        Every clique is looked at; a `JunctionTree`, which may have thousands, has an index for
+        this.
 
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
         1
@@ -163,8 +163,8 @@ class Domain:
         return checked
 
     def cell_map(self, source: Iterable[str], target: Iterable[str]) -> NDArray[np.int64]:
-        """Return, for every cell of the table over `source` (C order), the cell of the table over
-        `target` that it is summed into.
+        """Return, for every cell of the table over `source` (in C order), the flat index of the
+        cell of the table over `target` into which it is summed.
 
         `target`'s attributes are a subset of `source`'s, in any order.
 
@@ -230,8 +230,8 @@ class Domain:
 
 
 def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return `Domain.cell_map` for a source of this shape; the target's axes are at these
-    places.
+    """Return what `Domain.cell_map` returns: `shape` is that of the source's table, and `places`
+    are the source's axes that the target keeps, in the target's order.
     """
     kept = [shape[place] for place in places]
     cells = np.arange(math.prod(kept), dtype=np.int64).reshape(kept)

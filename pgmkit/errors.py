@@ -34,13 +34,13 @@ class NumericalFailure(PgmkitError, ArithmeticError):
 
 
 class EngineFailed(PgmkitError, RuntimeError):
-    """The engine that holds the records (Spark, Dask, DuckDB) failed; that pass returned
-    nothing.
+    """The engine that holds the records (Spark, Dask, DuckDB) failed; the pass over the records
+    gave no result.
     """
 
 
 class TooSlow(PgmkitError, TimeoutError):
-    """The work would take longer than the given time; what was begun is dropped."""
+    """The work would take longer than the given time; no partial result is returned."""
 
 
 class NotCertified(UserWarning):
@@ -52,16 +52,17 @@ class Contradictory(UserWarning):
 
 
 class FromRecords(UserWarning):
-    """A region model answered from records near its tables, so no measurement covers the answer; or
-    it drew records that are farther from some table than the table's noise explains.
+    """A region model counted an answer in synthetic records, since none of its tables holds all
+    attributes of the question; or it drew records that are farther from one of its tables than the
+    table's noise explains.
     """
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a clause for messages about an unknown name: the known name whose spelling is closest.
 
-    Upper and lower case are the same here. The clause is empty if no known name is near, or if
-    `name` is no text.
+    Upper and lower case count as the same. The clause is empty if no known name is close, or if
+    `name` is not a string.
 
     >>> did_you_mean("Wages", ["age", "wage"])
     " (did you mean 'wage'?)"
@@ -76,8 +77,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def installing(extra: str) -> str:
-    """Return the command that installs an extra of pgmkit, for messages; no package index has
-    pgmkit yet.
+    """Return the command that installs an extra of pgmkit, for messages. It needs a checkout, since
+    pgmkit is not on PyPI.
 
     >>> installing("files")
     "pip install '.[files]' in a checkout of pgmkit"

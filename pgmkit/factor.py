@@ -102,7 +102,8 @@ class Factor:
         return self._combined(other, operator.mul)
 
     def __rtruediv__(self, other: Real | float) -> Factor:
-        # torch would multiply by the rounded reciprocal of a tensor under a plain number.
+        # For a plain number torch would compute number * (1 / tensor), and the reciprocal is
+        # rounded.
         return self._combined(other, lambda mine, number: mine.new_tensor(number) / mine)
 
     def __repr__(self) -> str:

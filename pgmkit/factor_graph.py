@@ -42,7 +42,7 @@ class FactorGraph:
     ``(attributes, array)`` or ``Factor`` objects. ``states`` names the values of attributes, for
     evidence and for files. A Bayesian network is built by ``from_conditionals``: then ``children``
     names the variable of each table, ``log_partition`` is 0 and the probability of evidence is
-    meaningful; tables that cannot matter to a question are left out.
+    meaningful; tables that cannot change an answer are left out of its computation.
 
     Raises InvalidInput for tables that do not fit the domain or hold negative numbers, NaN or
     infinity.
@@ -259,12 +259,13 @@ class FactorGraph:
 
     @property
     def log_partition(self) -> float:
-        """The logarithm of the sum, over all records, of the product of the tables."""
+        """The logarithm of the sum, over all possible records, of the product of the tables."""
         return self.posterior().log_partition
 
     def divergence(self, other: FactorGraph) -> float:
         """Return the Kullback-Leibler divergence KL(self || other) in nats; infinite if ``other``
-        rules out a record that this graph does not.
+        rules out a record that this graph does not. Raises InvalidInput unless both have the same
+        attributes and sizes.
         """
         if dict(self.domain.sizes) != dict(other.domain.sizes):
             raise InvalidInput("the divergence needs two graphs over the same attributes and sizes")
@@ -292,8 +293,8 @@ class FactorGraph:
         return found
 
     def to_networkx(self) -> nx.Graph:
-        """Return a graph to draw: arrows from parents, or edges between attributes that share a
-        table.
+        """Return a networkx graph, to draw or to analyse: for a Bayesian network the edges lead
+        from parents to children, otherwise they join the attributes that share a table.
         """
         import networkx as nx
 

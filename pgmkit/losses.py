@@ -55,9 +55,12 @@ class Loss(Protocol):
     """A convex function of the flat vector of clique marginals (counts)."""
 
     unit: float
-    """The loss's standard deviation at the truth: about sqrt(cells / 2) with Gaussian noise."""
+    """The standard deviation of the loss at the true marginals, in which gaps are judged: about
+    sqrt(measured values / 2) with Gaussian noise. A callable loss has 1, since its noise is not
+    known.
+    """
     least: float
-    """A number that the loss of no marginals is below, whatever the measurements are."""
+    """A lower bound of the loss for all marginals and measurements; -inf if none is known."""
 
     def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return the loss as a tensor without axes, without waiting for its device."""
@@ -90,7 +93,7 @@ def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 ULPS = 4.0
-"""The error of sums of a model's cells that is assumed, in units of the last place."""
+"""The assumed rounding error of a sum over a model's cells, in units of the last place."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,8 @@ class Squared:
         return r
 
     def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """Return the excess of the loss at ``new`` over its tangent at ``old``, computed without a
-        difference of large numbers.
+        """Return the penalty at ``new`` minus its tangent at ``old``, summed over the residuals and
+        computed without a difference of large numbers.
         """
         return self.value(new - old)
 
@@ -321,8 +324,9 @@ def statistics(
     loss: str | Penalty | CallableLoss,
     deadline: float = inf,
 ) -> Statistics:
-    """Return the sufficient statistics for this loss; for a callable, one measurement of each
-    clique.
+    """Return the sufficient statistics for this loss. A callable loss needs the cliques alone, so
+    one measurement of each is kept. ``deadline`` (of ``time.perf_counter``) ends the combining:
+    measurements that are not reached by then stay as they are.
     """
     known = known_loss(loss)
     if isinstance(known, Squared):

@@ -51,7 +51,7 @@ class Measurement:
     values: NDArray[np.float64]
     stddev: float
     matrix: Matrix | Kronecker | None
-    # Of the values, so that `check` sees a transposed table.
+    # The shape in which the values were given: it tells `check` that a table is transposed.
     _given_shape: tuple[int, ...] = field(init=False)
 
     def __init__(
@@ -75,8 +75,8 @@ class Measurement:
             self._check_rows(self.matrix)
 
     def applied(self, cells: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values that a table of the clique would have without noise; cells in C
-        order.
+        """Return ``matrix @ cells``: the measured values without noise, for the clique's table
+        ``cells`` flattened in C order.
         """
         if self.matrix is None:
             return cells

@@ -54,7 +54,7 @@ class GraphicalModel:
             gap.
         certified: whether the gap is within the requested tolerance, or within the effect of
             rounding on the loss.
-        iterations, stopped: how long the search took and why it ended.
+        iterations, stopped: the number of iterations of the search, and why it ended.
         measurements: the measurements it was estimated from with the squared loss, for ``fit``;
             they are not saved in the model's file, but in that of a release.
         memory_limit: the most bytes that the tables of the junction tree, or of an answer, may
@@ -169,7 +169,7 @@ class GraphicalModel:
 
     @property
     def log_partition(self) -> float:
-        """The logarithm of the sum, over all records, of exp(sum of potentials)."""
+        """The logarithm of the sum, over all possible records, of exp(sum of potentials)."""
         return self._tables.log_partition
 
     def marginal(self, attrs: Iterable[str]) -> Array:
@@ -182,8 +182,8 @@ class GraphicalModel:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Return many marginals at once, by clique; they share messages, so ask for all of them in
-        one call.
+        """Return a mapping from each clique to its marginal, as `marginal` returns it. The
+        marginals share messages, so one call for all of them is faster than a call for each.
         """
         started = time.perf_counter()
         asked = [self.domain.clique(clique) for clique in cliques]
@@ -192,8 +192,9 @@ class GraphicalModel:
         return found
 
     def _check_marginals(self, tables: Mapping[Clique, Array], started: float) -> None:
-        """Have a second computation check marginals, unless some of the same kind were checked
-        before.
+        """Compare marginals with a second, independent computation, unless marginals of the same
+        kind have been compared before. ``started`` is the time at which they were begun
+        (``time.perf_counter``).
         """
         structure = len(tables), *list(tables)[:2], self._tables.calibrated
         opinion = self._tables.second_opinion
@@ -205,8 +206,8 @@ class GraphicalModel:
         """Yield many marginals one after the other, in no stated order and in bounded memory.
 
         Use it for more marginals than fit into memory at once; each distinct clique comes once, and
-        an array that the caller does not keep is freed. Remembered tables take at most some hundred
-        megabytes. Raises the errors of ``marginals``.
+        an array that the caller does not keep is freed. Tables that are kept to be used again take
+        a few hundred megabytes at most. Raises the errors of ``marginals``.
 
         >>> d = Domain({"a": 2, "b": 2})
         >>> model = GraphicalModel(d, (), total=4.0)
@@ -218,7 +219,8 @@ class GraphicalModel:
         asked = dict.fromkeys(self.domain.clique(clique) for clique in cliques)
         ready = self._tables.in_turn(list(asked))
         while True:
-            # Nothing of the computation is open while the caller works on a table.
+            # Each block of tables is finished before it is yielded, so no session of the
+            # computation stays open while the caller works on a table.
             started = time.perf_counter()
             found = next(ready, None)
             if found is None:

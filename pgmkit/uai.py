@@ -37,12 +37,14 @@ __all__ = [
 ]
 
 _MOST_DIGITS = len(str(sys.maxsize)) - 1
-"""The most digits of a whole number of 64 bits."""
+"""The number of digits up to which every whole number fits into 64 bits."""
 PathLike = str | os.PathLike[str]
 
 
 class _Words:
-    """The words of a file, one after another; InvalidInput says where the file ends or errs."""
+    """Reads a file word by word. Every method raises InvalidInput, with the place in the file, if
+    the file ends too early or holds something else.
+    """
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
@@ -191,7 +193,9 @@ def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
 
 
 def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLike) -> None:
-    """Write an evidence file of codes."""
+    """Write the code of each observed attribute as an evidence file that ``read_evidence`` reads
+    back.
+    """
     number = graph.domain.places
     pairs = [f"{number[name]} {code}" for name, code in evidence.items()]
     _write(path, [" ".join([str(len(pairs)), *pairs])])

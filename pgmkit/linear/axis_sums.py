@@ -1,8 +1,8 @@
 """Sums over any axes of an array, made in the order of its memory.
 
 numpy sums short trailing axes one stretch at a time, at up to 30 nanoseconds a cell. Here the last
-few axes are summed by a matrix product with zeros and ones, and the others from the first on, each
-as long vectors: about a nanosecond a cell.
+few axes are summed by a product with a matrix of zeros and ones, and each of the other axes, the
+first one first, by adding long vectors: about a nanosecond a cell.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CALL_CELLS
 
 _LONG = 16
-"""The fewest cells of a vector that is worth a call of numpy of its own."""
+"""The fewest cells that the axes summed by the matrix product have together."""
 
 
 def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
@@ -55,8 +55,9 @@ def _in_memory_order(table: Array, away: tuple[int, ...]) -> Array:
 def _plan(
     shape: tuple[int, ...], away: tuple[int, ...]
 ) -> tuple[Array | None, list[tuple[int, int]], tuple[int, ...]]:
-    """Return the matrix that sums the last axes (None if none of them is summed), the sums over the
-    other axes as (cells before, cells summed), and the result's shape.
+    """Return how ``sum_axes`` sums a table of this shape: the matrix for the last axes (None if
+    none of them is summed), a pair (cells before, cells summed) for each sum over the other axes,
+    and the shape of the result.
     """
     first = len(shape)
     while first and prod(shape[first:]) < _LONG:

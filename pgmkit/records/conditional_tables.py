@@ -13,16 +13,17 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arrays import Array
 
 TOLERANCE = 1e-5
-"""The most by which a distribution's sum may differ from one: files with seven digits have such
-sums.
+"""The most by which a distribution's sum may differ from one: files that round to seven digits can
+be so far off.
 """
 
 
 def checked_conditionals(
     tables: Mapping[str, tuple[Sequence[str], ArrayLike]],
 ) -> tuple[Domain, list[tuple[Clique, Array]]]:
-    """Return the domain and the tables, each scaled to sum to one exactly. Raises InvalidInput
-    unless they form a Bayesian network.
+    """Return the domain and, for each variable, its clique (the variable, then its parents) with
+    its table, scaled so that every distribution along the first axis sums to one. Raises
+    InvalidInput unless the tables form a Bayesian network.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise InvalidInput(

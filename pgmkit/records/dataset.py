@@ -35,7 +35,8 @@ class Dataset:
 
     `columns` maps each attribute to a 1-D array-like of whole numbers (floats are accepted when
     every one is whole), all of one length, with at least one row. Columns are copied into the
-    smallest unsigned type and are read-only. `unread`: see the property.
+    smallest unsigned type and are read-only. `unread`: the number of values of each attribute that
+    could not be read (see the property).
 
     Raises InvalidInput for a missing or unknown column, one that is not 1-D, columns of unequal
     length, no rows, or values that are not codes of the attribute. Rows can be private: neither the
@@ -261,7 +262,7 @@ class NoRows:
 
     @property
     def unread(self) -> dict[str, int]:
-        """The number of values without a code of their own in each column: zero."""
+        """The number of unreadable values of each attribute, as in `Dataset.unread`: zero."""
         return dict.fromkeys(self.domain, 0)
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:

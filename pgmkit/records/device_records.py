@@ -18,7 +18,7 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 class DeviceRecords:
     """The columns of a data set on a GPU, made by ``Dataset.on``.
 
-    Its counts equal those of the data set, and a mechanism can be run on either. Raises
+    Its counts equal those of the data set, in whose place it can be given to a mechanism. Raises
     ModelTooLarge if the GPU has not enough free memory.
     """
 

@@ -1,7 +1,8 @@
 """Records drawn from a model on a CUDA GPU: the same as on the processor, to the last record.
 
-Random numbers come from the same generator, on the processor and in the same order, and so do the
-counts of each table, which are small. The GPU sorts, looks up and assigns record by record.
+The random numbers and the rounded counts of each table, which are small, are computed on the
+processor, in the same order as there. The GPU does what has to be done for every record: sorting,
+looking up and assigning.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ from pgmkit.runtime.memory import available
 from pgmkit.runtime.sizes import BLOCK_CELLS, CELL_BYTES
 
 FEWEST = BLOCK_CELLS // 4
-"""The fewest records for which a GPU gains more than its launches cost."""
+"""The fewest records for which a GPU saves more time than launching its kernels takes."""
 _RECORD_BYTES = 12 * CELL_BYTES
-"""The bytes of a record while a table is drawn: its place, group and cell, these sorted, and memory
-for sorting.
+"""The bytes that each record takes while a table is drawn: its place, group and cell, sorted copies
+of these, and memory for the sort.
 """
 
 Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
-    """True if a GPU draws these records: there are enough of them, and they fit into its memory."""
+    """True if `device` is a GPU, `n` records are enough for it to be faster than the processor, and
+    they fit into its free memory.
+    """
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < FEWEST:
         return False
     return n * (

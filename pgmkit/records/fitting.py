@@ -44,12 +44,13 @@ from models of `mixture` at epsilon 10 then have errors of pairs of 0.0022 on CP
 _LOOKED_AT = 10_000
 """The most records that one sweep considers for one column."""
 _LOOKUPS = 32 * TABLE_CELLS
-"""The most records considered, times all columns and all codes: a sweep of some tenths of a second.
-For 100 columns, 1,000 records bring nine tenths of the gain of 10,000, in an eighth of the time.
+"""The most lookups of one sweep (records considered for a column, times the number of columns,
+times that of all codes), which take some tenths of a second. For 100 columns, 1,000 records bring
+nine tenths of the gain of 10,000, in an eighth of the time.
 """
 _ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
-"""The most lookups of all sweeps together; so wide tables, whose models are less accurate, have
-fewer sweeps.
+"""The most lookups of all sweeps together: the more columns and codes, the fewer sweeps, since
+models of wide tables are less accurate anyway.
 """
 _FIRST_STEP = 0.2
 _FORBIDDEN = 1 / SUM_ROUNDING
@@ -96,15 +97,17 @@ def fit_records(
 
 
 def _sweeps(columns: _Columns) -> int:
-    """Return the limit of the sweeps, which follows from the lookups of one sweep."""
+    """Return the most sweeps over the columns, so that all together make about `_ALL_LOOKUPS`
+    lookups.
+    """
     cells = len(columns.sizes) * int(columns.ends[-1])
     of_one = min(len(columns.places), _LOOKED_AT) * cells
     return min(_SWEEPS, max(_FEWEST_SWEEPS, _ALL_LOOKUPS // of_one))
 
 
 class _Columns:
-    """The records as an array of rows x columns, with each column's codes numbered after those of
-    the columns before it.
+    """The records as an array ``places`` of rows x columns, in which all columns' codes are
+    numbered in one sequence: column j has the numbers from ``ends[j]`` to before ``ends[j + 1]``.
     """
 
     def __init__(self, records: Dataset) -> None:
@@ -132,7 +135,9 @@ class _Columns:
         return slice(int(self.ends[j]), int(self.ends[j + 1]))
 
     def counts(self, records: Dataset) -> Array:
-        """Return the counts of every pair of codes of two columns."""
+        """Return a matrix with the number of records that hold two codes together, for all pairs of
+        codes of different columns.
+        """
         width = int(self.ends[-1])
         found = np.zeros((width, width))
         for pair, table in records.marginals(combinations(self.names, 2)).items():
@@ -141,8 +146,8 @@ class _Columns:
         return found
 
     def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
-        """Return how often each code occurs in these rows together with each code of column j, if
-        the rows' codes of column j are ``codes``.
+        """Return how often each code (rows of the result) would occur in these records together
+        with each code of column j (columns of the result) if the records had ``codes`` in column j.
         """
         size, width = self.sizes[j], int(self.ends[-1])
         cells = self.places[rows] * size + (codes - self.ends[j])[:, None]
@@ -158,8 +163,8 @@ class _Columns:
 def _targets(
     columns: _Columns, tables: Mapping[Clique, ArrayLike]
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Return the tables scaled to the number of records, side by side in one matrix, and a mask of
-    the cells that have a table.
+    """Return one matrix over all pairs of codes with the tables, each scaled to the number of
+    records, and a mask of its cells that a table covers.
     """
     width = int(columns.ends[-1])
     wanted, asked = np.zeros((width, width)), np.zeros((width, width), dtype=bool)
@@ -191,12 +196,13 @@ def _exchange(
     step: float,
     random: np.random.Generator,
 ) -> float:
-    """Give some records another code of column j, update `away` (counts minus tables), and return
-    the next step.
+    """Give some records another code of column j, update `away` (counts minus tables, over all
+    pairs of codes) in place, and return the next step. `weights` are those of the objective, and
+    `barred` marks the cells where a table is 0.
 
-    The step is the share of the improvable records that is changed, the largest gains first. Each
-    gain assumes that only one record changes; the length that minimises the sum of squares along
-    the step tells how far the step should have gone.
+    The step is the share of the improvable records that is changed, those with the largest gains
+    first. Gains assume that only one record changes, so many changes together can go too far:
+    `length` is the multiple of the step at which the sum of squares is least.
     """
     size, rows = columns.sizes[j], len(columns.places)
     lookups = len(columns.sizes) * int(columns.ends[-1])
@@ -226,7 +232,7 @@ def _exchange(
 
 
 def _rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return for each line of ``where`` the sum of the table's rows that it names."""
+    """Return for each row of ``where`` the sum of the rows of ``table`` whose indices it holds."""
     bags = torch.nn.functional.embedding_bag
     with one_thread():
         return bags(torch.from_numpy(where), torch.from_numpy(table), mode="sum").numpy()
@@ -248,8 +254,8 @@ def _better(
     weights: Array,
     barred: NDArray[np.bool_],
 ) -> tuple[Codes, Array]:
-    """Return the best other code of column j for each of these records, and the gain of changing to
-    it.
+    """Return for each record of ``looked`` the best other code of column j, numbered as in
+    ``_Columns.places``, and the decrease of the objective if that record alone changes to it.
     """
     mine = columns.of(j)
     weight = weights[:, mine]

@@ -176,14 +176,15 @@ def given_out(
     occupied: np.ndarray,
     width: int,
 ) -> np.ndarray:
-    """Assign a cell to each record: the counts of each group, which `counts_of` returns for some
-    groups, in random order within the group.
+    """Assign a cell to each record, so that each group has the given counts, in random order.
+    `groups` is the group of each record, and `counts_of` returns a row of counts for each of the
+    groups that it is given.
 
-    `occupied`: the groups that have records, ascending; `width`: the number of cells.
+    `occupied`: the groups that have records, ascending; `width`: the number of cells of a group.
     """
     cells = np.empty(len(groups), dtype=np.min_scalar_type(width))
-    # Without the shuffle a group's records would keep the order of its earlier attributes,
-    # and the new ones would follow them: a false correlation.
+    # The records of a group may be sorted by attributes drawn before. Cells assigned in that order
+    # would be correlated with these attributes, which the model does not say.
     order = _shuffled_order(groups, rng)
     filled = 0
     for members in blocks(occupied, width):
@@ -196,8 +197,8 @@ def given_out(
 
 
 def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Yield the groups in blocks of at most ``_BLOCK_CELLS`` cells (at least one group), to be
-    worked on together; each group has ``width`` cells.
+    """Yield the groups in blocks whose cells are computed together: at most ``BLOCK_CELLS`` cells,
+    but at least one group of ``width`` cells.
     """
     step = max(1, BLOCK_CELLS // width)
     for start in range(0, len(groups), step):
@@ -207,7 +208,7 @@ def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
 def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the order of the records by group, uniformly random within each group."""
     order = rng.permutation(len(groups))
-    # A stable sort of 16-bit keys is a radix sort: twice that is faster than one comparison sort.
+    # A stable sort of 16-bit keys is a radix sort: two of them are faster than one comparison sort.
     for shift in range(0, 8 * groups.dtype.itemsize, 16):
         digits = (groups[order] >> shift).astype(np.uint16)
         order = order[np.argsort(digits, kind="stable")]
@@ -252,7 +253,9 @@ def rounded_counts(
 
 
 def check_mass(mass: np.ndarray, clique: Clique) -> None:
-    """Raise NumericalFailure if a group with records has a marginal of zero or of infinite sum."""
+    """Raise NumericalFailure if ``mass``, the sums of the marginal over groups that have records,
+    has an entry that is zero, infinite or NaN.
+    """
     if mass.size and not (mass.min() > 0 and mass.max() < np.inf):
         raise NumericalFailure(
             f"clique {clique} has no finite mass for the separator values of some records: "

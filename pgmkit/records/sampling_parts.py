@@ -54,7 +54,8 @@ class PartedSample:
     def some_cell(self) -> tuple[dict[str, int], int]:
         """The codes of a cell of one of the cliques, and its count of records.
 
-        By the seed, of a clique by chance the cell of one of its records; of no records, none.
+        The seed decides which clique, and which of its records has the cell. Without records or
+        cliques the result is no codes and the number of records.
         """
         if not self.n or not self.counts:
             return {}, self.n
@@ -96,7 +97,8 @@ class PartedSample:
             yield partial(_records, self.tree, counts, size, rng)
             return
         middle = (low + high) // 2
-        # The seed of a cut has three further numbers, that of a part one or two: so all differ.
+        # The generator of a cut has three numbers, that of a part one or two, so none is used
+        # twice.
         rng = part_rng(self.seed, low, middle, high)
         taken = _cut(self.tree, counts, self._size(low, middle), rng)
         yield from self._within(taken, low, middle, start, stop)
@@ -150,7 +152,9 @@ def parted_sample(
 
 
 def part_rng(seed: Sequence[int], *number: int) -> np.random.Generator:
-    """Return the generator of one part, or of anything else that has a number of its own."""
+    """Return the generator of this seed and number; generators of different numbers are
+    independent.
+    """
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=number))
 
 
@@ -171,8 +175,8 @@ def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[
 
 
 def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -> Counts:
-    """Return the counts of `n` records drawn without replacement from the records that are
-    counted.
+    """Return the counts, clique by clique, of `n` records drawn without replacement from the
+    records that `counts` counts.
     """
     taken: Counts = []
     for i, table in enumerate(counts):
@@ -187,8 +191,8 @@ def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -
 def without_replacement(
     counts: NDArray[np.int32], sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw `sizes` many of each row's counts (multivariate hypergeometric), and return the counts
-    drawn.
+    """Draw without replacement, from the records that each row of `counts` counts, the number in
+    `sizes`, and return the counts of those drawn (multivariate hypergeometric).
 
     The draws are shared among the halves of a row, then among halves of halves, for all rows at
     once.

@@ -3,6 +3,7 @@
     python tests/generated_mutants.py privacy/noise_scales privacy/budget   # these files
     python tests/generated_mutants.py privacy --slice 2/10 --seconds 600    # a tenth, for so long
     python tests/generated_mutants.py privacy --again --enough 60           # survivors, once more
+    python tests/generated_mutants.py aim gem --functions curator           # what asks the Curator
     python tests/generated_mutants.py --report                              # the score of each file
 
 `tests/syntax_mutants.py` enumerates the changes in a fixed order. The fast tests are collected once
@@ -44,9 +45,12 @@ PARTS = (
     "mechanisms/synthesis",
     "mechanisms/rounds",
     "mechanisms/linked",
+    "mechanisms/release",
+    "mechanisms/strategies",
     "mechanisms",
     "pgmkit/tables",
     "pgmkit/tables/files",
+    "pgmkit/tables/engines",
 )
 """The folders whose files are changed."""
 LEFT_OUT = ("spark", "on_a_card", "mutants", "audit", "untrusted", "plug_ins")
@@ -162,6 +166,11 @@ def _around(text: str, line: int) -> range:
     return next(span for span in _spans(text) if line in span)
 
 
+def _text_around(text: str, line: int) -> str:
+    around = _around(text, line)
+    return "\n".join(text.splitlines()[around.start - 1 : around.stop - 1])
+
+
 def known() -> dict[str, dict[str, Any]]:
     """The last line of each mutant, by file and name."""
     if not LINES.exists():
@@ -170,13 +179,17 @@ def known() -> dict[str, dict[str, Any]]:
     return {f"{line['file']} {line['name']}": line for line in lines}
 
 
-def planned(words: Sequence[str], part: str) -> Iterator[tuple[str, Change]]:
-    """The mutants of the files, every n-th of them from the i-th on for the slice "i/n"."""
+def planned(words: Sequence[str], part: str, functions: str) -> Iterator[tuple[str, Change]]:
+    """The mutants of the files, every n-th of them from the i-th on for the slice "i/n": those in
+    functions whose text holds the word `functions`.
+    """
     place, every = map(int, part.split("/"))
     all_of_them = (
         (file, change)
         for file in files(words)
-        for change in changes((ROOT / file).read_text(encoding="utf-8"))
+        for text in [(ROOT / file).read_text(encoding="utf-8")]
+        for change in changes(text)
+        if functions in _text_around(text, change.line)
     )
     for number, each in enumerate(all_of_them):
         if number % every == place - 1:
@@ -202,23 +215,24 @@ def fate(tests: Collected, order: Order, file: str, change: Change) -> tuple[Out
         order.broken.add(found.failed)
 
 
-def run(words: Sequence[str], part: str, seconds: float, enough: float, again: bool) -> None:
-    """Run the mutants that have no line yet, for so long; `enough`: seconds of tests for each."""
+def run(options: argparse.Namespace) -> None:
+    """Run the mutants that have no line yet, as the options say."""
 
     def work(tests: Collected) -> None:
-        order = Order(Coverage(tests), enough)
+        order = Order(Coverage(tests), options.enough)
         before, started = known(), time.monotonic()
         reasons = json.loads(HARMLESS.read_text(encoding="utf-8"))
         for line in before.values():
             if line.get("by") in tests.items:
                 order.note(line["file"], line["name"], line["by"])
         with LINES.open("a", encoding="utf-8") as lines:
-            for file, change in planned(words, part):
+            for file, change in planned(options.words, options.slice, options.functions):
                 earlier = before.get(f"{file} {change.name}")
                 hole = earlier and earlier["end"] == "survived"
-                if earlier and not (again and hole and change.name not in reasons.get(file, {})):
+                open_hole = hole and change.name not in reasons.get(file, {})
+                if earlier and not (options.again and open_hole):
                     continue
-                if time.monotonic() - started > seconds:
+                if time.monotonic() - started > options.seconds:
                     return
                 begun = time.monotonic()
                 found, met = fate(tests, order, file, change)
@@ -260,10 +274,11 @@ if __name__ == "__main__":
     parser.add_argument("words", nargs="*", default=[""])
     parser.add_argument("--slice", default="1/1")
     parser.add_argument("--seconds", type=float, default=3600.0)
-    parser.add_argument("--enough", type=float, default=40.0)
+    parser.add_argument("--enough", type=float, default=40.0, help="seconds of tests for each")
+    parser.add_argument("--functions", default="", help="functions that hold this word")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     if options.report:
         sys.exit(not report())
-    run(options.words, options.slice, options.seconds, options.enough, options.again)
+    run(options)

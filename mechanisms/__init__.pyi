@@ -39,6 +39,7 @@ from .release.tabular import TableRelease
 from .rounds.loop import Round, adapt
 from .synthesis.auto import Choice, choose_mechanism
 from .synthesis.expected import expected_errors, least_epsilon
+from .synthesis.open_columns import ColumnsFound
 from .synthesis.pipeline import synthesize
 from .synthesis.plan import Plan, plan
 from .synthesis.questions import PlannedQuestion
@@ -54,6 +55,7 @@ __all__ = [
     "Cell",
     "Choice",
     "CliqueTree",
+    "ColumnsFound",
     "Curator",
     "DualQuery",
     "DualQueryLoss",

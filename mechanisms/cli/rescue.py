@@ -1,4 +1,4 @@
-"""A place for a release that could not be written where it was wanted."""
+"""A place for what was paid for and could not be written where it was wanted."""
 
 from __future__ import annotations
 
@@ -12,22 +12,40 @@ import click
 if TYPE_CHECKING:
     from mechanisms.linked.release import LinkedRelease
     from mechanisms.release.tabular import TableRelease
+    from pgmkit.tables.schema import Schema
 
 
 def rescue(release: TableRelease | LinkedRelease, error: Exception) -> None:
     """Save the release elsewhere and say where, since its budget is spent and cannot be spent
     again.
     """
-    for folder in (tempfile.gettempdir(), Path.home()):
-        rescued = Path(folder, f"rescued-{secrets.token_hex(4)}.pgm")
-        try:
-            release.save(rescued)
-        except OSError:
-            continue
+    if rescued := _saved(release, ".pgm"):
         click.echo(
             f"could not write ({getattr(error, 'strerror', None) or error}), but the budget is "
             f"spent: the release was saved to {rescued}; `pgmkit sample {rescued}` draws records "
             "from it",
             err=True,
         )
-        return
+
+
+def rescue_schema(found: Schema, like: str) -> None:
+    """Save a schema whose open columns were found, in the format of the file `like`, and say
+    where.
+    """
+    if rescued := _saved(found, Path(like).suffix):
+        click.echo(
+            f"the schema with the columns that were found was saved to {rescued}; give it as "
+            "--schema",
+            err=True,
+        )
+
+
+def _saved(what: TableRelease | LinkedRelease | Schema, suffix: str) -> Path | None:
+    for folder in (tempfile.gettempdir(), Path.home()):
+        rescued = Path(folder, f"rescued-{secrets.token_hex(4)}{suffix}")
+        try:
+            what.save(rescued)
+        except OSError:
+            continue
+        return rescued
+    return None

@@ -183,6 +183,7 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
         **options,
     )
     preflight(request, files)
+    from mechanisms.synthesis.open_columns import ColumnsFound
     from mechanisms.synthesis.pipeline import release_of
 
     for each in request.planned:
@@ -190,7 +191,13 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     records = _records(request, files)
     if rng is not None:
         click.echo(_INSECURE, err=True)
-    release = release_of(request, records)
+    try:
+        release = release_of(request, records)
+    except ColumnsFound as refusal:
+        from mechanisms.cli.rescue import rescue_schema
+
+        rescue_schema(refusal.schema, files.schema)
+        raise
     written = _write(release, files, rng)
     assert release.ledger is not None
     out, save, page = files.out, files.save, files.report

@@ -34,7 +34,8 @@ def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload
     It precedes any payment made before the mechanism's own: for the values of open columns
     (`assumed` values stand for them), for the number of rows or of rows left out, or for a first
     look. A refusal that depends on how many values are found can still come later: a domain that is
-    too large, or more queries than cells. "auto" takes independent columns then.
+    too large, or more queries than cells. "auto" takes independent columns then, and a run by a
+    named mechanism ends with `ColumnsFound`.
     """
     entry, chosen = configure(choice.name, **{**choice.settings, **request.options})
     if any(field.name == "pretrain_steps" for field in fields(chosen)):

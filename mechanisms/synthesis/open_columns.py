@@ -5,6 +5,8 @@ budget.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from decimal import ROUND_DOWN, Context
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 from mechanisms.privacy.curator import Curator
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.thresholds import BINS
@@ -25,6 +27,40 @@ DISCOVERY_SHARE = 0.1
 """The share of the budget and of delta for finding the labels and edges that the schema leaves
 open.
 """
+
+
+class ColumnsFound(InvalidInput):
+    """A run was refused after its open columns were found and paid for.
+
+    `schema` is the schema with these columns, for another run with what is left of the budget: it
+    is as public as a release. The message says how much is left.
+    """
+
+    def __init__(self, message: str, schema: Schema) -> None:
+        super().__init__(message)
+        self.schema = schema
+
+
+@contextmanager
+def keeping(found: Schema, curator: Curator) -> Iterator[None]:
+    """Raise ColumnsFound for an error of the package that ends a run after columns were found.
+
+    Some refusals depend on what is found, such as that of a domain that is too large.
+    """
+    try:
+        yield
+    except PgmkitError as refusal:
+        budget = curator.ledger.budget
+        # What is stated must not be more than what is left.
+        down = Context(prec=5, rounding=ROUND_DOWN)
+        epsilon = down.create_decimal(budget.epsilon_spent(curator.ledger.remaining))
+        delta = down.create_decimal(budget.delta - budget.reserved)
+        raise ColumnsFound(
+            f"the run was refused after its open columns were found: {refusal}. They are in the "
+            f"error's `schema`; a run with it may spend epsilon={epsilon:g}, "
+            f"delta={delta:g} and accounting={budget.accounting!r}, which is left of this budget",
+            found,
+        ) from refusal
 
 
 def open_columns(schema: Schema) -> list[str]:

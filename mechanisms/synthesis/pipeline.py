@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from mechanisms.synthesis.open_columns import (
     assumed,
     counted,
     counted_roughly,
+    keeping,
     open_columns,
     resolved,
 )
@@ -91,7 +92,8 @@ def synthesize(
 
     Raises InvalidInput, before anything is spent, for wrong arguments, a frame without the schema's
     columns, constraints with a mechanism that cannot hold them, and, with `strict`, data that do
-    not fit the schema.
+    not fit the schema. Raises ColumnsFound, an InvalidInput with the schema that was found, if a
+    mechanism that is named refuses what is found in open columns; "auto" then takes single columns.
 
     Args:
         data: A data frame (pandas, polars, pyarrow, DuckDB, PySpark, Dask), or records already
@@ -221,29 +223,44 @@ def release_of(request: Request, data: Any) -> TableRelease:
         # Every text can be read in a column whose values are to be found.
         if request.report_unread and len(open_columns(schema)) < len(schema.columns):
             said = check_values(curator, request.report_unread)
-        if schema.unresolved:
-            found = schema.unresolved
+        found = schema.unresolved
+        if found:
             schema, curator = resolved(data, counts, schema, curator, request.likely)
             check_labels(schema, found)
-        workload = request.workload_over(schema)
-        said += _rows_left_out(curator, excess) if request.report_dropped and excess else ""
-        choice, known = _chosen(request, curator, schema, workload)
-        logger.info("mechanism %s: %s", choice.name, choice.reason)
-        entry, settings = configure(choice.name, **{**choice.settings, **request.options})
-        if request.device is not None and hasattr(settings, "device"):
-            settings = replace(settings, device=request.device)
-        release = run_on(
-            curator,
-            entry,
-            settings,
-            workload,
-            public=request.public_records(schema),
-            bins=bins_of(schema),
-            progress=report,
-            **known,
-        )
+        with keeping(schema, curator) if found else nullcontext():
+            release, why = _released(request, curator, schema, excess, report)
     final = constrained(release, schema, request.device)
-    return TableRelease(final, schema, form, choice.reason + said)
+    return TableRelease(final, schema, form, why + said)
+
+
+def _released(
+    request: Request,
+    curator: Curator,
+    schema: Schema,
+    excess: Excess | None,
+    report: Callable[[Round[Any, Any]], None] | None,
+) -> tuple[Release, str]:
+    """Return the release of the mechanism that was named or that "auto" chooses, and the reason for
+    the choice.
+    """
+    workload = request.workload_over(schema)
+    said = _rows_left_out(curator, excess) if request.report_dropped and excess else ""
+    choice, known = _chosen(request, curator, schema, workload)
+    logger.info("mechanism %s: %s", choice.name, choice.reason)
+    entry, settings = configure(choice.name, **{**choice.settings, **request.options})
+    if request.device is not None and hasattr(settings, "device"):
+        settings = replace(settings, device=request.device)
+    release = run_on(
+        curator,
+        entry,
+        settings,
+        workload,
+        public=request.public_records(schema),
+        bins=bins_of(schema),
+        progress=report,
+        **known,
+    )
+    return release, choice.reason + said
 
 
 def _form(data: Any) -> FrameForm | None:

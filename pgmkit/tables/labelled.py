@@ -216,11 +216,13 @@ def _converted(value: Any, kind: str) -> Any:
         return {"true": True, "false": False, "1": True, "0": False}.get(text_of(value).lower())
     try:
         number = number_of(value)
-    except ValueError:
+        nearest = float(number)
+    except (ValueError, OverflowError):
         return None
+    held = abs(number) <= LARGEST
     if kind == "number":
-        return number
-    return int(number) if float(number).is_integer() else None
+        return number if held else nearest
+    return int(number) if held and nearest.is_integer() else None
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,10 @@ class OpenCategorical(Column):
     type = "open"
     becomes = ("text", "category", "integer", "number", "boolean")
     other: str = "(other)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.found(())  # what cannot be said of any labels must fail before they are paid for
 
     @property
     def resolved(self) -> bool:

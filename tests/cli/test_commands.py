@@ -159,3 +159,23 @@ def test_8_what_was_paid_for_is_not_lost_to_a_full_disk(
     # Where the release was saved as asked, one copy is enough.
     assert pgmkit(*fixed, "--out", "lost.csv", "--save", "kept.pgm").exit_code == 2
     assert Release.load("kept.pgm") and len(list(tmp_path.iterdir())) == 1
+
+
+def test_8_columns_that_were_paid_for_are_not_lost_to_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row has one of 150 labels, the same in four columns: 151^4 cells, where 21^4 were
+    assumed.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = ["a", "b", "c", "d"]
+    lines = [",".join([f"v{i % 150}"] * 4) for i in range(6000)]
+    Path("labels.csv").write_text("\n".join([",".join(names), *lines]))
+    opened = {"columns": {name: {"type": "open"} for name in names}}
+    Path("labels.json").write_text(json.dumps(opened))
+    fixed = ["synth", "labels.csv", "--epsilon", "90", "--delta", "1e-6", "--out", "labels.out.csv"]
+    result = pgmkit(*fixed, "--schema", "labels.json", "--mechanism", "mwem")
+    (rescued,) = tmp_path.glob("rescued-*.json")
+    assert result.exit_code == 2 and str(rescued) in result.stderr
+    assert Schema.load(rescued).domain.shape(tuple(names)) == (151,) * 4
+    assert pgmkit(*fixed, "--schema", str(rescued), "--mechanism", "mst").exit_code == 0

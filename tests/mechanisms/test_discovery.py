@@ -278,3 +278,13 @@ def test_a_public_number_of_rows_is_refused_where_it_is_none_alone() -> None:
     for table in (nobody, one):
         assert synthesize(table, schema, neighbours="add/remove", **options).ledger.spent > 0
     assert synthesize(one, schema, neighbours="replace-one", **options).ledger.spent > 0
+
+
+@pytest.mark.parametrize(("kind", "last"), [("integer", None), ("number", 1e25)])
+def test_found_labels_beyond_64_bits_do_not_end_the_drawing(kind: str, last: float | None) -> None:
+    """They are not whole numbers that a data frame holds; beyond all floats they are no numbers."""
+    frame = pd.DataFrame({"a": ["7", "1" + "0" * 400, "1" + "0" * 25] * 100})
+    schema = Schema({"a": OpenCategorical(decode_as=kind)})
+    release = synthesize(frame, schema, epsilon=50.0, delta=1e-6, mechanism="mst", seed=0)
+    drawn = release.sample(500, rng=0)["a"]
+    assert {None if pd.isna(each) else each for each in drawn} == {7, None, last}

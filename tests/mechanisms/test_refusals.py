@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.synthesis.open_columns import ColumnsFound
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.request import Request
 from mechanisms.workload import k_way
@@ -176,6 +178,47 @@ def test_auto_ends_with_a_release_where_more_labels_are_found_than_were_assumed(
     found = ["discover a", "discover b", "auto: measure total"]
     assert steps == [*found, "measure a", "measure b"]
     assert "aim says: no workload clique fits" in release.reason
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+@pytest.mark.parametrize("accounting", ["zcdp", "gaussian"])
+def test_what_was_found_serves_another_run_with_the_rest_of_the_budget(
+    relation: str, accounting: Any, tmp_path: Path
+) -> None:
+    """Four hundred labels each were not assumed, and are too many for a histogram of all cells."""
+    rows = np.arange(400 * 12)
+    names = ["a", "b", "c", "d"]
+    frame = pd.DataFrame({name: (rows % 400).astype(str) for name in names})
+    schema = Schema({name: OpenCategorical() for name in names})
+    whole = Budget(200.0, 1e-5, 1e-6, accounting)
+    ledger = Ledger.create(tmp_path / "one", whole, neighbours=relation)
+    shared: dict[str, Any] = {"neighbours": relation, "ledger": ledger}
+    with pytest.raises(ColumnsFound, match="25,856,961,601") as refused:
+        synthesize(
+            frame, schema, mechanism="mwem", epsilon=200.0, delta=1e-5, accounting=accounting,
+            **shared,
+        )  # fmt: skip
+    found = refused.value.schema
+    assert [each.step for each in ledger.entries] == [f"discover {name}" for name in names]
+    assert not found.unresolved and set(found.domain.sizes.values()) == {401}
+    said = re.search(
+        r"epsilon=([\d.]+), delta=([\de.-]+) and accounting='(\w+)'", str(refused.value)
+    )
+    assert said and said[3] == accounting
+    epsilon, delta = float(said[1]), float(said[2])
+    release = synthesize(
+        frame, found, mechanism="independent", epsilon=epsilon, delta=delta, accounting=accounting,
+        **shared,
+    )  # fmt: skip
+    assert release.schema.columns.keys() == schema.columns.keys()
+    # Nothing that was paid for is lost, and what is stated leaves nothing that counts.
+    assert 0.9995 * whole.total < ledger.spent <= whole.total
+
+
+def test_what_cannot_be_said_of_any_labels_is_refused_before_they_are_found() -> None:
+    for wrong in [{"missing": ("(other)",)}, {"outside": "cook"}, {"other": ""}]:
+        with pytest.raises(InvalidInput):
+            OpenCategorical(**wrong)  # type: ignore[arg-type]
 
 
 def test_too_many_codes_for_a_strategy_are_refused_before_any_matrix_of_them_exists(

@@ -1,4 +1,4 @@
-"""One contraction for many sets of tensors at once: every value of the plan has one more axis."""
+"""A plan for many contractions of the same structure at once: every value has one more axis."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pgmkit.contraction.plan import Axes, Kernel, Plan, Step
 
 
 def batched(plan: Plan, count: int) -> Plan:
-    """Return the plan for ``count`` sets of its inputs, with the same order of steps.
+    """Return a plan that runs ``plan`` on ``count`` sets of input tensors at once, in the same
+    order of steps.
 
-    A new first axis of every input, value and of the output counts the sets. Nothing sums it, so
-    every kernel keeps it in its batch.
+    Every input, every value and the output has one more axis, the first, which numbers the sets. No
+    step sums over it, so every kernel has it among its batch axes.
 
     >>> from pgmkit.contraction.order import plan
     >>> p = batched(plan([("a", "b"), ("b",)], (), {"a": 2, "b": 3}), 5)

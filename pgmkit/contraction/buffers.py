@@ -1,8 +1,10 @@
-"""Forward and backward pass of a contraction plan in two flat buffers, for many repetitions.
+"""Forward and backward pass of a contraction plan in two flat buffers, for plans that are run many
+times.
 
-In small trees the overhead of each operation dominates. Here every value of the plan lies in one
-buffer and every adjoint in another; the views are made once, an operation writes in place, and
-steps of one level with the same shape run as one batched product over gathered operands.
+In small trees the overhead of each operation dominates the time. Here all values of the plan lie in
+one buffer and all adjoints (derivatives of the result with respect to a value) in another. The
+views are made once, every operation writes in place, and steps of one level that have the same
+shape run as one batched product.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ SMALLEST_GROUP = 3
 
 
 class ContractionBuffers:
-    """Values and adjoints of a plan; inputs are ``values[: inputs]``, flattened one after another.
+    """The values and adjoints of a plan, in flat buffers that every pass overwrites.
 
-    A pass reads what was written to ``inputs`` and computes the plan's result, as many numbers as
-    its output has cells, and the derivatives of the result with respect to the inputs, times a seed
-    for each cell of the output.
+    Write the input tensors to ``inputs``, flattened one after another. ``forward`` then computes
+    the result, ``backward`` the derivatives of the result with respect to the inputs, and
+    ``weighted`` these derivatives times the inputs.
     """
 
     def __init__(self, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
@@ -63,28 +65,33 @@ class ContractionBuffers:
         self._down.reverse()
 
     def forward(self) -> torch.Tensor:
-        """Return the plan's result, flat; the next run overwrites it."""
+        """Return the plan's result as a flat tensor, which the next call overwrites."""
         for action in self._up:
             action()
         return self.result
 
     def backward(self, seed: torch.Tensor | float) -> torch.Tensor:
-        """Return ``seed`` times the derivatives of the result by the inputs; the next run
-        overwrites them.
+        """Return the derivatives of the result with respect to the flat inputs, multiplied by
+        ``seed``.
+
+        ``seed`` is one number, or one for each cell of the output; the result's derivatives are
+        summed with these weights. ``forward`` must have run before. The next call overwrites the
+        returned tensor.
         """
-        self._return(seed)
+        self._propagate(seed)
         for each in self._spreads:
             each.view(self._input_adjoints).copy_(each.adjoint)
         return self._input_adjoints
 
     def weighted(self, seed: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
-        """Return the inputs times ``backward`` as a new tensor of this format: marginals, if the
-        inputs are the tables of a distribution.
+        """Return the inputs times ``backward(seed)`` as a new tensor of ``dtype``: the marginals,
+        if the inputs are the potentials of a distribution and ``seed`` is its total divided by the
+        result.
 
-        The adjoint of a large input that is only summed is that of its sums, repeated. The input is
-        multiplied by it in one pass, instead of writing the adjoint out first.
+        The adjoint of a large input that is only summed repeats the adjoint of its sums. The input
+        is multiplied by the expanded view directly, so that adjoint is not written out first.
         """
-        self._return(seed)
+        self._propagate(seed)
         found, start = torch.empty_like(self.inputs, dtype=dtype), 0
         for each in sorted(self._spreads, key=lambda spread: spread.start):
             self._multiply_back(found, start, each.start)
@@ -98,8 +105,8 @@ class ContractionBuffers:
             own, other = self.inputs[start:end], self._input_adjoints[start:end]
             torch.mul(own, other, out=found[start:end])
 
-    def _return(self, seed: torch.Tensor | float) -> None:
-        """Compute all adjoints but those that ``_spreads`` holds as views."""
+    def _propagate(self, seed: torch.Tensor | float) -> None:
+        """Compute all adjoints, except those of the inputs in ``_spreads``, which are views."""
         if isinstance(seed, torch.Tensor):
             self._seed.copy_(seed)
         else:
@@ -108,8 +115,8 @@ class ContractionBuffers:
             action()
 
     def _bind_level(self, level: list[Step]) -> None:
-        """Bind the small steps of a level as one launch and each large step by itself; a large step
-        gains nothing from sharing.
+        """Prepare the calls for one level of steps on a GPU: the small steps share one launch, and
+        each large step has its own, since it gains nothing from sharing.
         """
         small: list[Step] = []
         large: list[Step] = []
@@ -196,14 +203,16 @@ class ContractionBuffers:
         whole = self.operand([step.left for step in group], orders, shape)
         spread = upper.unsqueeze(2).expand(shape)
         self._up.append(lambda: torch.sum(whole.read(), 2, out=out))
-        # The clone is needed: a view of the adjoints must not be written into the adjoints by
-        # index.
+        # ``spread`` is a view of the adjoints, and torch does not allow writing a view of a tensor
+        # into the same tensor by index, so it is copied first.
         self._down.append(lambda: whole.write(spread.clone()))
 
     def _results(
         self, group: list[Step], shape: tuple[int, ...]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the results of a group of steps, which lie side by side, and their adjoints."""
+        """Return views of the results and of the adjoints of a group of steps, whose results are
+        neighbours in the buffers.
+        """
         start = self.offsets[group[0].out]
         end = start + prod(shape)
         return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
@@ -211,8 +220,10 @@ class ContractionBuffers:
     def operand(
         self, values: list[int], orders: list[Axes], shape: tuple[int, ...]
     ) -> _Strided | _Gathered:
-        """Return one operand of every step of a group as one array of `shape`, with axes in (step,
-        *order) order.
+        """Return the left or the right operands of a group of steps as one array of ``shape``.
+
+        ``values`` numbers the operand of each step, and ``orders`` has the order in which its axes
+        are read. The array's first axis runs over the steps.
         """
         patterns = {}
         cells = np.empty((len(values), prod(shape) // len(values)), dtype=np.int64)
@@ -232,20 +243,22 @@ class ContractionBuffers:
 
 @dataclass(frozen=True)
 class _Spread:
-    """The adjoint of an input that is only summed: the adjoint of its sums, as a view of the
-    input's shape.
+    """The adjoint of an input that the plan only sums: the adjoint of its sums, expanded as a view
+    to the input's shape, and the place of the input's first cell in the flat inputs.
     """
 
     start: int
     adjoint: torch.Tensor
 
     def view(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the view of this input's cells in the flat vector of all inputs."""
+        """Return the cells of this input in a flat vector of all inputs, as a view of the input's
+        shape.
+        """
         return inputs[self.start : self.start + self.adjoint.numel()].view(self.adjoint.shape)
 
 
 class _Strided:
-    """An operand whose cells lie at regular distances in the buffers: a view of them."""
+    """An operand whose cells lie at regular distances in the buffers, so that a view gives it."""
 
     def __init__(
         self,
@@ -266,7 +279,9 @@ class _Strided:
 
 
 class _Gathered:
-    """An operand whose cells lie anywhere in the buffers: copied from and to them by an index."""
+    """An operand whose cells lie at irregular distances in the buffers: it is copied from the
+    values and to the adjoints by an index.
+    """
 
     def __init__(
         self,
@@ -285,8 +300,8 @@ class _Gathered:
 
 
 def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
-    """Return the distance of neighbouring cells along every axis, or None if some distance
-    varies.
+    """Return the distance between neighbouring cells along each axis, given every cell's place in a
+    buffer, or None if a distance varies or is negative.
     """
     first = cells[(0,) * cells.ndim]
     strides = []
@@ -300,10 +315,10 @@ def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
 
 
 def pass_cells(plan: Plan) -> int:
-    """Return the most numbers that passes over a plan hold at once.
+    """Return the largest number of cells that passes over a plan hold at the same time.
 
-    They are values and adjoints, those of a pass in another semiring beside them, the indices of
-    groups, and the copies that a step makes.
+    Counted are the values and adjoints in these buffers, as many again for a pass in another
+    semiring, the indices of gathered operands, and the copies that one step makes.
     """
     values = sum(map(plan.cells, range(len(plan.axes))))
     gathered, copied = 0, 0
@@ -331,8 +346,8 @@ def _levels(plan: Plan) -> list[list[Step]]:
 
 
 def by_level(plan: Plan) -> list[list[Step]]:
-    """Return the steps in an executable order, with those of one level and one small shape
-    together.
+    """Return the steps in groups, in an executable order. The steps of a group are of one level and
+    of one shape; a large step is a group of its own.
     """
     found: list[list[Step]] = []
     for level in _levels(plan):
@@ -344,7 +359,7 @@ def by_level(plan: Plan) -> list[list[Step]]:
 
 
 def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
-    """Return a key that is equal for steps that may share a call."""
+    """Return a key that is equal for steps of a level that run in one call."""
     if step.kernel is None:
         cost = plan.cells(step.left)
         shape: tuple[int, ...] = (cost, plan.cells(step.out))
@@ -355,7 +370,9 @@ def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
 
 
 def _layout(plan: Plan, groups: list[list[Step]]) -> list[int]:
-    """Return the offset of every value: inputs in order, then the groups' results side by side."""
+    """Return the place of every value's first cell: the inputs come first, in order, then the
+    results of each group side by side.
+    """
     order = [*range(len(plan.inputs)), *(step.out for group in groups for step in group)]
     offsets, end = [0] * len(plan.axes), 0
     for value in order:

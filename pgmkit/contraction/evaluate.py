@@ -1,6 +1,6 @@
-"""Evaluation of a contraction plan on named tensors: planned once (``plan``), evaluated many times.
+"""Evaluation of a contraction plan on tensors, without fixed buffers.
 
-A plan is evaluated in one of the semirings of ``pgmkit.contraction.semirings``.
+A plan is evaluated in one of the semirings of ``pgmkit.contraction.semirings``, as often as needed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pgmkit.runtime.deferred import torch
 
 
 def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
-    """Return all values of the plan, inputs first; the last is the result, in the plan's own axis
-    order.
+    """Return all values of the plan: the input tensors, then the result of every step. The last one
+    is the plan's result, with its axes in the order ``plan.axes[-1]`` and not yet in that of
+    ``plan.output``.
     """
     values = list(tensors)
     for step in plan.steps:
@@ -28,8 +29,8 @@ def forward(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> 
 
 
 def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) -> torch.Tensor:
-    """Return the contraction of ``tensors`` (one for each plan input, axes in its order), with axes
-    ``plan.output``.
+    """Return the contraction of ``tensors``, one for each of ``plan.inputs`` with its axes in that
+    order, as a tensor with axes ``plan.output``.
 
     >>> from pgmkit.contraction.order import plan
     >>> from pgmkit.contraction.semirings import LINEAR
@@ -43,11 +44,11 @@ def contract(plan: Plan, tensors: Sequence[torch.Tensor], semiring: Semiring) ->
 
 
 def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> list[torch.Tensor]:
-    """Return for every input of a scalar plan the contraction of all the *other* inputs, given
-    ``forward``'s values.
+    """Return, for every input of a plan without output axes, the contraction of all *other* inputs,
+    with the axes of that input. ``values`` are those that ``forward`` returns.
 
-    In linear space this is the derivative of the result with respect to the input; the input times
-    its adjoint, divided by the result, is the input's marginal.
+    In the linear semiring this is the derivative of the result with respect to the input. The input
+    times its adjoint, divided by the result, is the input's marginal.
     """
     found: list[torch.Tensor | None] = [None] * len(values)
     found[-1] = torch.full_like(values[-1], semiring.one)
@@ -67,8 +68,8 @@ def adjoints(plan: Plan, values: Sequence[torch.Tensor], semiring: Semiring) -> 
 
 
 def maximiser(plan: Plan, values: Sequence[torch.Tensor]) -> dict[str, int]:
-    """Return an assignment that attains a scalar plan's maximum, from ``forward``'s values in
-    ``MAX``.
+    """Return the assignment of a state to every attribute that attains the maximum of a plan
+    without output axes. ``values`` are those that ``forward`` returns in the semiring ``MAX``.
     """
     chosen: dict[str, int] = {}
 

@@ -1,11 +1,15 @@
-"""The order in which named tensors are multiplied and summed: ``plan``, from their structure alone.
+"""The order in which named tensors are multiplied and summed, planned from their axes and sizes
+alone.
 
-Attributes whose elimination needs no larger table are summed out first, which plans a whole forest;
-for the rest the pairwise order comes from ``opt_einsum``, or from a junction tree where that takes
-less: pairs of dense cliques need up to twelve times as much by a tree, and networks that are nearly
-trees many times as much by pairs. No value is
-larger than the plan's ``largest``, so a clique made of small factors is never materialised. Plans
-depend on names and sizes only and are cached.
+First, attributes whose elimination needs no larger table are summed out, which is all that a forest
+needs. The rest is multiplied in pairs in the order that ``opt_einsum`` finds, or along a junction
+tree if that takes less work: for many densely overlapping tables of two attributes the tree takes
+up to twelve times as many multiplications, and for networks that are nearly trees the pairwise
+order takes many times as many.
+
+A step sums while it multiplies, so a clique that consists of several small factors is often never
+built as one table; ``Plan.largest`` is the size of the largest table that is built. Plans are
+cached.
 """
 
 from __future__ import annotations
@@ -24,15 +28,18 @@ from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS
 
 SHARED_STEP = 2 * CALL_CELLS
-"""The multiplications of the largest step that is worth its call only if it shares it."""
-MOVE_COST = 150
-"""The multiplications in the time that a pass takes to write, permute and read one cell of
-a value.
+"""The number of multiplications up to which a step is run in one call with others of its shape, as
+a call of its own would take longer than the multiplications.
 """
+MOVE_COST = 150
+"""The time to write, permute and read one cell of a value, in multiplications."""
 
 
 def plan(inputs: Sequence[Axes], output: Axes, sizes: Mapping[str, int]) -> Plan:
-    """Return the plan for this structure; cached, so asking again costs a dictionary look-up.
+    """Return a plan that contracts tensors with axes ``inputs`` to one with axes ``output``.
+
+    All axes that are not in ``output`` are summed; ``sizes`` has the size of every axis. Plans are
+    cached, so asking for the same one again takes a dictionary look-up.
 
     >>> p = plan([("a", "b"), ("b", "c")], ("a", "c"), {"a": 2, "b": 3, "c": 4})
     >>> len(p.steps), p.largest, p.cost
@@ -44,7 +51,7 @@ def plan(inputs: Sequence[Axes], output: Axes, sizes: Mapping[str, int]) -> Plan
 
 @lru_cache(maxsize=4096)
 def cached_plan(inputs: tuple[Axes, ...], output: Axes, sizes: tuple[tuple[str, int], ...]) -> Plan:
-    """Return the plan of a contraction; the last plans made are kept."""
+    """Return the plan of a contraction; the 4,096 plans that were used last are cached."""
     return _Planner(inputs, output, dict(sizes)).build()
 
 
@@ -71,7 +78,7 @@ class _Planner:
         self.eliminate()
         best = self.branch()
         best.follow_path()
-        # Below so many operations a better order saves less than the search for it takes.
+        # With less work than this a better order saves less time than the search for it takes.
         if best.work_since(self) > BLOCK_CELLS:
             other = self.branch()
             other.follow_tree()
@@ -88,8 +95,8 @@ class _Planner:
         return other
 
     def work_since(self, start: _Planner) -> float:
-        """Return the work of the steps beyond those of ``start``, in multiplications, with the
-        moves of their values.
+        """Return the work of the steps that this planner has and ``start`` lacks, in
+        multiplications; writing and reading their values counts as well.
         """
         added = self.steps[len(start.steps) :]
         products = sum(step.kernel.cost for step in added if step.kernel is not None)
@@ -128,11 +135,13 @@ class _Planner:
             self.holders.setdefault(name, {})[key] = None
 
     def eliminate(self) -> None:
-        """Sum out every attribute whose elimination needs no table larger than the present ones.
+        """Sum out the attributes whose elimination needs no table larger than those it replaces (or
+        a small one; see ``ready``).
 
-        That alone plans forests and decomposable structures. Of the attributes that can go, one
-        with the fewest preceding levels goes first, so that the number of levels of a chain is
-        logarithmic in its length, each with many equal steps.
+        This alone plans forests and decomposable structures. Of the attributes that can be
+        eliminated, one whose tables come from the fewest levels of steps goes first. So a chain has
+        a number of levels that is logarithmic in its length, each with many steps of the same
+        shape.
         """
         names = [name for name in self.holders if name not in self.output]
         queue = [entry for name in names if (entry := self.ready(name)) is not None]
@@ -141,7 +150,7 @@ class _Planner:
             entry = heapq.heappop(queue)
             name = entry[-1]
             now = self.ready(name)
-            if now != entry:  # a neighbour went first, and a newer entry is in the queue
+            if now != entry:  # outdated: a neighbour was eliminated since
                 continue
             made = self.merge(list(self.holders[name]))
             self.keep(made)
@@ -150,8 +159,11 @@ class _Planner:
                     heapq.heappush(queue, entry)
 
     def ready(self, name: str) -> tuple[int, int, int, str] | None:
-        """Return the attribute's place in the queue, or None if its elimination would need a larger
-        table.
+        """Return the entry (level, cells, rank, name) of an attribute in the queue of eliminations,
+        or None if its elimination would need a table larger than the largest of its own.
+
+        A product of at most SHARED_STEP cells over at most three attributes may also be larger than
+        that by the size of the attribute, which is summed out at once.
         """
         around: set[str] = set()
         cells, largest, level = 1, 0, 0
@@ -160,7 +172,7 @@ class _Planner:
                 if other not in around:
                     around.add(other)
                     cells *= self.sizes[other]
-            if cells > self.most:  # stop before all neighbours of a hub
+            if cells > self.most:  # a hub is refused before all its tables are read
                 return None
             largest = max(largest, self.cells(key))
             level = max(level, self.levels[key])
@@ -171,8 +183,9 @@ class _Planner:
         return self.counts[key]
 
     def merge(self, keys: list[int]) -> int:
-        """Multiply values, the smallest first and in as few levels as that allows, and return the
-        product.
+        """Multiply these values in pairs, the smallest ones first and, of equal ones, those of the
+        earliest level; return the number of the product. The values no longer remain to be
+        multiplied.
         """
         queue = [(self.cells(key), self.levels[key], key) for key in keys]
         heapq.heapify(queue)
@@ -193,7 +206,9 @@ class _Planner:
                 self.holders.pop(name, None)
 
     def path(self, keys: list[int]) -> list[tuple[int, int]]:
-        """Return pairs of positions in the shrinking list of values, as opt_einsum gives them."""
+        """Return the pairs of values to multiply, as opt_einsum gives them: positions in a list
+        from which each pair is removed and to whose end its product is added.
+        """
         if len(keys) <= 2:
             return [(0, 1)][: len(keys) - 1]
         # Numbers are used because the order of a set of names differs from process to process.

@@ -51,8 +51,9 @@ class Kernel:
     ) -> Kernel:
         """Return the kernel that sums the axes ``gone`` out of ``left * right``.
 
-        This is the one place that orders the axes of a plan's values: (batch, rows, columns), as a
-        batched matrix product returns them, so that no evaluation of a plan has to reorder any.
+        Only this function orders the axes of a plan's values. The order is (batch, rows, columns),
+        in which a batched matrix product returns them, so no evaluation of a plan has to permute a
+        result.
         """
         batch = tuple(n for n in left if n in right and n not in gone)
         rows = tuple(n for n in left if n not in right)
@@ -74,8 +75,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Value ``out`` as the product of ``left`` and ``right``; without ``right`` a sum over unshared
-    axes.
+    """One step of a plan, which computes value number ``out``.
+
+    It multiplies the values ``left`` and ``right`` by ``kernel``. If these two are None, it sums
+    ``left`` over all axes but ``kept``. ``source`` are the axes of ``left``, and ``kept`` those of
+    the result.
     """
 
     left: int
@@ -88,8 +92,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps that contract ``inputs`` to ``output``: the values are the inputs, then one for
-    every step.
+    """The steps that contract tensors with axes ``inputs`` to one with axes ``output``.
+
+    The values of a plan are numbered: first its inputs, then the result of every step.
     """
 
     inputs: tuple[Axes, ...]
@@ -97,8 +102,8 @@ class Plan:
     sizes: Mapping[str, int]
     steps: tuple[Step, ...]
     axes: tuple[Axes, ...]
-    """The axes of every value, inputs first; those of a product are its kernel's (batch, rows,
-    columns).
+    """The axes of every value; those of a product are the batch axes, rows and columns of its
+    kernel, in this order.
     """
 
     def __post_init__(self) -> None:
@@ -122,13 +127,13 @@ class Plan:
 
     @cached_property
     def cost(self) -> int:
-        """The multiplications and additions of one evaluation, roughly."""
+        """The approximate number of multiplications and additions of one evaluation."""
         return sum(s.kernel.cost if s.kernel else self.cells(s.left) for s in self.steps)
 
 
 def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
-    """Return the kernels that compute the adjoints of the left and of the right operand from that
-    of the output.
+    """Return the kernels that compute the adjoint of the left operand from (adjoint of the result,
+    right operand), and that of the right operand from (adjoint of the result, left operand).
     """
     to_left = Kernel(kernel.out, kernel.right, kernel.left, kernel.sizes)
     to_right = Kernel(kernel.out, kernel.left, kernel.right, kernel.sizes)

@@ -1,4 +1,4 @@
-"""Products of two values of a plan on fixed storage, in as few calls as their strides allow."""
+"""Products of two values of a plan in fixed memory, in as few calls as their strides allow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Room: TypeAlias = "Callable[[], torch.Tensor]"
 
 
 def batched_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the batched matrix product, computed element by element if nothing is summed or one
-    result remains.
+    """Return the batched matrix product of ``left`` and ``right``. Element-wise multiplication
+    replaces ``torch.bmm`` if only one term is summed or each product is one number.
     """
     if left.shape[2] == 1:
         return left * right
@@ -33,9 +33,10 @@ def multiply_into(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) ->
 
 
 class Scratch:
-    """Memory for the copies that steps make: one buffer for each slot, as long as its longest copy.
+    """Memory for the copies that steps make: one buffer for each slot, as long as the longest copy
+    in it.
 
-    Fresh memory for every copy would cost more than the copy, since the system clears each page of
+    New memory for every copy would take longer than the copy, since the system clears each page of
     it.
     """
 
@@ -45,8 +46,8 @@ class Scratch:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def reserve(self, slot: str, shape: Sequence[int]) -> Room:
-        """Return a function that gives the slot's memory as an array of ``shape``; call it after
-        all reservations.
+        """Reserve room in a slot and return a function that gives it as an array of ``shape``. That
+        function may be called only after all reservations. Arrays of one slot share their memory.
         """
         cells = prod(shape)
         self._cells[slot] = max(cells, self._cells.get(slot, 0))
@@ -62,8 +63,8 @@ class Scratch:
 def product_action(
     kernel: Kernel, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, scratch: Scratch
 ) -> Action:
-    """Return a function that computes ``out = kernel(left, right)`` on fixed storage, in as few
-    calls as the strides allow.
+    """Return a function that computes ``out = kernel(left, right)`` from the present contents of
+    these fixed tensors, in as few calls as their strides allow.
     """
     if not kernel.summed:
         a, b = _aligned(left, kernel.left, kernel.out), _aligned(right, kernel.right, kernel.out)
@@ -81,7 +82,9 @@ def product_action(
 
 
 def _aligned(value: torch.Tensor, axes: Axes, target: Axes) -> torch.Tensor:
-    """Return a view that broadcasts against an array with axes ``target``."""
+    """Return a view of ``value`` (with axes ``axes``) that broadcasts against an array with axes
+    ``target``.
+    """
     present = [name for name in target if name in axes]
     moved = value.permute([axes.index(name) for name in present])
     return moved[tuple(slice(None) if name in axes else None for name in target)]
@@ -108,8 +111,9 @@ def _matrix_action(
 def _matrix(
     value: torch.Tensor, axes: Axes, groups: Sequence[Axes], reserve: Callable[[list[int]], Room]
 ) -> Callable[[], torch.Tensor]:
-    """Return a function that reads ``value`` as a stack of matrices: a view if the strides allow
-    it, else a copy at each call.
+    """Return a function that reads ``value`` as a stack of matrices, whose dimensions are the three
+    ``groups`` of axes. It returns a view if the strides allow one, and else makes a copy at each
+    call.
     """
     moved = value.permute([axes.index(name) for group in groups for name in group])
     shape, start = [], 0

@@ -1,7 +1,9 @@
-"""Three semirings for sums of products of tensors, one product of two tensors at a time.
+"""Three semirings in which tensors are multiplied and summed.
 
-``LINEAR`` has sums of products, whose entries may be negative; ``LOG`` logarithms of sums of
-exponentials, of any range and with exact minus infinities; ``MAX`` maxima of sums, for MAP.
+``LINEAR`` has ordinary sums of products, whose entries may be negative. ``LOG`` works on
+logarithms: its product is ``+`` and its sum log-sum-exp, for values of any range, exact also at
+minus infinity. ``MAX`` has the product ``+`` and the sum ``max``, for most probable assignments
+(MAP).
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from pgmkit.runtime.deferred import torch
 
 
 def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
-    """Return ``value`` with one dimension for each group of axes: a view if the strides
-    allow it.
+    """Return ``value`` with its axes in the order of ``groups`` and each group flattened into one
+    dimension; a view if the strides allow it.
     """
     shape = []
     order = []
@@ -45,7 +47,7 @@ class Linear:
 
 
 class _Tropical(ABC):
-    """Semirings whose product is ``+``; each subclass defines the sum."""
+    """A semiring whose product is ``+``; each subclass defines the sum."""
 
     one = 0.0
 
@@ -55,8 +57,8 @@ class _Tropical(ABC):
 
     @abstractmethod
     def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Return the semiring's matrix products of two stacks of matrices, summed over the last
-        dimension of both.
+        """Return the semiring's product of two stacks of matrices, of shapes (batch, rows, summed)
+        and (batch, columns, summed).
         """
 
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
@@ -72,7 +74,7 @@ class _Tropical(ABC):
 
 
 class Log(_Tropical):
-    """Logarithms of sums of exponentials; minus infinity where all terms are."""
+    """The semiring of logarithms: the sum is log-sum-exp, minus infinity if all terms are."""
 
     def over(self, value: torch.Tensor) -> torch.Tensor:
         return torch.logsumexp(value, -1)
@@ -82,7 +84,7 @@ class Log(_Tropical):
 
 
 class Max(_Tropical):
-    """Maxima of sums."""
+    """The semiring of maxima: the product is ``+`` and the sum ``max``."""
 
     def over(self, value: torch.Tensor) -> torch.Tensor:
         return value.amax(-1)

@@ -8,7 +8,7 @@ from pgmkit.domain import Clique
 
 
 class CliqueIndex:
-    """The places of cliques in a sequence, indexed by attribute.
+    """The positions of cliques in a sequence, indexed by attribute.
 
     >>> index = CliqueIndex([("a", "b"), ("b", "c"), ("c",)])
     >>> index.containing(["b"]), index.containing(["c"]), index.containing(["a", "c"])
@@ -23,18 +23,21 @@ class CliqueIndex:
                 self.places.setdefault(name, []).append(place)
 
     def containing(self, attrs: Collection[str]) -> list[int]:
-        """Return the places of the cliques that hold all of `attrs`, in order."""
+        """Return the positions of the cliques that contain all of `attrs`, ascending; all if it is
+        empty.
+        """
         if not attrs:
             return list(range(len(self.sets)))
         wanted = frozenset(attrs)
-        # Only the cliques of the rarest attribute are searched: those of a star's leaf, not its
-        # hub.
+        # Only the cliques of the rarest attribute are searched. In a star these are the few cliques
+        # of a leaf instead of all cliques of the hub.
         rarest = min((self.places.get(name, []) for name in wanted), key=len)
         return [place for place in rarest if wanted <= self.sets[place]]
 
 
 def maximal(cliques: Sequence[Clique]) -> list[int]:
-    """Return the places of the cliques that are subsets of no other; of equal cliques, the first.
+    """Return the positions of the cliques that are not proper subsets of another; of equal cliques,
+    only the first.
 
     >>> maximal([("a",), ("a", "b"), ("b", "a"), ("c",)])
     [1, 3]

@@ -1,9 +1,10 @@
 """The search for elimination orders: greedy orders, a sweep and randomised restarts.
 
-Finding the order with the fewest cells is NP-hard, so the best of several greedy orders, of one
-that sweeps through the graph and of randomised restarts is taken. Attributes whose neighbours are
-all joined to each other (simplicial ones) never need a choice; a decomposable model has only those
-and costs one cheap pass. Sets of attributes are integers, with one bit for each attribute.
+Finding the order whose cliques have the fewest cells is NP-hard. So several greedy orders, one that
+sweeps through the graph and randomised ones are tried, and the best is taken. Attributes whose
+neighbours are all joined to each other (simplicial ones) are eliminated first, as this is always
+optimal. A decomposable model has no others, so one cheap pass finds its order. Sets of attributes
+are integers with one bit for each attribute.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Rank = Callable[[Measure], float]
 """A function of an attribute's measure; the attribute with the lowest rank is eliminated next."""
 
 Way = Callable[[float], list[Step] | None]
-"""A function that returns an order of the attributes left after the simplicial ones, or None as
-soon as its cliques have more cells in total than its argument.
+"""A function that returns an elimination order of the attributes that remain after the simplicial
+ones. It returns None as soon as the cliques have more cells in total than its argument.
 """
 
 RANKS: tuple[Rank, ...] = (
@@ -39,23 +40,24 @@ RANKS: tuple[Rank, ...] = (
 )
 
 MEASURES_A_SECOND = 600_000
-"""The number of attributes that restarts measure in a second on a slow machine; it turns a limit in
+"""The number of attributes whose `Measure` a slow machine computes in a second. It turns a limit in
 seconds into a number of restarts.
 """
 
 _MEASURES_OF_A_CELL = 0.2
-"""The number of attributes measured in the time that some tens of passes spend on one cell of the
-tree.
+"""The number of attributes measured in the time that some tens of inference passes spend on one
+cell of the tree.
 """
 
 _MEASURES_AT_LEAST = MEASURES_A_SECOND // 1000
-"""The number of attributes measured in a millisecond, which the restarts on the smallest graph may
-take.
+"""The number of attributes measured in about a millisecond. Restarts on the smallest graphs may
+take so long.
 """
 
 
 class Search:
-    """A search that keeps the best elimination order seen so far.
+    """A search that keeps the best elimination order found so far in `best` and the cells of its
+    maximal cliques in `cells`.
 
     Args:
         neighbours: the set of neighbours of each attribute.
@@ -104,8 +106,8 @@ class Search:
                 return
 
     def ways(self, seed: int) -> Iterator[Way]:
-        """Yield ways to make orders, the most promising first; without end, unless nothing is left
-        to order.
+        """Yield functions for `order`, the most promising first: the greedy rules, then random
+        mixtures of them without end. If all attributes are simplicial, only one is yielded.
         """
         yield from [partial(self._greedy, rank) for rank in RANKS[: None if self.left else 1]]
         if self.left:
@@ -116,22 +118,26 @@ class Search:
             yield partial(self._greedy, rank)
 
     def order(self, way: Way, most: float = math.inf) -> list[Step] | None:
-        """Return an order made in this way, or None as soon as its cliques have more than `most`
-        cells in total.
+        """Return the elimination order of all attributes that `way` gives, or None as soon as its
+        cliques have more than `most` cells in total.
         """
         steps = way(most - self.cells_of(self.prefix))
         return None if steps is None else self.prefix + steps
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
-        """Try a sweep, then random mixtures of min-fill and min-weight with noise, as many as
-        `seconds` allow for a graph of this size.
+        """Try a sweep, then random mixtures of min-fill and min-weight with noise.
+
+        Their number depends on `seconds` and the size of the graph, not on a clock. The restarts
+        also end when they have taken as long as some tens of inference passes over the best tree so
+        far.
         """
         if not self.left:
             return
         each = self.measured // len(RANKS) + len(self.measures)
         ways = itertools.chain([self.sweep], self._random_ways(rng))
         for done in range(int(seconds * MEASURES_A_SECOND / each)):
-            # The search takes no longer than some tens of passes over the best tree so far.
+            # The search takes no longer than some tens of inference passes over the best tree so
+            # far.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
                 return
             self._try(next(ways))
@@ -145,7 +151,7 @@ class Search:
 
     def _greedy(self, rank: Rank, most: float) -> list[Step] | None:
         """Return the order that always eliminates the attribute with the lowest rank next, or None
-        beyond ``most`` cells.
+        as soon as its cliques have more than ``most`` cells in total.
         """
         steps: list[Step] = []
         cells = 0
@@ -159,7 +165,7 @@ class Search:
                 return None
             left ^= 1 << v
             del ranks[v]
-            if around == left:  # all the rest is one clique: no choice is left
+            if around == left:  # the rest is one clique, so any order is as good
                 break
             for u in _affected(neighbours, v):
                 ranks[u] = rank(self._measure(neighbours, u))
@@ -169,14 +175,14 @@ class Search:
         return steps
 
     def sweep(self, most: float) -> list[Step] | None:
-        """Return the order that sweeps from one end of the graph to the other, or None beyond
-        ``most`` cells.
+        """Return the order that sweeps from one end of the graph to the other, or None as soon as
+        its cliques have more than ``most`` cells in total.
 
-        It always eliminates an attribute on the border of the eliminated part: the one that adds
-        the fewest cells to the border, and of these the one that has been there longest. In grids
-        and other long or wide graphs the largest clique is then about as wide as the graph. Greedy
-        orders look only at an attribute's neighbours, so they eliminate everywhere at once and
-        leave a wider graph.
+        It always eliminates an attribute on the border of the eliminated part: the one whose
+        elimination adds the fewest cells to the border, and of equal ones the one that has been on
+        the border longest. In grids and other long or wide graphs the largest clique is then about
+        as wide as the graph. Greedy orders look only at an attribute's neighbours, so they
+        eliminate everywhere at once and need larger cliques there.
         """
         steps: list[Step] = []
         cells = 0
@@ -200,12 +206,14 @@ class Search:
         return steps
 
     def _added(self, v: int, fresh: int) -> float:
-        """Return the change of the border's log cells if an attribute is eliminated."""
+        """Return the change of the logarithm of the border's cells if `v` is eliminated, where
+        `fresh` are the attributes not yet on the border.
+        """
         return sum([self.logs[u] for u in each_bit(self.neighbours[v] & fresh)]) - self.logs[v]
 
     def _end_of(self, left: int) -> int:
-        """Return an attribute at an end of the graph: farthest from the one that is farthest from
-        an arbitrary one.
+        """Return an attribute at an end of the graph: one farthest from an attribute that is itself
+        farthest from an arbitrary start.
         """
         farthest = each_bit(left)[0]
         for _ in range(2):
@@ -231,7 +239,7 @@ class Search:
         return twice >> 1, degree, log_cells
 
     def cells_of(self, steps: list[Step]) -> int:
-        """Return the total cells of all cliques of an elimination, maximal or not."""
+        """Return the total cells of the cliques of all elimination steps, maximal or not."""
         return sum([self._weight(around | 1 << v) for v, around in steps])
 
     def _cells(self, steps: list[Step]) -> int:
@@ -268,7 +276,8 @@ def _affected(neighbours: list[int], v: int) -> Sequence[int]:
         missing = around & ~neighbours[u] & ~(1 << u)
         neighbours[u] ^= 1 << v
         for w in each_bit(missing):
-            # The edge u-w is new, so their common neighbours miss one edge less.
+            # The edge u-w is new, so one edge less is missing among the neighbours of each of their
+            # common neighbours.
             changed |= neighbours[u] & neighbours[w]
             neighbours[u] |= 1 << w
             neighbours[w] |= 1 << u
@@ -276,10 +285,10 @@ def _affected(neighbours: list[int], v: int) -> Sequence[int]:
 
 
 def maximal_cliques(steps: Sequence[Step]) -> dict[int, int]:
-    """Return the maximal elimination cliques, by the attribute that is eliminated in them.
+    """Return the maximal elimination cliques, each under the attribute that is eliminated in it.
 
-    A later clique lies inside an earlier one exactly when it equals the neighbours that some
-    elimination left behind.
+    The clique of a later step is not maximal exactly if it equals the neighbours of an attribute
+    eliminated before.
     """
     remainders: set[int] = set()
     found: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """Junction trees: which tables an exact computation needs, and how large they are.
 
 An elimination order turns the graph of the cliques into a chordal one, whose maximal cliques form a
-junction tree; `elimination_search` searches for an order. Sets of attributes are integers here,
-with one bit for each attribute.
+junction tree; `elimination_search` searches for an order. Private functions here represent sets of
+attributes as integers, with one bit for each attribute.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JunctionTree:
 
     @cached_property
     def cells(self) -> int:
-        """The cells of all clique tables together, exact."""
+        """The exact number of cells of all clique tables together."""
         return sum(self.domain.size(clique) for clique in self.cliques)
 
     @cached_property
@@ -57,7 +57,7 @@ class JunctionTree:
 
     @cached_property
     def residuals(self) -> tuple[Clique, ...]:
-        """The attributes of each clique that its parent lacks, in the clique's order."""
+        """The attributes of each clique that its parent does not have, in the clique's order."""
         pairs = zip(self.cliques, self.separators, strict=True)
         return tuple(tuple([n for n in clique if n not in shared]) for clique, shared in pairs)
 
@@ -71,7 +71,7 @@ class JunctionTree:
         return tuple(tuple(below) for below in found)
 
     def bytes(self, itemsize: int = CELL_BYTES) -> int:
-        """Return the bytes of all clique tables with `itemsize` bytes a cell, exact."""
+        """Return the exact size in bytes of all clique tables, at `itemsize` bytes a cell."""
         return self.cells * itemsize
 
     def holds(self, attrs: Iterable[str]) -> int | None:
@@ -87,8 +87,8 @@ class JunctionTree:
 
     @cached_property
     def containing(self) -> tuple[list[int], dict[str, int]]:
-        """The clique indices from the smallest on, and for each attribute the set of its cliques'
-        ranks in this order.
+        """The indices of the cliques in order of size, smallest first, and for each attribute the
+        cliques that contain it, as an integer with one bit for each position in this order.
         """
         sizes = [self.domain.size(clique) for clique in self.cliques]
         by_size = sorted(range(len(self.cliques)), key=sizes.__getitem__)
@@ -129,12 +129,13 @@ def junction_tree(
 
 
 def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -> JunctionTree:
-    """Return the junction tree of one elimination order, without a search.
+    """Return the junction tree of a given elimination order, without a search.
 
     Args:
-        domain: the domain; every attribute of it is in the order.
-        scopes: sets of attributes that each must lie in one clique; bits are places in the domain.
-        order: places of attributes in the domain.
+        domain: the domain; the order contains every attribute of it.
+        scopes: sets of attributes, as integers with one bit for each position in the domain. Each
+            set lies in some clique of the tree.
+        order: positions of all attributes in the domain, the first eliminated first.
 
     >>> tree_of_order(Domain({"a": 2, "b": 3, "c": 4}), [0b011, 0b110], [0, 1, 2]).cliques
     (('b', 'c'), ('a', 'b'))
@@ -153,10 +154,12 @@ def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -
 
 
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
-    """Return the total cells of a junction tree of `cliques`, exact for the deterministic orders.
+    """Return the total cells of the junction tree that the deterministic greedy orders find for
+    `cliques`.
 
-    An upper bound of `junction_tree(domain, cliques).cells`, which also tries random orders. Meant
-    to be asked for each of many candidates: results are remembered by the graph of the cliques.
+    This is an upper bound on `junction_tree(domain, cliques).cells`, which also tries random
+    orders. The function is meant to be called for many candidates: results are cached by the graph
+    of the cliques.
 
     Raises InvalidInput for cliques that are not in the domain.
 
@@ -185,7 +188,9 @@ def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = CELL_BYTES)
 
 
 def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int], tuple[int, ...]]:
-    """Return for every attribute the set of its neighbours, and the sizes."""
+    """Return the set of neighbours of every attribute as an integer, and the sizes of the
+    attributes.
+    """
     if not isinstance(domain, Domain):
         raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
     if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
@@ -206,8 +211,8 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
 def _searched(
     neighbours: tuple[int, ...], sizes: tuple[int, ...], seconds: float, seed: int
 ) -> tuple[Step, ...]:
-    """Return the best elimination found; remembered, as a model's tree is asked for in several
-    places.
+    """Return the best elimination order that the search finds. It is cached, since several places
+    ask for the tree of one model.
     """
     search = Search(list(neighbours), sizes)
     search.deterministic()
@@ -223,8 +228,8 @@ def _cells_of_graph(neighbours: tuple[int, ...], sizes: tuple[int, ...]) -> int:
 
 
 def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
-    """Return the junction tree of an elimination: its steps' tree, contracted to the maximal
-    cliques.
+    """Return the junction tree of an elimination: the tree of its steps, in which steps with
+    cliques that are not maximal are merged into others.
     """
     masks = maximal_cliques(steps)
     edges = _edges(steps)
@@ -251,11 +256,11 @@ def _build(domain: Domain, steps: Sequence[Step]) -> JunctionTree:
 
 
 def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
-    """Return the tree's edges between maximal cliques, each clique named by the attribute
-    eliminated in it.
+    """Return the neighbours of each maximal clique in the junction tree. A clique is named by the
+    attribute eliminated in it.
 
     The parent of a step is the step that eliminates the first of its neighbours. A step whose
-    clique equals the neighbours that an earlier step left behind is merged into that step.
+    clique equals the neighbours in an earlier step is merged into that step.
     """
     when = {v: time for time, (v, _) in enumerate(steps)}
     left_by: dict[int, int] = {}
@@ -275,7 +280,7 @@ def _edges(steps: Sequence[Step]) -> dict[int, list[int]]:
 
 
 def _centres(masks: dict[int, int], edges: dict[int, list[int]]) -> Iterator[int]:
-    """Yield for each component the clique in the middle of its longest path."""
+    """Yield the clique in the middle of the longest path of each connected component."""
     seen: set[int] = set()
     for v in sorted(masks, key=lambda v: masks[v] & -masks[v]):
         if v in seen:
@@ -290,7 +295,9 @@ def _centres(masks: dict[int, int], edges: dict[int, list[int]]) -> Iterator[int
 
 
 def _walk(edges: dict[int, list[int]], start: int) -> dict[int, int]:
-    """Return every clique reached from `start` with the clique before it, the farthest last."""
+    """Return all cliques that can be reached from `start`, each with the one before it on the path;
+    the farthest is last.
+    """
     before = {start: -1}
     queue = [start]
     for v in queue:

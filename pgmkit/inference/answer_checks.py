@@ -7,7 +7,7 @@ tables sum to the total and agree on the attributes that they share, and that no
 attribute makes a most probable record more probable.
 
 An answer is checked when its structure is asked for the first time: ``FirstUses`` remembers which
-structures were, and limits the checks to a share of the time of the answers.
+structures were checked, and limits the checks to a share of the time of the answers.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
 
 _CLOSE, _COARSE = 1e-7, 1e-3
-"""The differences, as shares of the total, that rounding and underflow may explain, in double and
-in single precision; single precision may lose records of 2e-6 of the total (``marginal_oracle``).
-Defects cause larger differences.
+"""The largest differences, as shares of the total, that rounding and underflow can explain in
+double and in single precision. In single precision records of 2e-6 of the total may be lost
+(``marginal_oracle``). Defects cause larger differences.
 """
 RARE = 40.0
-"""A count of drawn records exceeds the bound with a probability of at most 2 exp(-40) = 1e-17
-(Bernstein's inequality); the cell that is counted is one of thousands.
+"""The exponent in the bound on a count of drawn records. By Bernstein's inequality a correct count
+exceeds the bound with a probability of at most 2 exp(-40) = 1e-17, which is small even though the
+counted cell is one of thousands.
 """
 
 
@@ -55,13 +56,15 @@ class SecondOpinion:
     """Independent checks, by plain sums, of answers about the records that agree with some
     evidence.
 
-    Every method raises Contradiction if its number differs from the answer by more than rounding
-    may explain, and takes about the ``seconds`` it is given.
+    Most methods take the answer to be checked as ``found`` and the time that the check may take,
+    roughly, as ``seconds``. They raise Contradiction if the answer differs from the second
+    computation by more than rounding can explain, and TooLong if there is not enough time or memory
+    for it.
 
     Args:
         sums: plain sums over the tables that were asked.
         evidence: codes of observed attributes.
-        weights: logarithms of likelihoods.
+        weights: further tables of logarithms, the likelihoods of uncertain evidence.
         coarse: whether the answers were computed in single precision.
     """
 
@@ -72,11 +75,11 @@ class SecondOpinion:
     _remembered: list[float] = field(default_factory=list)
 
     def tables(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """Check in units of ``total`` that marginals are consistent, and one or two of them by
-        value.
+        """Check that marginals in counts sum to ``total`` and agree with each other, and one or two
+        of them against the second computation.
 
-        The largest is compared, since it depends on the most tables; another, drawn at random, is
-        compared if a tenth of the answer's time allows both.
+        The largest is compared, since it depends on the most tables. Another one, drawn at random,
+        is compared too if there is more than the least time.
         """
         self._consistent(found, total, seconds / 4)
         begun = time.perf_counter()
@@ -93,15 +96,15 @@ class SecondOpinion:
             beside._table(clique, found[clique], total, left, chance)
 
     def _beside_tables(self, found: Mapping[Clique, Array]) -> SecondOpinion:
-        """Return the same checks within the memory that is left beside these tables."""
+        """Return the same checks with as much less memory as these tables take."""
         room = self.sums.room - sum([table.nbytes for table in found.values()])
         return replace(self, sums=replace(self.sums, room=room))
 
     def _table(
         self, clique: Clique, found: Array, total: float, seconds: float, chance: Random
     ) -> None:
-        """Check one marginal in units of ``total``: all its cells or, of a large one, its likeliest
-        cell and one other that is not rare.
+        """Check one marginal, in counts of ``total``: all its cells or, if it is large, its
+        likeliest cell and another that is not rare.
         """
         begun = time.perf_counter()
         if found.size <= FEW_CELLS:
@@ -122,7 +125,9 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """Check a factored query's answers in counts: the largest, and one drawn at random."""
+        """Check two numbers of a factored query's answer, which is in counts of ``total``: the
+        largest and one drawn at random.
+        """
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
         for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):
@@ -141,8 +146,8 @@ class SecondOpinion:
     def share(
         self, allowed: Mapping[str, int | Sequence[int]], found: float, seconds: float
     ) -> None:
-        """Check the share of the records in which each attribute has the given code, or one of the
-        given codes.
+        """Check ``found``, the probability, given the evidence, that each attribute in ``allowed``
+        has the given code or one of the given codes.
         """
         weights: list[Table] = []
         for name, codes in allowed.items():
@@ -156,8 +161,11 @@ class SecondOpinion:
     def most_probable(
         self, record: Mapping[str, int], seconds: float, log_weight: float | None = None
     ) -> None:
-        """Check that no record has a larger weight than this one, and that its log weight is
-        ``log_weight``.
+        """Check that no record has a larger log weight than ``record``, that it agrees with the
+        evidence, and that its log weight is ``log_weight`` (not checked if None).
+
+        If the maximum over all records would take too long, only records that differ from this one
+        in a single attribute are compared.
         """
         own = self.sums.at(record, self.weights)
         close = self._close_logarithm
@@ -175,8 +183,9 @@ class SecondOpinion:
             )
 
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
-        """Yield the log weight of the best record that differs from this one in one attribute, for
-        one attribute after another; nothing if the time is over.
+        """Yield, for every attribute that is not observed, the log weight of the best record that
+        differs from this one in that attribute alone. Yields nothing if reading the tables takes
+        too long.
         """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds
         changes: dict[str, Any] = {}
@@ -193,21 +202,21 @@ class SecondOpinion:
                 yield own + float(np.nanmax(change))
 
     def log_sum(self, found: float, seconds: float) -> None:
-        """Check the logarithm of the sum over all records with the evidence; minus infinity means
-        that none is possible.
+        """Check the logarithm of the summed weight of all records with the evidence; minus infinity
+        means that no such record is possible.
         """
         what = f"the sum over all records with {dict(self.evidence)!r:.200}"
         self._same_logarithm(what, found, self._log_sum(seconds))
 
     def same_sum(self, other: PlainSums, seconds: float) -> None:
-        """Check that other tables, over the attributes that were not observed, have the same sum
-        over all records.
+        """Check that the sum of ``other`` over all records equals the sum of these tables over the
+        records with the evidence. ``other`` has tables over the attributes that were not observed.
         """
         self.log_sum(other.log_sum(seconds=seconds / 2).real, seconds / 2)
 
     def max_marginals(self, found: Mapping[str, Array], seconds: float) -> None:
-        """Check, for one attribute and value drawn at random, the largest log weight of a record
-        with the value.
+        """Check one entry, drawn at random, of max-marginals: for an attribute and a code of it,
+        the largest log weight of a record with this code.
         """
         chance = Random(len(found))
         name = chance.choice(list(found))
@@ -220,8 +229,8 @@ class SecondOpinion:
         self._same_logarithm(f"the best record with {name!r} = {code}", stated, expected)
 
     def entropy(self, found: float, seconds: float) -> None:
-        """Check the entropy in nats: log Z minus the slope at t = 1 of log Z(t), the sum with all
-        log tables times t.
+        """Check the entropy in nats. It is log Z minus the slope at t = 1 of log Z(t), where Z(t)
+        is the sum with all log tables multiplied by t.
 
         The slope is a difference quotient over t = 1 -+ h: with logarithms of size s its error is
         at most h^2 s^3 / 6, plus rounding of about 1e-15 s / h.
@@ -238,10 +247,11 @@ class SecondOpinion:
         self._compare("the entropy", found, expected, 10 * size * (1 + 1e-4 * size))
 
     def drawn(self, columns: Mapping[str, NDArray[Any]], n: int, seconds: float) -> None:
-        """Check drawn records: how many of them have one cell of two attributes, against the cell's
-        probability.
+        """Check ``n`` drawn records: for a few random pairs of attributes, the number of records
+        with one cell of the pair must agree with the cell's probability.
 
-        The bound is that of independent draws; rounded counts deviate less.
+        The allowed difference is that of independent draws; counts rounded from expectations differ
+        less.
         """
         if n == 0:
             return
@@ -255,7 +265,9 @@ class SecondOpinion:
             seconds /= 2
 
     def counted(self, record: Mapping[str, int], count: int, n: int, seconds: float) -> None:
-        """The number of ``n`` records with these codes, against their probability."""
+        """Check that ``count``, the number of the ``n`` drawn records with the codes of ``record``,
+        agrees with the probability of these codes.
+        """
         share = float(self._shares((), record, seconds))
         stray = sqrt(2 * RARE * n * share * max(0.0, 1 - share)) + RARE
         if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
@@ -267,14 +279,16 @@ class SecondOpinion:
 
     @cached_property
     def _known(self) -> PlainSums:
-        """The sums over the tables that matter to the sum over the records with the evidence."""
+        """Sums over only those tables that the sum over the records with the evidence depends
+        on.
+        """
         return self.sums.about(
             [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
         )
 
     def _log_sum(self, seconds: float) -> float:
-        """Return the logarithm of the summed weight of all records with the evidence, computed
-        within ``seconds`` the first time and then remembered. Raises TooLong.
+        """Return the logarithm of the summed weight of all records with the evidence. The first
+        call takes at most ``seconds``, or raises TooLong; the result is remembered.
         """
         if not self._remembered:
             found = self._known.log_sum(self.evidence, self.weights, seconds).real
@@ -282,8 +296,9 @@ class SecondOpinion:
         return self._remembered[0]
 
     def _shares(self, clique: Clique, record: Mapping[str, int], seconds: float) -> Array:
-        """Return for each cell of the clique's unobserved attributes the probability, given the
-        evidence, of the cell together with the codes of ``record``. Raises TooLong.
+        """Return the table, over the clique's unobserved attributes, of the probability given the
+        evidence that they have a cell's codes and that the codes of ``record`` hold. Raises
+        TooLong.
         """
         if any(self.evidence.get(name, code) != code for name, code in record.items()):
             return np.zeros(())
@@ -291,21 +306,23 @@ class SecondOpinion:
         both = {**self.evidence, **record}
         sums = self.sums.about([*both, *kept, *(name for axes, _ in self.weights for name in axes)])
         logarithms = sums.table(kept, both, self.weights, seconds)
-        # The cells of a whole table are its own norm, so that one sum is enough.
+        # Without a record the cells sum to 1, so the table is normalised by its own sum.
         whole = self._log_sum(seconds) if record else np.logaddexp.reduce(logarithms, axis=None)
         return np.exp(np.minimum(logarithms - whole, 1.0))
 
     @cached_property
     def _close_logarithm(self) -> float:
-        """The difference of two logarithms that rounding may explain, as in ``self_check``."""
+        """The difference of two logarithms that rounding can explain, as in ``self_check``."""
         epsilon = float(np.finfo(np.float32 if self.coarse else np.float64).eps)
         steps = len(self.sums.tables) + len(self.sums.sizes)
         return min(DEFECT, epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
 
     def _allowed(self, found: float, expected: float, scale: float) -> float:
-        """Return the difference that rounding may explain, for numbers in units of ``scale``. The
-        part in proportion to the logarithms needs all tables, and is added only if the numbers
-        differ by more than the rest.
+        """Return the difference between ``found`` and ``expected`` that rounding can explain, for
+        numbers of about the size ``scale``.
+
+        The part that grows with the size of the logarithms takes time, as it reads all tables. It
+        is added only if the difference is larger than the other part.
         """
         close = (_COARSE if self.coarse else _CLOSE) * scale
         if abs(found - expected) <= close:
@@ -327,8 +344,8 @@ class SecondOpinion:
             )
 
     def _consistent(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """Check that all tables sum to the total and agree on single attributes that they share, as
-        time allows.
+        """Check that all tables sum to the total, and that tables which share an attribute agree on
+        its marginal. Tables with several attributes are checked only until ``seconds`` have passed.
         """
         singles = [table for table in found.values() if table.ndim == 1]
         if singles:
@@ -354,13 +371,13 @@ class SecondOpinion:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Return the ratio of two sums given their logarithms; 0 where the first sum is 0."""
+    """Return the ratio of two sums, given their logarithms; 0 if the first sum is 0."""
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 
 def _cells(table: Array, chance: Random, seconds: float) -> Iterable[int]:
-    """Return the likeliest cell and another that is not rare; of a table too large to be searched
-    in time, any one cell.
+    """Return the cells of a table to be checked: the likeliest one and a random one that is not
+    rare, or any random cell if searching the table would take longer than ``seconds``.
     """
     if CELL_SECONDS * table.size > seconds:
         return [chance.randrange(table.size)]
@@ -382,6 +399,6 @@ def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:
 
 
 def _logarithm(row: Array) -> Any:
-    """Return the logarithms, as complex numbers if some numbers are negative."""
+    """Return the logarithms of these numbers, complex if one of them is negative."""
     with np.errstate(divide="ignore"):
         return np.log(row.astype(np.complex128)) if row.min() < 0 else np.log(row)

@@ -1,9 +1,9 @@
 """Max-sum diffusion: potentials of the same distribution that cancel each other less.
 
-For each attribute or pair of attributes that several cliques share, the cliques' max-marginals are
-averaged, a few times over (Werner, 2007, "A Linear Programming Approach to Max-sum Problem: A
-Review"), so that the sum of the cliques' maxima falls towards the maximum of their sum. The sum of
-the potentials stays the same at every record.
+The max-marginals of all cliques that share an attribute, or a pair of attributes, are made equal by
+replacing them by their mean, a few times for each (Werner, 2007, "A Linear Programming Approach to
+Max-sum Problem: A Review"). The sum of the cliques' maxima thereby falls towards the maximum of
+their sum, while the sum of the potentials stays the same at every record.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 
 _NEVER = -1e4
-"""The max-marginal used for values that a clique rules out; the other cliques' maxima there may
-sink to it.
+"""The max-marginal used in place of minus infinity for values that a clique rules out. Diffusion
+may lower the maxima of the other cliques at these values towards it.
 """
 _Place = tuple[int, list[int], list[int]]
-"""A clique's number, its axes that are not shared, and the shape of a table over those that are."""
+"""A clique's number, the axes of it that are maximised over (those not shared), and the shape of a
+table over the shared axes that broadcasts against the clique's table.
+"""
 
 
 class Diffusion:
-    """Diffusion between tables of these cliques and shapes; build once for a structure.
+    """Max-sum diffusion between the tables of these cliques, with these shapes. Build it once for a
+    structure and use it for any potentials.
 
-    The tables change and their sum does not:
+    The potentials change, but their sum does not:
 
     >>> tables = [torch.tensor([[0.0, 900.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [-900.0, 0]])]
     >>> change = Diffusion([("a", "b"), ("b", "c")], [(2, 2), (2, 2)]).change(tables)
@@ -47,8 +50,8 @@ class Diffusion:
         self._shared = [shared[names] for names in sorted(several, key=len, reverse=True)]
 
     def change(self, potentials: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return for each clique the terms to add to its potentials so that they cancel each other
-        less.
+        """Return, for each clique, the table to add to its potentials so that they cancel each
+        other less. The tables' sum is zero at every record.
         """
         changes = [torch.zeros_like(table) for table in potentials]
         for _ in range(FEW_ROUNDS):
@@ -61,6 +64,6 @@ class Diffusion:
 
 
 def _peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Return the largest entries along ``dims``, with ``_NEVER`` where all are minus infinity."""
+    """Return the largest entries along ``dims``, with ``_NEVER`` in place of minus infinity."""
     highest = table.amax(dims, keepdim=True)
     return highest.masked_fill(highest.isneginf(), _NEVER)

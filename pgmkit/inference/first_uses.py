@@ -11,20 +11,21 @@ from pgmkit.inference.plain_sums import TooLong
 from pgmkit.inference.self_check import LEAST, MOST, SHARE
 
 _FIRST_SECONDS = LEAST / 5
-"""The checks of one kind of answer may take this long together before their share of the time
-counts; that is four checks on a network of forty tables.
+"""The time that the checks of one kind of answer may take together even if a tenth of the answers'
+time is less. It suffices for four checks on a network of forty tables.
 """
 _MOST_KEPT = 1 << 12
-"""The structures that are remembered as checked."""
+"""The number of structures that are remembered as checked; further ones are checked each time."""
 
 
 class FirstUses:
-    """The structures of one model or graph that were checked already, and the time that checks
+    """A record of which structures of one model or graph were checked, and of the time that checks
     took.
 
-    The checks of one kind of answer take at most a tenth of the time of these answers, or five
-    milliseconds where that is more, and none begins after a millisecond or that tenth. A structure
-    for which there was no time is checked when it is asked again and there is time.
+    A new check of one kind of answer begins only while the checks of this kind have taken less than
+    a tenth of the time of these answers, or less than a millisecond. Together they take at most
+    that tenth (and at most a second), or five milliseconds if that is more. A structure for which
+    there was no time is checked when it is asked again and there is time.
     """
 
     def __init__(self) -> None:
@@ -35,10 +36,14 @@ class FirstUses:
     def check(
         self, kind: str, structure: Hashable, started: float, at: Callable[[float], None]
     ) -> None:
-        """Call the check ``at`` with the seconds it may take, if this is the structure's first use
-        and time is left.
+        """Check an answer if its structure was not checked before and there is time left.
 
-        ``started`` is the ``time.perf_counter()`` at which the answer was begun.
+        Args:
+            kind: the kind of the answer; each kind has its own time.
+            structure: what identifies the question except for its values.
+            started: the ``time.perf_counter()`` at which the answer was begun.
+            at: the check, called with the seconds that it may take. It may raise Contradiction, or
+                TooLong, which is ignored.
         """
         if (kind, structure) in self._checked:
             return

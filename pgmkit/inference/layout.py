@@ -1,4 +1,4 @@
-"""The cells of all cliques side by side in one vector, and the peaks of the cliques in it."""
+"""The cells of all cliques in one flat vector, and the largest potential of each clique in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layout:
 
     @cached_property
     def index(self) -> CliqueIndex:
-        """An index to find the cliques that hold given attributes."""
+        """An index that finds the cliques that contain given attributes."""
         return CliqueIndex(self.cliques)
 
     @cached_property
@@ -54,8 +54,8 @@ class Layout:
 def impossible_cells(
     layout: Layout, zeros: Sequence[Zeros], device: torch.device
 ) -> torch.Tensor | None:
-    """Return which cells zeros rule out, as a flat vector; each zero counts in every clique that
-    holds it.
+    """Return a flat boolean vector that is true at the cells which ``zeros`` rule out, or None
+    without any. Each set of zeros applies to every clique that contains its attributes.
     """
     if not zeros:
         return None
@@ -69,14 +69,18 @@ def impossible_cells(
 
 @dataclass(frozen=True, eq=False)
 class Shifts:
-    """The largest potential of each clique, and potentials less one number for each clique."""
+    """Operations on flat potentials that take each clique as a whole: finding its largest
+    potential, and subtracting one number from all its cells.
+    """
 
     layout: Layout
     device: torch.device
 
     @property
     def _few_large(self) -> bool:
-        """True if a call for every clique costs less time and memory than an index of all cells."""
+        """True if one call for each clique takes less time and memory than an index of all
+        cells.
+        """
         return self.layout.cells > CALL_CELLS * len(self.layout.cliques)
 
     @cached_property
@@ -85,7 +89,7 @@ class Shifts:
         return torch.repeat_interleave(torch.arange(len(cells), device=self.device), cells)
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return each clique's largest potential, with 0 where all are minus infinity."""
+        """Return each clique's largest potential, with 0 in place of an infinite one."""
         if kernels.on_gpu(potentials):
             return kernels.peaks(potentials, *self._runs)
         if self._few_large:
@@ -98,7 +102,9 @@ class Shifts:
     def subtract(
         self, potentials: torch.Tensor, shifts: torch.Tensor, out: torch.Tensor
     ) -> torch.Tensor:
-        """Write the potentials minus one number for each clique to ``out``, and return it."""
+        """Write the potentials to ``out``, after subtracting ``shifts[i]`` from all cells of clique
+        number i, and return it.
+        """
         if not self._few_large:
             return torch.sub(potentials, shifts[self._clique_of_cell], out=out)
         for cells, shift in zip(self.layout.slices, shifts.unbind(), strict=True):
@@ -107,14 +113,14 @@ class Shifts:
 
     @cached_property
     def starts(self) -> torch.Tensor:
-        """The start of each clique's cells in the flat vector, and the end of the last clique's."""
+        """The place of each clique's first cell in the flat vector, and the number of all cells."""
         starts = [cells.start for cells in self.layout.slices]
         return torch.tensor([*starts, self.layout.cells], device=self.device)
 
     @cached_property
     def _runs(self) -> tuple[torch.Tensor, ...]:
-        """The runs of cells whose maxima ``kernels.peaks`` takes in turn: pieces of large cliques
-        first, then whole cliques.
+        """The levels that ``kernels.peaks`` takes: where the runs of cells begin and, if some
+        cliques are divided into several runs, which runs belong to each clique.
         """
         sizes = [cells.stop - cells.start for cells in self.layout.slices]
         if max(sizes) <= CALL_CELLS:

@@ -1,8 +1,8 @@
 """MARGINAL-ORACLE: exact marginals and most likely records from potentials over a set of cliques.
 
-The distribution is p(x) proportional to exp(sum_c theta_c(x_c)). Potentials and marginals of all
-cliques are kept side by side in one flat vector (C order, cliques in order), so that an
-optimiser's algebra is plain vector algebra.
+The distribution is p(x) proportional to exp(sum_c theta_c(x_c)). The potentials of all cliques are
+in one flat vector (cliques in order, each in C order), and so are the marginals, so that optimisers
+work with plain vectors.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ from pgmkit.runtime.threads import one_blas_thread, threads_for
 from pgmkit.structural_zeros import Zeros
 
 _SAFE_SHARE = 0.85
-"""The share of the exponent range that the potentials' total spread may use in linear space."""
+"""The share of float64's exponent range that the summed spread of the cliques' potentials may take
+up in linear space.
+"""
 _IMPOSSIBLE = (
     "no configuration has positive probability: the structural zeros (potentials of minus "
     "infinity) contradict each other, or a potential is not a number ({value})."
 )
 THREADED_COST = MULTIPLICATIONS_A_SECOND / 10
-"""The multiplications of a pass above which several threads pay for their synchronisation."""
+"""The multiplications of a pass above which several threads save more time than they cost."""
 
 
 @contextmanager
 def pass_settings() -> Iterator[None]:
-    """Set torch and its libraries up for passes, and restore the settings on exit.
+    """Set torch and its libraries up for inference passes, and restore their settings on exit.
 
-    Denormal numbers slow matrix products a hundredfold and are negligible beside a partition
-    function.
+    Denormal numbers are flushed to zero, since they slow matrix products a hundredfold and are
+    negligible compared with a partition function. Libraries use one thread, and no gradients are
+    recorded.
     """
     coarse = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False  # three digits are too few for marginals
@@ -55,10 +58,11 @@ def pass_settings() -> Iterator[None]:
 
 
 class MarginalOracle:
-    """Exact inference over ``cliques``; build once for a structure, call often.
+    """Exact inference for potentials over ``cliques``. Build it once for a structure and call it
+    often.
 
-    ``log_passes`` counts the passes that linear space could not hold. Cells that ``zeros`` (each
-    within a clique) rule out have probability zero whatever their potentials.
+    Cells that ``zeros`` rule out (each set of zeros within a clique) have probability zero whatever
+    their potentials. ``log_passes`` counts the passes that had to be computed in log space.
 
     Raises ``ModelTooLarge`` before anything is allocated if the working memory of a pass exceeds
     ``memory_limit`` bytes.
@@ -106,14 +110,15 @@ class MarginalOracle:
 
     @cached_property
     def _passing(self) -> ContractionBuffers:
-        """The buffers of a pass, in float64 whatever the potentials' format: float32 has neither
-        the range of a pass nor the precision of a log partition function times a total.
+        """The buffers of a pass. They are float64 whatever the potentials' format: float32 has
+        neither the range for a pass nor the precision for a log partition function multiplied by a
+        total.
         """
         return ContractionBuffers(self.plan, self.device, torch.float64)
 
     @cached_property
     def pass_bytes(self) -> int:
-        """The bytes of a pass: buffers, copies, the index of cells, and the result."""
+        """The bytes that a pass takes: buffers, copies, the index of the cells, and the result."""
         buffers = 8 * (pass_cells(self.plan) + self.layout.cells)
         return buffers + 2 * self.layout.cells * self.dtype.itemsize
 
@@ -131,17 +136,20 @@ class MarginalOracle:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Set up many small passes: one thread (restored on exit) and no denormal numbers."""
+        """Set up many passes: one thread if they are small, no denormal numbers; restored on
+        exit.
+        """
         work = self.plan.cost if self.device.type == "cpu" else inf
         with threads_for(work, THREADED_COST), pass_settings():
             yield
 
     def marginals(self, potentials: torch.Tensor, total: float = 1.0) -> tuple[torch.Tensor, float]:
-        """Return the marginals in units of ``total`` (flat) and the log partition function, to full
-        relative accuracy.
+        """Return the flat marginals, which sum to ``total`` for each clique, and the log partition
+        function, to full relative accuracy.
 
-        The pass is in linear space if the spread of the potentials rules out underflow, in log
-        space otherwise.
+        The pass is computed in linear space if the spread of the potentials rules out underflow,
+        and in log space otherwise. Raises NumericalFailure if no record is possible or a potential
+        is NaN.
         """
         potentials = self.masked(potentials)
         if self._spread(potentials) < self.safe_spread:
@@ -153,11 +161,11 @@ class MarginalOracle:
     def fast_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
-        """Return the same as ``marginals`` with absolute accuracy, 1e-12 of the total: cells may
-        underflow to zero. In float32 a configuration of up to 2e-6 of the total may be lost.
+        """Return the same as ``marginals``, with an absolute accuracy of 1e-12 of the total: small
+        cells may underflow to zero. In float32 records of up to 2e-6 of the total may be lost.
 
-        If the partition function itself nears the limits of the format, however the potentials
-        are balanced, the pass is in log space.
+        The pass is in log space only if the partition function leaves the range of linear space
+        even after the potentials are balanced.
         """
         potentials = self.masked(potentials)
         found = self._balanced_linear(potentials, total)
@@ -166,10 +174,10 @@ class MarginalOracle:
     def begin_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """Return the same as ``fast_marginals`` without waiting for a GPU.
+        """Return the same as ``fast_marginals``, on a GPU without waiting for it.
 
-        On a GPU the log partition function may be a tensor without axes; it is NaN if the pass has
-        failed, and the caller then calls ``fast_marginals``.
+        On a GPU the log partition function may be a tensor without axes. If it is NaN, the pass has
+        failed, and the caller must call ``fast_marginals``.
         """
         if self.waits:
             return self.fast_marginals(potentials, total)
@@ -178,10 +186,10 @@ class MarginalOracle:
     def try_marginals(
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the same as ``fast_marginals``, in linear space only and without waiting for a
-        device.
+        """Return the same as ``fast_marginals`` from one pass in linear space, without waiting for
+        the device.
 
-        The log partition function is a tensor without axes, NaN if the pass has failed.
+        The log partition function is a tensor without axes. It is NaN if the pass has failed.
         """
         potentials = self.masked(potentials)
         peaks, guess = self.shifts.peaks(potentials).double(), self._guess
@@ -190,24 +198,30 @@ class MarginalOracle:
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        guess.copy_(torch.where(held, below, guess))  # in place: a captured pass goes on with it
+        guess.copy_(
+            torch.where(held, below, guess)
+        )  # in place, as a captured CUDA graph rereads it
         marginals = self._counts(total / partition)
         log_partition = below + peaks.sum()
         return marginals, log_partition.masked_fill_(~held, nan)
 
     @cached_property
     def _guess(self) -> torch.Tensor:
-        """The logarithm of the partition function with potentials shifted by their peaks, as the
-        last ``try_marginals`` found it.
+        """The logarithm of the partition function of potentials shifted by their peaks, as the last
+        successful ``try_marginals`` found it.
         """
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
     def wait(self) -> None:
-        """Make ``begin_marginals`` wait for the GPU from now on, because a pass failed there."""
+        """Make ``begin_marginals`` compute as ``fast_marginals`` does from now on, because a pass
+        failed on the GPU.
+        """
         self.waits = True
 
     def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return potentials of the same distribution that cancel each other less."""
+        """Return potentials of the same distribution that cancel each other less, by max-sum
+        diffusion.
+        """
         return potentials + self._balance(potentials)
 
     def _balance(self, potentials: torch.Tensor) -> torch.Tensor:
@@ -219,7 +233,7 @@ class MarginalOracle:
         return Diffusion(self.layout.cliques, self.layout.shapes)
 
     def log_partition(self, potentials: torch.Tensor) -> float:
-        """Return the log partition function alone, by a forward pass; minus infinity if no record
+        """Return the log partition function, from a forward pass alone; minus infinity if no record
         is possible.
         """
         potentials = self.masked(potentials)
@@ -233,21 +247,24 @@ class MarginalOracle:
         return float(contract(self.plan, self.layout.split(shifted), LOG)) + float(peaks.sum())
 
     def maximum(self, scores: torch.Tensor) -> float:
-        """Return the largest sum of scores over all joint configurations (max-product without the
-        argument).
+        """Return the largest sum of scores over all records; minus infinity if no record is
+        possible.
         """
         return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))
 
     def max_marginals(self, scores: torch.Tensor) -> torch.Tensor:
-        """The largest sum of scores of a configuration in each cell of the cliques (flat)."""
+        """Return, for each cell of each clique (flat), the largest sum of scores over the records
+        with that cell.
+        """
         tables = self.layout.split(self.masked(scores))
         values = forward(self.plan, tables, MAX)
         others = adjoints(self.plan, values, MAX)
         return self.layout.join([own + rest for own, rest in zip(tables, others, strict=True)])
 
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
-        """Return a configuration of the cliques' attributes with the largest sum of scores
-        (MAP).
+        """Return a record of the cliques' attributes with the largest sum of scores (MAP).
+
+        Raises NumericalFailure if no record is possible or a score is NaN.
         """
         values = forward(self.plan, self.layout.split(self.masked(scores)), MAX)
         if not isfinite(float(values[-1])):
@@ -255,16 +272,20 @@ class MarginalOracle:
         return maximiser(self.plan, values)
 
     def peak_sum(self, scores: torch.Tensor) -> float:
-        """Return the sum of all cliques' largest scores: no configuration has a larger sum."""
+        """Return the sum of the cliques' largest scores, an upper bound on the sum of any record's
+        scores.
+        """
         return float(self.shifts.peaks(scores).sum())
 
     def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
-        """Run the backward pass: return the marginals times the partition function and ``seed``."""
+        """Run the backward pass and return the marginals multiplied by the partition function and
+        ``seed``.
+        """
         return self._passing.weighted(seed, self.dtype)
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
-        """Make the exponentials of the potentials minus ``shifts`` (one number for each clique) the
-        inputs of a pass.
+        """Write the exponentials of the potentials to the inputs of a pass, after subtracting
+        ``shifts[i]`` from those of clique number i.
         """
         inputs = self._passing.inputs
         if kernels.on_gpu(potentials):
@@ -281,17 +302,19 @@ class MarginalOracle:
     def _balanced_linear(
         self, potentials: torch.Tensor, total: float
     ) -> tuple[torch.Tensor, float] | None:
-        """Return ``_linear`` of the potentials, balanced as soon as that is needed and again when
-        it is.
+        """Return the result of ``_linear``, or None if underflow may have lost something even after
+        balancing.
 
-        If balancing did not help, the next attempt waits until twice as many passes were in log
-        space.
+        If a pass fails, the potentials are balanced by diffusion. The same change is added in later
+        passes, and a new one is computed when it no longer suffices. If balancing did not help, it
+        is not tried again until there have been twice as many passes in log space.
         """
         found = self._linear(potentials, total) if self._balancing is None else None
         if found is not None:
             return found
         peaks = self.shifts.peaks(potentials)
-        # Relative to the peaks, sums that cancel round in proportion to the differences alone.
+        # The peaks are subtracted first, so that rounding is in proportion to differences of
+        # potentials and not to their size.
         below = self.shifts.subtract(potentials, peaks, torch.empty_like(potentials))
         if self._balancing is not None:
             found = self._linear(below + self._balancing, total)
@@ -308,9 +331,10 @@ class MarginalOracle:
         """Return the marginals and log partition function by one pass in scaled linear space, or
         None if underflow may have lost something.
 
-        Each clique is shifted by its peak, then all evenly so that the partition function is about
-        that of the last pass. A configuration that underflows anywhere is lost; its share of the
-        total is below exp(sum of peaks - log Z) times the smallest number.
+        Each clique's potentials are shifted by their peak, and all by another number that makes the
+        partition function about 1 if it is that of the last pass. A record is lost if any factor of
+        it underflows; its share of the total is at most exp(sum of peaks - log Z) times the
+        smallest number.
         """
         peaks = self.shifts.peaks(potentials)
         found = self._forward(potentials, peaks)
@@ -324,11 +348,11 @@ class MarginalOracle:
         return self._counts(total / partition), log_partition
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
-        """Return the partition function and the logarithm of what it was divided by, or None if it
-        is out of range.
+        """Return the scaled partition function and the logarithm of its scale, or None if no scale
+        keeps it in range.
 
-        The first guess of this logarithm is that of the last pass; then the range of possible
-        values is halved, until the numbers' own range spans the rest of it.
+        The first scale is the result of the last pass. The interval of possible scales is then
+        halved until it is shorter than the range of the numbers.
         """
         lowest, highest = -self.safe_spread, self._log_records
         guess = self._below_peaks
@@ -346,8 +370,8 @@ class MarginalOracle:
             guess = (lowest + highest) / 2
 
     def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
-        """Return marginals and log partition function by one pass in log space. Potentials are
-        shifted by the peaks, so that large offsets do not enter the rounding.
+        """Return the marginals and log partition function by one pass in log space. The potentials
+        are first shifted by their peaks, so that large constants do not add to the rounding.
         """
         self.log_passes += 1
         peaks = self.shifts.peaks(potentials)

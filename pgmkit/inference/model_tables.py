@@ -36,15 +36,15 @@ from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, CELL_BYTES
 
 _MANY_PAIRS = 16
-"""The fewest pairs for which computing all pairs at once pays."""
+"""The number of pairs from which on computing all pairs at once may be faster."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelTables:
-    """The tables of p(x) proportional to exp(sum of the ``given`` potentials), in counts of
-    ``total``.
+    """The tables of p(x) proportional to exp(sum of the potentials ``given``). They are in counts,
+    so each sums to ``total``.
 
-    Raises ModelTooLarge where tables exceed ``memory_limit`` bytes.
+    Raises ModelTooLarge if tables take more than ``memory_limit`` bytes.
     """
 
     domain: Domain
@@ -64,12 +64,12 @@ class ModelTables:
 
     @cached_property
     def uses(self) -> FirstUses:
-        """The structures whose answers a second computation has checked."""
+        """A record of the structures whose answers were checked by a second computation."""
         return FirstUses()
 
     @property
     def calibrated(self) -> bool:
-        """True if the marginals of the tree's cliques are known."""
+        """True if the marginals of the tree's cliques have been computed."""
         return "beliefs" in self.__dict__
 
     @property
@@ -78,12 +78,14 @@ class ModelTables:
         return self.plain.log_partition if self.plain else self.clique_marginals[1]
 
     def marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the counts over these cliques."""
+        """Return the marginal counts over each of these cliques."""
         found = self.plain_marginals(asked)
         return self.contracted(asked) if found is None else found
 
     def in_turn(self, asked: Sequence[Clique]) -> Iterator[dict[Clique, Array]]:
-        """Yield the counts over these cliques, some megabytes at a time and in no stated order."""
+        """Yield the marginal counts over these cliques, some megabytes at a time and in any
+        order.
+        """
         if found := self.pairs([clique for clique in asked if len(clique) == 2]):
             yield found
         hosts = {clique: self.host(clique) for clique in asked if clique not in found}
@@ -102,7 +104,7 @@ class ModelTables:
             yield ready
 
     def answers(self, queries: Sequence[FactoredQuery]) -> list[Array]:
-        """Return the counts of these queries."""
+        """Return the answers to these queries, in counts."""
         found = self.plain_answers(queries)
         if found is None:
             with self.oracle.session():
@@ -112,7 +114,7 @@ class ModelTables:
     def records(
         self, n: int, rng: np.random.Generator, method: Method
     ) -> dict[str, NDArray[np.unsignedinteger]]:
-        """Draw ``n`` records, on the GPU if the model lies there and they are many."""
+        """Draw ``n`` records, on the GPU if the model is there and that is faster for so many."""
         check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
         if device is not None and gains_on_device(self.domain, n, device):
@@ -120,7 +122,9 @@ class ModelTables:
         return sample(self.tree, self.belief, n, rng, method)
 
     def narrowed(self, evidence: Mapping[str, int | Sequence[int]]) -> tuple[Factor, ...]:
-        """Return the potentials with minus infinity where an attribute has none of its codes."""
+        """Return potentials with minus infinity at every code that ``evidence`` does not allow. The
+        evidence gives the code, or the codes, that each attribute may have.
+        """
         potentials = list(self.given)
         like = self.factors[0].values
         for name, codes in evidence.items():
@@ -135,7 +139,9 @@ class ModelTables:
         return tuple(potentials)
 
     def contracted(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return marginals by contractions, with shared messages."""
+        """Return the marginal counts over these cliques by contractions in torch, which share
+        messages.
+        """
         found = self.pairs([clique for clique in asked if len(clique) == 2])
         left = [clique for clique in asked if clique not in found]
         hosts = {clique: self.host(clique) for clique in left}
@@ -143,14 +149,16 @@ class ModelTables:
         if len(inside) == len(hosts) and not self.calibrated:
             found.update((clique, self.summed(place, clique)) for clique, place in inside.items())
         else:
-            # One calibration serves the marginals inside the potentials' cliques, too.
+            # The calibrated tree also has the marginals inside the potentials' cliques.
             with self.oracle.session():
                 tables = eliminate(self.tree, self.beliefs, left, memory_limit=self.memory_limit)
             found.update((clique, as_array(table)) for clique, table in tables.items())
         return {clique: found[clique] for clique in asked}
 
     def pairs(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the tables of many pairs, or an empty dict if they are faster one by one."""
+        """Return the marginal counts over these pairs, computed all at once; an empty dict if they
+        are faster one by one.
+        """
         if len(asked) < _MANY_PAIRS:
             return {}
         names = dict.fromkeys(name for clique in asked for name in clique)
@@ -169,8 +177,8 @@ class ModelTables:
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
-        """The tables that inference runs on: the potentials, or a table of a single cell for the
-        uniform model.
+        """The tables that inference runs on: the potentials or, for a model without any (the
+        uniform one), a table with a single cell.
         """
         return self.given or (Factor(self.domain.project(()), np.zeros(())),)
 
@@ -185,7 +193,9 @@ class ModelTables:
 
     @cached_property
     def sums(self) -> PlainSums:
-        """The tables for the second computation, which shares nothing else with inference."""
+        """Plain sums over the potentials for the second computation, which shares no other code
+        with inference.
+        """
         tables = [(factor.domain.attributes, factor.numpy()) for factor in self.factors]
         return PlainSums(tables, dict(self.domain.sizes), room=self.memory_limit)
 
@@ -201,8 +211,8 @@ class ModelTables:
 
     @cached_property
     def clique_marginals(self) -> tuple[list[torch.Tensor], float]:
-        """The counts over the potentials' cliques, and the whole domain's log partition
-        function.
+        """The counts over the potentials' cliques, and the log partition function over the whole
+        domain.
         """
         started = time.perf_counter()
         flat, log_partition = checked_marginals(
@@ -214,8 +224,8 @@ class ModelTables:
         )
 
     def host(self, clique: Clique) -> int | None:
-        """Return the place of the smallest potential whose clique contains ``clique``; None if
-        there is none.
+        """Return the number of the smallest potential that contains the attributes of ``clique``,
+        or None if there is none.
         """
         places = self._index.containing(clique)
         return min(places, key=lambda p: self.domain.size(self.cliques[p]), default=None)
@@ -230,7 +240,9 @@ class ModelTables:
 
     @cached_property
     def plain(self) -> PlainBeliefs | None:
-        """The beliefs of a small model, which need no torch; None for other models."""
+        """The clique probabilities of a small model on the processor, computed without torch; None
+        for others.
+        """
         tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
         known = [(clique, table) for clique, table in tables if table is not None]
         if len(known) < len(tables) or sum(table.size for _, table in known) > MOST_CELLS:
@@ -240,7 +252,9 @@ class ModelTables:
         return PlainBeliefs.of(self.tree, known)
 
     def plain_marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Return the counts over cliques and pairs of a small model, or None."""
+        """Return the counts over cliques of a small model; None if the model is not small, or a
+        clique of more than two attributes is in no clique of the tree.
+        """
         if self.plain is None:
             return None
         found = {clique: self.plain.marginal(clique) for clique in asked}
@@ -254,7 +268,9 @@ class ModelTables:
         return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
 
     def plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
-        """Return the counts of queries within cliques of the tree of a small model, or None."""
+        """Return the counts of queries to a small model; None if the model is not small, or a
+        query's attributes share no clique of the tree.
+        """
         if self.plain is None:
             return None
         known = list[Array]()
@@ -266,7 +282,7 @@ class ModelTables:
         return known
 
     def belief(self, place: int) -> Array:
-        """Return the counts over a clique of the tree."""
+        """Return the marginal counts over clique number ``place`` of the tree."""
         if self.plain is not None:
             return self.total * self.plain.tables[place]
         return as_array(self.beliefs[place])
@@ -291,8 +307,9 @@ class ModelTables:
 
     @cached_property
     def conditionals(self) -> list[tuple[Clique, torch.Tensor]]:
-        """The root marginals and the conditional tables given separators; the sum of their product
-        is the total.
+        """The tables whose product is the expected count of every record: for each clique of the
+        tree its probabilities given the separator to its parent, multiplied by the total for the
+        first clique.
         """
         factors = []
         for clique, separator, belief in zip(
@@ -314,7 +331,7 @@ def as_array(table: torch.Tensor) -> Array:
 
 
 def _next_block(tables: Iterator[tuple[Clique, torch.Tensor]]) -> dict[Clique, Array]:
-    """Return the next tables, of some megabytes together."""
+    """Take the next tables from the iterator, some megabytes together; empty at its end."""
     ready: dict[Clique, Array] = {}
     cells = 0
     for clique, table in tables:

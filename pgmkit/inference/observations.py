@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Observations:
-    """The standardised linear map r = (Q mu - y) / stddev of all measurements, and its adjoint.
+    """All measurements as one standardised linear map r = (Q mu - y) / stddev, and its adjoint.
 
-    ``mu`` is the flat vector of marginals, Q the measurements' matrix on it, y the noisy values.
-    Tables, sparse and small matrices of all measurements act as one sparse matrix in coordinate
-    form (one gather and one scatter for everything). Large tables, large dense matrices and
-    Kronecker products act one by one, along their axes. Tables that are exactly the cliques, in
-    order, need no index.
+    ``mu`` is the flat vector of marginals, Q the measurements' joint matrix on it, and y the noisy
+    values. Small tables, sparse and small matrices form one sparse matrix in coordinate form, which
+    is applied by one gather and one scatter. Large tables, large dense matrices and Kronecker
+    products are applied one after the other, along their axes. Measured tables that are exactly the
+    cliques, in order, need no index.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Observations:
         self._weights = torch.as_tensor(weights, dtype=dtype, device=device)
         straight = torch.arange(layout.cells, device=device)
         self._diagonal = (
-            start == layout.cells  # a matrix may end in rows of zeros
+            start == layout.cells  # a matrix that ends in rows of zeros has more rows
             and torch.equal(self._rows, straight)
             and torch.equal(self._columns, straight)
         )
@@ -63,7 +63,9 @@ class Observations:
         self.target = torch.as_tensor(target, dtype=dtype, device=device)
 
     def matrix(self) -> csr_array:
-        """Return Q / stddev as a sparse matrix."""
+        """Return Q / stddev as a sparse matrix with a row for each measured value and a column for
+        each cell.
+        """
         from scipy.sparse import csr_array
 
         rows, columns, weights = standardised(self.layout, self._measurements)
@@ -85,8 +87,8 @@ class Observations:
         return torch.cat(parts) if len(parts) > 1 else applied
 
     def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
-        """Return the total times the variance, over one record of the model, of each row of Q /
-        stddev.
+        """Return the variance of each row of Q mu / stddev if mu are the counts of ``total``
+        independent records with these marginals.
         """
         second = self._row_sums(marginals, self._weights.square())
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
@@ -95,24 +97,27 @@ class Observations:
 
     @cached_property
     def _below(self) -> torch.Tensor:
-        """The negative target, for a residual in one sweep."""
+        """The negative target, with which a residual takes one operation."""
         return -self.target
 
     @cached_property
     def table_weights(self) -> torch.Tensor:
-        """1 / stddev for each value of a table, 0 for each of a matrix."""
+        """1 / stddev for each value of a measured table, and 0 for each value of a measured
+        matrix.
+        """
         weights = [0.0 if m.matrix is not None else 1 / m.stddev for m in self._measurements]
         counts = [len(m.values) for m in self._measurements]
         return torch.as_tensor(np.repeat(weights, counts)).to(self.target)
 
     @property
     def tables(self) -> int:
-        """The number of tables measured."""
+        """The number of measurements without a matrix."""
         return sum(m.matrix is None for m in self._measurements)
 
     def highest(self, cells: torch.Tensor) -> torch.Tensor:
-        """For each value of a table, the largest of the cells that it sums; of a matrix, of those
-        that it weighs.
+        """Return, for each measured value, the largest of the cells that it sums: for a table those
+        of the measured cell, for a sparse or small matrix those with a nonzero weight. For a large
+        matrix it is minus infinity.
         """
         if self._diagonal and not self._dense:
             return cells
@@ -122,7 +127,9 @@ class Observations:
         return torch.cat([*parts, *(view.highest(cells) for view in self._dense)])
 
     def _row_sums(self, marginals: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the weighted sums of cells, one for each row of the sparse matrix."""
+        """Return the product of the sparse matrix, with these weights as its entries, and the
+        marginals.
+        """
         picked = marginals.index_select(0, self._columns).mul_(weights)
         sums = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
         return sums.index_add_(0, self._rows, picked)
@@ -142,7 +149,7 @@ class Observations:
 
 
 def host(layout: Layout, clique: Clique) -> int:
-    """Return the place of the smallest of the layout's cliques that contains ``clique``."""
+    """Return the number of the smallest of the layout's cliques that contains ``clique``."""
     return min(layout.index.containing(clique), key=lambda i: prod(layout.shapes[i]))
 
 
@@ -157,8 +164,8 @@ def _acts_by_coordinates(layout: Layout, m: Measurement) -> bool:
 def standardised(
     layout: Layout, measurements: Sequence[Measurement]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the row, flat column and value of every nonzero entry of Q / stddev, the rows of all
-    measurements one after the other.
+    """Return the row, flat column and value of every nonzero entry of Q / stddev. The rows of the
+    measurements follow each other.
     """
     rows, columns = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     weights, start = [np.zeros(0)], 0
@@ -172,8 +179,8 @@ def standardised(
 
 
 def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the row, flat column and value of every nonzero entry of a measurement's matrix on the
-    flat vector: matrix times projection.
+    """Return the row, flat column and value of every nonzero entry of one measurement's matrix, as
+    it acts on the flat vector of all marginals (without division by stddev).
     """
     place = host(layout, m.clique)
     cell = layout.domain.cell_map(layout.cliques[place], m.clique)
@@ -196,7 +203,9 @@ def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray,
 
 
 class _DenseView:
-    """One table, or one measurement with a dense or Kronecker matrix, applied axis by axis."""
+    """One measured table, or one measurement with a dense or Kronecker matrix, applied along its
+    axes.
+    """
 
     def __init__(
         self, layout: Layout, m: Measurement, dtype: torch.dtype, device: torch.device
@@ -221,7 +230,9 @@ class _DenseView:
         return self._multiply(self._table(marginals), self._factors) / self._stddev
 
     def highest(self, cells: torch.Tensor) -> torch.Tensor:
-        """The largest of each value's cells; minus infinity for the values of a matrix."""
+        """Return the largest of the cells that each value sums; minus infinity if there is a
+        matrix.
+        """
         if self._factors:
             return torch.full((self.rows,), -torch.inf).to(cells)
         table = cells[self._slice].view(self._shape)

@@ -1,10 +1,10 @@
 """The marginals of all pairs of attributes at once, from a calibrated junction tree.
 
-`pgmkit.inference.tree_marginals` computes one marginal after another, and thousands of pairs are
-thousands of small products. Here every clique passes one matrix on to its parent: P(x | separator)
-for every value x of every attribute below it, side by side. The paths of two attributes meet at one
-clique, and the product of the matrices that arrive there gives all pairs that meet there: as many
-products as the tree has pairs of branches.
+`pgmkit.inference.tree_marginals` computes one marginal after another, which takes thousands of
+small products for thousands of pairs. Here every clique passes one matrix on to its parent: P(x |
+separator) for all values x of all attributes below it, in neighbouring columns. The paths of two
+attributes meet at one clique. The product of two matrices that arrive there gives all pairs that
+meet there, so there are as many products as the tree has pairs of branches.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, TABLE_CELLS
 Pair = tuple[str, str]
 
 _MOST_CELLS = 8 * TABLE_CELLS
-"""The most cells that all matrices together may have."""
+"""The largest number of cells that all matrices together may have."""
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """The matrix P(x | separator), a row for each cell of the separator, the columns over the
-    values x of the attributes in turn.
+    """The matrix ``given`` of P(x | separator), which a clique passes on to its parent. It has a
+    row for each cell of the separator and a column for each value of each of the attributes, one
+    attribute after the other.
     """
 
     separator: int
@@ -65,16 +66,18 @@ class PairMarginals:
             self._own[paths.top[index]].append(index)
 
     def pays(self, pairs: int, memory_limit: int) -> bool:
-        """True if all pairs at once cost less than so many one by one, and fit into so many
-        bytes.
+        """Return True if all pairs at once take less time than ``pairs`` pairs one by one, and the
+        matrices fit into ``memory_limit`` bytes.
         """
         cells = self._cells()
         most = min(_MOST_CELLS, memory_limit // CELL_BYTES)
-        # One pair by itself takes about as long as so many cells of matrix products.
+        # One pair by itself takes about as long as CACHE_CELLS cells of matrix products.
         return cells <= min(most, CACHE_CELLS * pairs)
 
     def _cells(self) -> int:
-        """Return the cells of all matrices: those that are passed on, and their products."""
+        """Return the number of cells of all matrices: of those that are passed on and of their
+        products.
+        """
         paths, width = self.paths, [0] * len(self._own)
         cells = 0
         for here in range(len(width) - 1, -1, -1):
@@ -86,8 +89,8 @@ class PairMarginals:
         return cells + width[0] ** 2
 
     def tables(self) -> Iterator[tuple[Pair, Array]]:
-        """Yield every pair once with its table; its attributes are in the domain's order, the pairs
-        in no stated order.
+        """Yield every pair once with its table. The attributes of a pair are in the domain's order;
+        the pairs come in any order.
 
         Tables may share memory and must not be written to.
         """
@@ -109,11 +112,10 @@ class PairMarginals:
     def _met(
         self, here: int, groups: Sequence[Sequence[_Branch]]
     ) -> Iterator[tuple[tuple[int, ...], torch.Tensor, list[tuple[int, ...]]]]:
-        """Yield the products for the pairs that meet at this clique, of which at most one attribute
-        is in it.
+        """Yield matrices with the tables of all pairs that meet at this clique and of which at most
+        one attribute is in it.
 
-        Each is the attributes of the rows, the matrix, and the attributes of the columns, branch by
-        branch.
+        Each comes with the attributes of its rows and, for each branch, those of its columns.
         """
         joined = [_joined(group) for group in groups]
         for place, (group, all_of_it) in enumerate(zip(groups, joined, strict=True)):
@@ -147,8 +149,8 @@ class PairMarginals:
             top += lengths[i]
 
     def _passed_on(self, here: int, groups: Sequence[Sequence[_Branch]]) -> _Branch:
-        """Return the matrices P(x | separator) that the parent needs, for all attributes that it
-        does not hold.
+        """Return the matrix P(x | separator) for the parent: of all attributes in and below this
+        clique that the parent lacks.
         """
         separator = self.paths.separators[here, self.paths.above[here]]
         parts, attributes = [], []
@@ -165,8 +167,8 @@ class PairMarginals:
         return _Branch(separator, tuple(attributes), joint / mass.masked_fill(mass == 0, 1.0))
 
     def _carried(self, here: int, members: int, branch: _Branch) -> torch.Tensor:
-        """Return the table, in counts, over some attributes of the clique (rows) and all values of
-        a branch's attributes (columns).
+        """Return the table, in counts, over the attributes ``members`` of the clique (rows) and all
+        values of a branch's attributes (columns).
         """
         paths, separator = self.paths, branch.separator
         both, own, other = members & separator, members & ~separator, separator & ~members
@@ -189,7 +191,9 @@ class PairMarginals:
 
 
 def _by_separator(branches: Sequence[_Branch]) -> list[list[_Branch]]:
-    """Group the branches with attributes by their separator; one product serves a group."""
+    """Group the branches that have attributes by their separator, since one product serves a
+    group.
+    """
     groups: dict[int, list[_Branch]] = {}
     for branch in branches:
         if branch.attributes:

@@ -1,7 +1,8 @@
-"""The beliefs of a small junction tree on plain arrays: two passes of messages in logarithms.
+"""The beliefs (clique marginals) of a small junction tree, by two passes of log messages on numpy
+arrays.
 
-``marginal_oracle`` computes the same in torch, by a contraction that large models and searches
-need. A question to a small model is answered here in less time than torch takes to load.
+``marginal_oracle`` computes the same in torch, by a contraction that is faster for large models and
+searches. Here a small model answers in less time than it takes to load torch.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ times as long as those in torch, planning included (``python -m benchmarks.start
 
 @dataclass(frozen=True, eq=False)
 class PlainBeliefs:
-    """The probabilities over each clique of a junction tree, and the log partition function.
+    """The probabilities over each clique of a junction tree (``tables``), and the log partition
+    function.
 
-    Beliefs have full relative accuracy, and each sums to 1 but for rounding; their axes are in the
+    They have full relative accuracy, and each table sums to 1 up to rounding. Axes are in the
     domain's order.
 
     >>> from pgmkit.domain import Domain
@@ -52,8 +54,8 @@ class PlainBeliefs:
     ) -> PlainBeliefs | None:
         """Return the beliefs of potentials, or None if no record is possible.
 
-        Each potential is over attributes of one clique, and minus infinity where a cell is
-        impossible.
+        The attributes of each potential must lie in one clique of the tree. Minus infinity marks
+        impossible cells.
         """
         sizes = tree.domain.sizes
         logs = [np.zeros([sizes[name] for name in clique]) for clique in tree.cliques]
@@ -71,8 +73,8 @@ class PlainBeliefs:
         return cls(tree, [np.exp(each) for each in logs], log_partition)
 
     def marginal(self, attrs: Clique) -> Array | None:
-        """Return the probabilities over attributes that share a clique, axes in this order; None
-        for others.
+        """Return the probabilities over attributes that share a clique, with axes in the order of
+        ``attrs``; None if they share none.
         """
         place = self.tree.holds(attrs)
         if place is None:
@@ -100,8 +102,8 @@ class PlainBeliefs:
         return found
 
     def _joint_with(self, name: str) -> dict[int, Array]:
-        """Return for each clique of the tree the probabilities over one attribute (first axis) and
-        the clique.
+        """Return, for each clique of the tree, the joint probabilities of one attribute (first
+        axis) and the clique.
         """
         tree, size = self.tree, self.tree.domain.sizes[name]
         start = tree.holds((name,))
@@ -129,8 +131,8 @@ class PlainBeliefs:
         return found | {i: np.multiply.outer(alone, self.tables[i]) for i in apart}
 
     def answer(self, query: FactoredQuery, most_cells: float) -> Array | None:
-        """Return the answer to a query in shares of the total; None if its attributes do not share
-        a clique, or there are more than ``most_cells`` cells.
+        """Return the answer to a query as shares of the total; None if its attributes share no
+        clique, or it would take more than ``most_cells`` cells.
         """
         query.check(self.tree.domain)
         if prod(query.shape) * self.tree.domain.size(query.attributes) > most_cells:
@@ -142,8 +144,8 @@ class PlainBeliefs:
 
 
 def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:
-    """Return each clique's message to its parent, which is also added to the parent's table; for a
-    root, the log partition function of its component.
+    """Return each clique's log message to its parent, after adding it to the parent's table in
+    ``logs``; for a root, the log partition function of its component.
     """
     messages = list[Array]()
     for place in reversed(range(len(logs))):  # children before their parents
@@ -156,17 +158,21 @@ def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:
 
 
 def _distribute(tree: JunctionTree, logs: list[Array], messages: Sequence[Array]) -> None:
-    """Turn each clique's table into the logarithm of its probabilities, parents first."""
+    """Turn each table in ``logs``, in place, into the logarithms of the clique's probabilities,
+    parents first.
+    """
     for place, message in enumerate(messages):
         parent, shared = tree.parents[place], tree.separators[place]
         known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
-        # A value of the separator that is impossible on this side has no records on the other side.
+        # Where the message is minus infinity, `known` is too, and their difference would be NaN.
         change = known - np.where(np.isneginf(message), 0.0, message)
         logs[place] += _spread(change, shared, tree.cliques[place], tree.domain.sizes)
 
 
 def _spread(values: Array, names: Sequence[str], clique: Clique, sizes: Mapping[str, int]) -> Array:
-    """Return the values with the clique's axes, of length 1 for attributes that they lack."""
+    """Return the values with one axis for each attribute of the clique, of length 1 for those not
+    in ``names``.
+    """
     return values.reshape([sizes[name] if name in names else 1 for name in clique])
 
 

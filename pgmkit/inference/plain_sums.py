@@ -1,7 +1,7 @@
 """Sums and maxima over all records, attribute by attribute, on plain arrays of logarithms.
 
-Nothing here is shared with inference, which plans a contraction, runs it in flat buffers and
-differentiates it; so these sums can contradict it (``self_check``, ``answer_checks``).
+This shares no code with inference, which plans a contraction, runs it in flat buffers and
+differentiates it. So these sums can contradict it (``self_check``, ``answer_checks``).
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ CELL_SECONDS = 5e-8
 summed out.
 """
 CALL_SECONDS = 1e-5
-"""The seconds that a slow machine takes for each table and attribute, apart from their cells."""
+"""The seconds that a slow machine takes for each table and each attribute, however small they
+are.
+"""
 _COPIES = 4
-"""The arrays of a block's cells that are held at once: the sum of tables before and after the last
-one is added, its exponentials, and their arguments.
+"""The number of arrays of a block's size that are in memory at once: the sum of tables before and
+after the last one is added, its exponentials, and their arguments.
 """
 
 
 def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
-    """Return the attributes in a greedy order of elimination: next is always the one whose summing
-    out builds the smallest table.
+    """Return the attributes in a greedy order of elimination: the next attribute is always the one
+    whose elimination builds the smallest table.
     """
     around: dict[str, set[str]] = {name: {name} for name in sizes}
     for clique in cliques:
@@ -59,8 +61,8 @@ def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[s
         near = around.pop(name)
         near.discard(name)
         for other in near:
-            # Sizes are updated by differences, so that a hub of thousands is not recounted each
-            # time.
+            # Sizes are updated by differences, as recounting thousands of neighbours of a hub each
+            # time would be slow.
             joined = near - around[other]
             around[other] |= joined
             around[other].discard(name)
@@ -70,7 +72,7 @@ def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[s
 
 
 class TooLong(Exception):
-    """Raised if a sum would take longer, or more memory, than it may."""
+    """Raised if a sum would take more time or memory than it may."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +83,14 @@ class PlainSums:
     Args:
         tables: logarithms, each over a few of the attributes, axes in their order.
         sizes: the sizes of the attributes; one that no table holds multiplies the sum by its size.
-        children: in a Bayesian network the variable of each table; None for other tables.
+        children: for a Bayesian network, the variable whose distribution given its parents each
+            table holds; None for other tables.
         order: attributes in an order of elimination that is known to be cheap. Any order gives the
             same sums; attributes that it lacks follow by the greedy order.
-        plain: whether the tables hold numbers instead; the logarithms of the part that agrees with
-            the evidence are then taken when they are needed, and not kept.
-        power: what the tables' logarithms are multiplied by.
-        room: the most bytes that a sum may hold beside the tables.
+        plain: whether the tables hold the numbers themselves instead of their logarithms. The
+            logarithms of the part that agrees with the evidence are then computed in every sum.
+        power: a number that the tables' logarithms are multiplied by.
+        room: the most bytes that a sum may take in addition to the tables.
 
     >>> sums = PlainSums([(("a", "b"), np.log([[4.0, 1.0], [1.0, 4.0]]))], {"a": 2, "b": 2})
     >>> round(float(np.exp(sums.log_sum({"a": 0}))), 6), round(float(np.exp(sums.largest())), 6)
@@ -105,9 +108,9 @@ class PlainSums:
     room: float = inf
 
     def about(self, names: Iterable[str]) -> PlainSums:
-        """Return the part of the sums that matters to evidence or weights on these attributes: in a
-        Bayesian network the tables of the attributes and their ancestors, since the others sum to
-        one.
+        """Return sums over only the tables that the result depends on if the evidence, weights and
+        kept attributes are all among ``names``. For a Bayesian network these are the tables of
+        ``names`` and their ancestors, since all others sum to one; otherwise all tables.
         """
         if self.children is None:
             return self
@@ -126,7 +129,7 @@ class PlainSums:
 
     @cached_property
     def _rank(self) -> dict[str, int]:
-        """The place of each attribute in the order of elimination."""
+        """The position of each attribute in the order of elimination."""
         known = [name for name in self.order if name in self.sizes]
         if len(known) < len(self.sizes):
             left = {name: size for name, size in self.sizes.items() if name not in {*known}}
@@ -136,7 +139,9 @@ class PlainSums:
 
     @cached_property
     def size(self) -> float:
-        """The sum of the tables' largest magnitudes; rounding is in proportion to it."""
+        """The sum of the largest magnitudes of the tables' logarithms, to which rounding errors are
+        proportional.
+        """
         return abs(self.power) * sum(self._size_of(table) for _, table in self.tables)
 
     def _size_of(self, table: Any) -> float:
@@ -161,8 +166,8 @@ class PlainSums:
         return self.log_sum().real
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
-        """Return values to hold fixed, in addition to ``evidence``, so that the sum takes at most
-        these seconds.
+        """Return values of further attributes that, held fixed in addition to ``evidence``, make
+        the sum take at most ``seconds``; empty if it takes no longer anyway.
         """
         more: dict[str, int] = {}
         while True:
@@ -172,15 +177,15 @@ class PlainSums:
             wide = [union for union in largest if len(union) > 1]
             if cost <= seconds or not wide:
                 return more
-            # The number of fixed values doubles, so that few rounds suffice.
+            # The number of fixed values about doubles each time, so few rounds suffice.
             for union in wide[: len(more) + 1]:
                 if union.isdisjoint(more):
                     name = max(union, key=self.sizes.__getitem__)
                     more[name] = self.likely(name, {**evidence, **more})
 
     def _work(self, cliques: Sequence[Sequence[str]]) -> tuple[float, list[set[str]]]:
-        """Return the seconds that the sum takes, and the attributes of each table it builds,
-        largest first.
+        """Return the seconds that a sum over tables with these cliques takes, and the attributes of
+        each table that it builds, the largest first.
         """
         rank = self._rank
         holders: dict[str, list[set[str]]] = {name: [] for name in rank}
@@ -214,11 +219,11 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> complex:
-        """Return the logarithm of the sum over the records with the evidence.
+        """Return the logarithm of the sum over all records with the evidence.
 
-        ``weights`` are further tables of logarithms, complex ones for negative numbers; the result
-        is complex only if some are. Raises TooLong instead of building tables for longer than
-        ``seconds``, or of more bytes than there is ``room`` for.
+        ``weights`` are further tables of logarithms, which are complex if they stand for negative
+        numbers; the result is complex only in this case. Raises TooLong if building the tables
+        would take longer than ``seconds`` or more bytes than ``room``.
         """
         found: complex = self._eliminated((), evidence, weights, _log_sum, seconds).item()
         return found
@@ -230,8 +235,9 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> Array:
-        """Return for each cell of the attributes ``kept`` what ``log_sum`` returns with the cell as
-        further evidence; axes in the order of ``kept``, none of which is in the evidence.
+        """Return a table over the attributes ``kept``, axes in their order, each cell of which is
+        what ``log_sum`` returns with this cell as further evidence. No attribute of ``kept`` may be
+        in the evidence. Raises TooLong as ``log_sum`` does.
         """
         return np.asarray(self._eliminated(kept, evidence, weights, _log_sum, seconds).real)
 
@@ -241,7 +247,9 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> float:
-        """Return the largest sum of the tables at a record with the evidence."""
+        """Return the largest sum of the tables over all records with the evidence. Raises TooLong
+        as ``log_sum`` does.
+        """
         return float(self._eliminated((), evidence, weights, _maximum, seconds).real)
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
@@ -257,11 +265,11 @@ class PlainSums:
         over: Callable[[Array], Array],
         seconds: float,
     ) -> Any:
-        """Return the tables' combination by ``over`` (sum or maximum) of all attributes but those
-        ``kept``.
+        """Return the table over ``kept`` that remains when all other attributes are eliminated by
+        ``over``, which reduces the last axis of an array (log-sum-exp or maximum).
 
-        Axes are held in the reverse of the elimination order, so that the next to go is always the
-        last; those kept come first.
+        Axes are in the reverse of the elimination order, so that the next attribute to be
+        eliminated is always the last one; those in ``kept`` come first.
         """
         if CALL_SECONDS * (len(self.tables) + len(self.sizes)) > seconds:
             raise TooLong
@@ -314,8 +322,8 @@ class PlainSums:
             raise TooLong
 
     def _spread(self, table: Table, union: Clique) -> Any:
-        """Return the table, whose attributes are some of ``union`` in its order, in a shape that
-        broadcasts.
+        """Return a table in a shape that broadcasts against one over ``union``, which has all its
+        attributes in the same order.
         """
         held, values = table
         if held == union[len(union) - len(held) :]:
@@ -333,14 +341,14 @@ def sliced(table: Table, evidence: Mapping[str, int]) -> Table:
 def _in_blocks(
     spread: Sequence[Any], shape: Sequence[int], over: Callable[[Array], Array]
 ) -> Array:
-    """Reduce the sum of tables that broadcast to ``shape`` by ``over``, along its last axis; only a
-    block of the sum is held at once.
+    """Return the sum of tables that broadcast to ``shape``, reduced by ``over`` along its last
+    axis. Only a block of the sum is in memory at a time.
     """
     first = shape[0]
     rows = _block(shape) // prod(shape[1:])
     if rows >= first:
         return over(sum(spread[1:], spread[0]))
-    # A table with fewer axes than the sum, or length 1 along the first, is the same in each block.
+    # A table that lacks the first axis, or has length 1 along it, is the same for every block.
     cut = [table.ndim == len(shape) and len(table) > 1 for table in spread]
     blocks = [
         [
@@ -353,7 +361,7 @@ def _in_blocks(
 
 
 def _block(shape: Sequence[int]) -> int:
-    """Return the cells of a sum of this shape that are held at once."""
+    """Return the number of cells of a sum of this shape that are in memory at a time."""
     rows = max(1, BLOCK_CELLS // prod(shape[1:])) if len(shape) > 1 else shape[0]
     return min(rows, shape[0]) * prod(shape[1:])
 
@@ -375,7 +383,7 @@ def _log_sum(values: Array) -> Array:
 
 
 def size_of(table: Any) -> float:
-    """Return the largest finite entry in absolute value; 0 if there is none."""
+    """Return the largest absolute value of the finite entries; 0 if there are none."""
     size = float(np.abs(table).max())
     if not isinf(size):
         return size

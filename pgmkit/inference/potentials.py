@@ -1,4 +1,4 @@
-"""The checks of a model's potentials."""
+"""Checks of the potentials and the total that a model is made of."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pgmkit.structural_zeros import Zeros
 
 
 def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Factor, ...]:
-    """Return the potentials of a model over this domain, checked, all of one dtype and device.
+    """Return the potentials of a model over this domain as a tuple, after checking them.
 
-    Raises InvalidInput for a domain that is none, a value that is not a factor, a factor that does
-    not fit the domain, and for NaN, plus infinity, or numbers so large that rounding loses the
-    others.
+    Raises InvalidInput if ``domain`` is not a Domain, a potential is not a Factor, does not fit the
+    domain or has another dtype or device than the first; if one is NaN or plus infinity; and if
+    they are so large that rounding errors would exceed what the self-check allows.
     """
     if not isinstance(domain, Domain):
         raise InvalidInput(
@@ -45,12 +45,13 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
         name = f"potentials[{place}] over {factor.domain.attributes!r}"
         _check_fits_domain(name, factor, domain)
         size += _checked_size(name, factor, checked[0])
-    # Each table and each attribute is a step, as in ``self_check``, of which this is the limit.
+    # At this size the rounding that `self_check` allows reaches DEFECT, if each table and each
+    # attribute counts as a step.
     most = DEFECT / (float_info.epsilon * ROUNDINGS * (len(checked) + len(domain)))
     if size > most:
         raise InvalidInput(
             f"potentials are logarithms, of which the largest must sum to at most {most:.3g} in "
-            f"size, got {size:.3g}: beside such numbers rounding takes the others away; write "
+            f"size, got {size:.3g}, with which rounding errors are too large; write "
             "minus infinity where a cell is impossible"
         )
     return checked
@@ -66,7 +67,7 @@ def checked_total(total: float) -> float:
 
 
 def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
-    """Return the cells at which potentials are minus infinity."""
+    """Return, for each potential that has any, the cells at which it is minus infinity."""
     found = []
     for factor in potentials:
         impossible = np.isneginf(factor.numpy())
@@ -90,7 +91,7 @@ def _checked_size(name: str, factor: Factor, first: Factor) -> float:
     plus infinity, or has another dtype or device than the first potential.
     """
     held = factor.array
-    # The maximum of anything with NaN is NaN.
+    # If a value is NaN, the maximum is NaN, and this comparison is false.
     if held is not None and first.array is not None and held.max(initial=-inf) < inf:
         return float(np.abs(held[held > -inf]).max(initial=0.0))
     values, like = factor.values, first.values
@@ -99,7 +100,7 @@ def _checked_size(name: str, factor: Factor, first: Factor) -> float:
             f"{name} is {values.dtype} on {values.device}, but potentials[0] is {like.dtype} on "
             f"{like.device}; convert one with Factor(f.domain, f.values.to(g.values))"
         )
-    # torch's extremes of anything with NaN are NaN: one pass finds both kinds.
+    # If a value is NaN, so are both extremes, so one pass finds NaN and infinity.
     low, high = (float(each) for each in torch.aminmax(values))
     if -inf < low and high < inf:
         return max(-low, high)

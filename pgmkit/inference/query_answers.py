@@ -28,10 +28,11 @@ class QueryAnswers(ABC):
     @overload
     def answer(self, query: Sequence[FactoredQuery]) -> list[Array]: ...
     def answer(self, query: FactoredQuery | Sequence[FactoredQuery]) -> Array | list[Array]:
-        """Return the answers in counts, in the query's shape; for several queries a list of them.
+        """Return the answer to a query, in counts and of its ``answer_shape``; for a sequence of
+        queries a list of answers.
 
         Raises InvalidInput for matrices that do not fit the domain, and for queries that the model
-        cannot answer (see its class).
+        cannot answer, as its class says.
         """
         several = [query] if isinstance(query, FactoredQuery) else list(query)
         for each in several:
@@ -47,7 +48,8 @@ class QueryAnswers(ABC):
 
 
 def answers_of_table(query: FactoredQuery, table: Array) -> Array:
-    """Return the answers from the marginal over the query's attributes, axes in their order.
+    """Return the answers to a query, given the marginal counts ``table`` over its attributes, with
+    axes in the query's order.
 
     >>> import numpy as np
     >>> answers_of_table(FactoredQuery({"a": [[1.0, 1.0], [1.0, -1.0]]}), np.array([3.0, 1.0]))

@@ -2,9 +2,9 @@
 
 Inference plans a contraction, runs it in flat buffers and differentiates it. Here attributes are
 summed out one by one on plain arrays in log space (``plain_sums``), with the values of one clique
-or more, the evidence e, held fixed so that the sum stays cheap. The result log Z(e) must equal log
-Z + log P(e), with log Z and P(e) as inference computed them. All tables must also sum to the total,
-and agree on the attributes that they share.
+or more (the evidence e) held fixed, so that the sum takes little time. The result log Z(e) must
+equal log Z + log P(e), where log Z and P(e) come from inference. All marginals must also sum to the
+total and agree on the attributes that they share.
 """
 
 from __future__ import annotations
@@ -27,21 +27,30 @@ if TYPE_CHECKING:
 
 
 SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
-"""The check takes about this share of inference's time, but at least and at most these seconds."""
+"""The check takes a share of about SHARE of inference's time, at least LEAST and at most MOST
+seconds.
+"""
 
 _MOST_CELLS = 6
-"""The most cells that are checked beside the first, as time allows."""
+"""The largest number of cells that are checked after the likeliest one and the whole sum, as time
+allows.
+"""
 UNLIKELY = 1e-6
 """The share of the total below which a cell is not checked: rounding may have lost it."""
 CLOSE = 2e7
-"""The rounding allowed in a logarithm near zero, in units of the format's epsilon."""
+"""The rounding error allowed in a logarithm, besides that of its size, in units of the format's
+epsilon.
+"""
 ROUNDINGS = 16
-"""The number of roundings, each of a number as large as the sum of all potentials, that a value of
-a plan may bring: four for a product of two tables in log space (subtract the peak, sum, take the
-logarithm, add the peak), up and down the plan, in both of the two computations that are compared.
+"""The number of rounding errors, each relative to the sum of all potentials' magnitudes, that every
+value of a plan may add: four for a product of two tables in log space (subtract the peak, sum, take
+the logarithm, add the peak), times two for the forward and backward pass, times two for the two
+computations that are compared.
 """
 DEFECT = 1e-2
-"""The smallest error of a logarithm that counts as a defect; rounding is never allowed more."""
+"""The difference of two logarithms that always counts as a defect; rounding is never allowed
+more.
+"""
 
 
 class Contradiction(NumericalFailure):
@@ -56,9 +65,10 @@ def checked_marginals(
     sums: PlainSums,
 ) -> tuple[torch.Tensor, float]:
     """Return the marginals and the log partition function of ``inference.marginals``, after
-    ``check``.
+    ``check`` found no error.
 
-    ``sums`` are over the factors from which the potentials were made.
+    ``sums`` are over the factors from which the potentials were made, and ``started`` is the
+    ``time.perf_counter()`` at which inference began. Raises NumericalFailure as ``check`` does.
     """
     with inference.session():
         marginals, log_partition = inference.marginals(potentials, total)
@@ -76,15 +86,16 @@ def check(
     total: float,
     started: float,
 ) -> None:
-    """Raise NumericalFailure if a pass of inference contradicts itself or the second computation.
+    """Raise NumericalFailure if the result of an inference pass contradicts itself or the second
+    computation.
 
     Args:
         inference: the oracle that made the pass.
-        potentials: flat.
-        marginals: flat, in units of ``total``.
+        potentials: the flat potentials of the pass.
+        marginals: the flat marginals that it returned, in units of ``total``.
         log_partition: the log partition function over the cliques' attributes.
         sums: plain sums over the factors from which the potentials were made, over all attributes
-            of the cliques at least; None for the potentials themselves.
+            of the cliques at least; None to sum over the potentials themselves.
         total: the sum of each marginal.
         started: the ``time.perf_counter()`` at which inference began; the check takes a tenth of
             the time since then, at least a few milliseconds, at most a second.
@@ -100,8 +111,8 @@ def check(
         tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
         sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
     free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
-    # In log space every step adds numbers up to the sum of the potentials' magnitudes and rounds in
-    # proportion to that sum; a probability rounds in proportion to itself.
+    # In log space every step adds numbers as large as the sum of the potentials' magnitudes, and
+    # rounds in proportion to it. A probability rounds in proportion to itself.
     rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
     _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
     slack = epsilon * CLOSE + rounding
@@ -129,8 +140,8 @@ def check(
 
 
 def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:
-    """Yield evidence with its probability according to inference: the likeliest cell of the largest
-    clique, no evidence, and cells of random cliques.
+    """Yield evidence and its probability according to inference: the likeliest cell of the largest
+    clique, no evidence at all, and then random cells of random cliques.
     """
     rng = np.random.default_rng(0)  # this choice affects no result
 
@@ -149,8 +160,8 @@ def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], floa
 
 
 def _check_tables(inference: MarginalOracle, found: Array, allowed: float, seconds: float) -> None:
-    """Raise Contradiction unless all tables sum to one, and agree on single attributes that they
-    share, within ``allowed``; the second check stops after ``seconds``.
+    """Raise Contradiction unless all marginals sum to one and agree on single attributes that they
+    share, up to ``allowed``. The second part ends after ``seconds``, even if not all are compared.
     """
     layout = inference.layout
     sums = np.add.reduceat(found, [s.start for s in layout.slices])

@@ -3,13 +3,14 @@
 A marginal across cliques is a product at one *meeting* clique: the clique's own table times, for
 each side of the tree with wanted attributes A, the table P(A | separator to that side). Those
 conditional tables are themselves such products one clique further, so they are computed recursively
-and remembered: hundreds of marginals share nearly all their work. The meeting clique is chosen so
-that no side has more than half of the wanted attributes; so few different tables are needed.
+and remembered, and hundreds of marginals share nearly all their work. At the meeting clique no side
+has more than half of the wanted attributes, so that few different tables are needed.
 
-Marginals that meet at one clique and differ in a single attribute beyond one of its separators are
-one product: the table of the shared attributes (the *stem*) times P(attribute | separator) of all
-these attributes (the *tips*) side by side, of which each marginal is a slice. All triples of 100
-attributes need some ten thousand products instead of 161,700.
+Some marginals meet at the same clique and differ in one attribute only, which lies across one of
+its separators. These are computed as one product: the table of the shared attributes (the *stem*)
+times P(attribute | separator) of all these attributes (the *tips*) in neighbouring columns. Each
+marginal is a slice of the product. All triples of 100 attributes need some ten thousand products
+instead of 161,700.
 
 Sets of attributes are integers here, as in ``tree_paths``.
 """
@@ -31,9 +32,11 @@ from pgmkit.runtime.memory import check_limit
 from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 
 KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
-"""The bytes of remembered tables above which they are dropped between marginals."""
+"""The bytes of remembered tables above which they are dropped before the next marginal."""
 Stem = tuple[int, int, int]
-"""The meeting clique, the neighbour across whose separator the tips lie, the stem's attributes."""
+"""The meeting clique, its neighbour on the side where the tips lie, and the set of the stem's
+attributes.
+"""
 
 
 def marginals(
@@ -92,10 +95,11 @@ def each_marginal(
     *,
     memory_limit: int | None = None,
 ) -> Iterator[tuple[Clique, torch.Tensor]]:
-    """Yield the marginals one after the other, in bounded memory.
+    """Yield (attributes as requested, marginal table) one after the other, in bounded memory.
 
-    Arguments, tables and errors are those of `marginals`, except that `memory_limit` applies to
-    what is held at one time. Each distinct request comes once, in an order that shares work.
+    Arguments, tables and errors are those of `marginals`, except that `memory_limit` applies to the
+    tables in memory at one time. Each distinct request is yielded once, in an order that shares
+    work.
     """
     _check_beliefs(tree, beliefs, memory_limit)
     yield from _each(Tables(tree_paths(tree), beliefs, memory_limit), requested)
@@ -107,7 +111,7 @@ def _each(tables: Tables, requested: Iterable[Clique]) -> Iterator[tuple[Clique,
     for clique in dict.fromkeys(requested):
         orders.setdefault(paths.members(clique), []).append(clique)
     stems, alone = _grouped(paths, orders)
-    # Marginals that meet at one clique follow each other, since they share the most tables.
+    # Marginals with the same meeting clique are computed in turn, since they share the most tables.
     for here, members in alone:
         table = tables.marginal(here, members)
         for clique in orders[members]:
@@ -139,7 +143,7 @@ def _check_beliefs(
 
 
 class Tables:
-    """The tables of one run, each computed when it is first needed."""
+    """The intermediate tables of one run, each computed when it is first needed and remembered."""
 
     def __init__(
         self, paths: TreePaths, beliefs: Sequence[torch.Tensor], memory_limit: int | None
@@ -154,8 +158,8 @@ class Tables:
         self._given: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def reserve_results(self, results: set[int]) -> None:
-        """Raise ModelTooLarge, before any work, if the results over these sets of attributes cannot
-        fit.
+        """Set memory aside for results over these sets of attributes. Raises ModelTooLarge if they
+        cannot fit.
         """
         for members in sorted(results, key=self.paths.cells):
             self.reserve(members)
@@ -163,8 +167,8 @@ class Tables:
             self.results_bytes += self.paths.cells(members) * self.itemsize
 
     def reserve(self, members: int) -> None:
-        """Raise ModelTooLarge if a table does not fit beside the results and the remembered
-        tables.
+        """Raise ModelTooLarge if a table over `members` does not fit into the memory limit together
+        with the results and the remembered tables.
         """
         if self.limit is None or members in self.results:
             return
@@ -189,8 +193,8 @@ class Tables:
         self.kept = 0
 
     def marginal(self, here: int, members: int) -> torch.Tensor:
-        """Return the marginal over `members`, after dropping remembered tables if they take too
-        much room.
+        """Return the marginal over `members`, computed at the clique `here`. Remembered tables are
+        dropped first if they are too large, or afterwards if the marginal did not fit beside them.
         """
         if self.kept > KEPT_BYTES:
             self.drop()
@@ -207,7 +211,7 @@ class Tables:
         return self._absorb(here, self.inside(here, needed), needed, sides, members)
 
     def inside(self, here: int, members: int) -> torch.Tensor:
-        """Return the marginal over attributes of one clique."""
+        """Return the marginal over `members`, which all lie in the clique `here`."""
         clique = self.paths.cliques[here]
         if members == clique:
             return self.beliefs[here]
@@ -227,7 +231,9 @@ class Tables:
         return found
 
     def local(self, before: int, here: int, members: int) -> torch.Tensor:
-        """Return P(members | separator to `before`) for attributes of the clique `here`."""
+        """Return P(members | separator to `before`), where `members` lie in the clique `here` and
+        include the separator.
+        """
         key = (before, here, members)
         found = self._local.get(key)
         if found is None:
@@ -256,7 +262,7 @@ class Tables:
             if len(sides) != 1 or members & self.paths.cliques[v]:
                 break
             path.append((v, next(iter(sides))))
-        # From the far end, so that long chains need no deep recursion.
+        # The path is followed from its far end, so that a long chain needs no deep recursion.
         for u, v in reversed(path):
             if (u, v, members) not in self._given:
                 axes = members | self.paths.separators[u, v]
@@ -307,8 +313,8 @@ class Tables:
 def _grouped(
     paths: TreePaths, requested: Iterable[int]
 ) -> tuple[dict[Stem, list[int]], list[tuple[int, int]]]:
-    """Return the tips of each stem that has several, and all other requests with their meeting
-    cliques.
+    """Return the tips of each stem that has several of them, and the other requests as pairs
+    (meeting clique, attributes).
     """
     placed = []
     common: Counter[tuple[int, int]] = Counter()
@@ -323,7 +329,7 @@ def _grouped(
         if not single:
             alone.append((here, members))
             continue
-        # The side on which most requests have a tip gives the longest rows of tips.
+        # The side on which most requests have a single attribute gives the longest rows of tips.
         side = max(single, key=lambda side: (common[here, side], side))
         stems.setdefault((here, side, members & ~single[side]), []).append(single[side])
     for stem in [stem for stem, tips in stems.items() if len(tips) == 1]:
@@ -332,7 +338,7 @@ def _grouped(
 
 
 class _Fans:
-    """Products of a stem and its tips; the tips side by side are kept for the next stem."""
+    """Products of a stem and its tips. The joined tables of the tips are kept for the next stem."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._paths = tables, tables.paths
@@ -349,8 +355,8 @@ class _Fans:
         names = paths.axes(stem)
         axes = [*paths.axes(stem & separator), *paths.axes(stem & ~separator)]
         axes += paths.axes(separator & ~stem)
-        # The axes are brought into the products' order once: the table is large, and each product
-        # would copy it otherwise.
+        # The axes are permuted once, since the table is large and each product would copy it
+        # otherwise.
         found = self._tables.marginal(here, stem | separator)
         shared = paths.arranged(found, tuple(axes)).contiguous()
         most = BLOCK_CELLS // max(paths.cells(stem), paths.cells(separator))
@@ -367,12 +373,12 @@ class _Fans:
             product = kernel.restore(LINEAR.contract(shared, beside, kernel))
             pieces = product.split([paths.cells(tip) for tip in row], dim=-1)
             for tip, piece in zip(row, pieces, strict=True):
-                # The tip's axis goes from the end to its place.
+                # The tip's axis moves from the end to its place in the domain's order.
                 yield stem | tip, piece.movedim(-1, (stem & (tip - 1)).bit_count())
 
     def _side_by_side(self, here: int, side: int, tips: tuple[int, ...]) -> torch.Tensor:
-        """Return P(tip | separator) of all tips: the separator's axes, then one of the tips' cells
-        in turn.
+        """Return P(tip | separator) of all tips in one table: the separator's axes, then one axis
+        with the values of all tips, one tip after the other.
         """
         if self._key != (here, side, tips):
             separator = self._paths.separators[here, side]
@@ -385,7 +391,9 @@ class _Fans:
 
 
 def _rows(paths: TreePaths, tips: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """Yield the tips in rows of at most ``most`` cells, with at least one tip each."""
+    """Yield the tips in groups whose values are at most ``most`` together; a larger tip is a group
+    of its own.
+    """
     row: list[int] = []
     cells = 0
     for tip in tips:

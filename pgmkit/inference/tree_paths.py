@@ -1,5 +1,5 @@
-"""Paths between the cliques of a junction tree: where attributes meet, and which neighbour leads to
-them.
+"""Paths between the cliques of a junction tree: at which clique the paths of attributes meet, and
+which neighbour leads to them.
 
 Sets of attributes are integers here, with one bit for each attribute, and the axes of every table
 follow the domain's order, so a set of attributes determines a table's axes.
@@ -20,15 +20,17 @@ from pgmkit.runtime.deferred import torch
 
 @lru_cache(maxsize=64)
 def tree_paths(tree: JunctionTree) -> TreePaths:
-    """Return the paths of a tree; they are remembered, since they are the same for all beliefs."""
+    """Return the paths of a tree. They do not depend on beliefs, so they are cached for the last 64
+    trees.
+    """
     return TreePaths(tree)
 
 
 class TreePaths:
-    """The part of inference that depends on the tree alone: which neighbour leads to an attribute,
-    and how tables are multiplied.
+    """What inference needs to know of a tree, whatever its tables: which neighbour of a clique
+    leads to an attribute, and by which kernels tables are multiplied.
 
-    Roots of components are connected by edges with an empty separator.
+    The roots of different components are connected by edges with an empty separator.
     """
 
     def __init__(self, tree: JunctionTree) -> None:
@@ -52,9 +54,10 @@ class TreePaths:
         self._kernels: dict[tuple[int, int, int], Kernel] = {}
 
     def _number(self) -> None:
-        """Number the cliques so that each subtree is a range, and find each attribute's top clique.
+        """Number the cliques so that the cliques of each subtree have consecutive numbers, and find
+        each attribute's top clique.
 
-        An attribute outside a clique lies below it exactly when its top clique does.
+        An attribute that a clique lacks lies below it exactly if its top clique does.
         """
         count = len(self.cliques)
         below = [1] * count
@@ -87,7 +90,9 @@ class TreePaths:
         return found
 
     def arranged(self, table: torch.Tensor, clique: Clique) -> torch.Tensor:
-        """Return a table over these attributes with its axes in the clique's order."""
+        """Return a table, whose axes are in the domain's order, with its axes in the order of
+        `clique`.
+        """
         places = sorted(clique, key=self.bits.__getitem__)
         return table.permute([places.index(name) for name in clique])
 
@@ -100,9 +105,7 @@ class TreePaths:
         return found
 
     def holder(self, members: int) -> int | None:
-        """Return the smallest clique that holds the attributes, as `JunctionTree.holds`; None if
-        none does.
-        """
+        """Return the smallest clique that contains all of `members`, or None if there is none."""
         by_size, _ = self.tree.containing
         ranks = (1 << len(by_size)) - 1
         for index in each_bit(members):
@@ -110,8 +113,8 @@ class TreePaths:
         return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
 
     def meeting(self, members: int) -> int:
-        """Return the smallest clique with all of these attributes or, if there is none, the clique
-        at which their paths meet.
+        """Return the smallest clique that contains all of `members` or, if there is none, a clique
+        at which their paths meet, so that at most half of them lie on any side.
         """
         holder = self.holder(members)
         if holder is not None:
@@ -131,8 +134,8 @@ class TreePaths:
             here = heaviest
 
     def sides(self, here: int, members: int) -> dict[int, int]:
-        """Return the attributes that are not in the clique `here`, by the neighbour that leads to
-        them.
+        """Return, for each neighbour of the clique `here`, the attributes of `members` to which it
+        leads and that `here` lacks.
         """
         found: dict[int, int] = {}
         first, last = self.numbers[here], self.last[here]

@@ -1,9 +1,9 @@
 """Factored queries by variable elimination (McKenna et al., 2019, algorithm 3).
 
-Every query matrix Q_i is one more factor, over the attribute x_i and a new axis z_i, and the
-model's own factors are contracted with them until only the z axes are left. Entries of Q may be
-negative, so this runs in linear space; the model's factors are nonnegative with a known sum, so
-nothing can overflow.
+Every query matrix Q_i is one more factor, over the attribute x_i and a new axis z_i. The model's
+own factors are contracted with them until only the z axes are left. Entries of Q may be negative,
+so this runs in linear space. Nothing can overflow, since the model's factors are nonnegative and
+the sum of their product is known.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ def _answer_alike(
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> NDArray[np.float64]:
-    """Return the answers of queries alike in attributes and shapes: a flat row for each query."""
+    """Return the answers to queries with the same attributes and matrices of the same shapes, as an
+    array with a flat row for each query.
+    """
     tables = [table for _, table in factors]
     prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
     _check_fits(prepared, 1, tables[0], queries[0], memory_limit)
     result = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
-    # Queries without attributes are all equal and were contracted as one.
+    # Queries without attributes all have the same answer, which was computed once.
     rows = result.reshape(-1, prod(queries[0].shape))
     return np.broadcast_to(rows, (len(queries), rows.shape[1]))
 
@@ -73,8 +75,8 @@ def answers_of_many(
     query: FactoredQuery,
     memory_limit: int,
 ) -> NDArray[np.float64]:
-    """Return the answers of many models to one query, as ``answers`` does for one model. The models
-    lie along the first axis of each factor, and of the result.
+    """Return the answers of many models to one query. The first axis of each factor, and of the
+    result, numbers the models; otherwise this is ``answers`` for one model.
     """
     query.check(domain)
     tables = [table for _, table in factors]
@@ -93,7 +95,8 @@ def _prepared(
     matrices.
     """
     inputs, matrices_of = list(cliques), []
-    # With one more ">" than any name begins with, the prefix makes every name a new one.
+    # The prefix has one ">" more than any attribute's name begins with, so the prefixed names are
+    # new.
     prefix = ">" * (1 + max(len(name) - len(name.lstrip(">")) for name in domain))
     sizes = {**domain.sizes, prefix: len(queries)}
     batch: Clique = (prefix,) if len(queries) > 1 else ()

@@ -1,9 +1,12 @@
-"""The few inner loops of inference, each in the form that is fastest on its device.
+"""The few inner loops of inference, each in the form that is fastest on the tensors' device.
 
-``reference`` has all of them in plain torch; ``cpu`` has those that are faster on a processor,
-``cuda`` the Triton kernels for GPUs. The forms agree: maxima bit for bit, sums to rounding.
-Operands are stacks of matrices, ``left`` of shape (batch, rows, summed) and ``right`` of shape
-(batch, columns, summed), of any strides; results have the shape (batch, rows, columns).
+``reference`` has all of them in plain torch, ``cpu`` those with a faster form on a processor, and
+``cuda`` the Triton kernels for GPUs. All forms give the same maxima bit for bit, and the same sums
+up to rounding.
+
+The operands of the three contractions are stacks of matrices of any strides: ``left`` has the shape
+(batch, rows, summed) and ``right`` the shape (batch, columns, summed). The result has the shape
+(batch, rows, columns).
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ __all__ = [
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the maximum over ``summed`` of left + right."""
+    """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
+    where a term is NaN.
+    """
     if on_gpu(left):
         from pgmkit.contraction.kernels import cuda
 
@@ -39,7 +44,9 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return log sum exp(left + right) over ``summed``."""
+    """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` as a tensor with axes
+    (b, r, c); minus infinity where all terms are.
+    """
     if on_gpu(left):
         from pgmkit.contraction.kernels import cuda
 
@@ -48,7 +55,12 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
+    """Return ``sums`` and ``scale``, with axes (b, r, c), such that ``sums * exp(scale)`` is the
+    sum over s of ``exp(left[b, r, s] + right[b, c, s])``.
+
+    The scale is the maximum of the row of ``left`` plus that of the row of ``right``, so nothing
+    overflows.
+    """
     if on_gpu(left):
         from pgmkit.contraction.kernels import cuda
 
@@ -59,7 +71,9 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
-    """Compute several sums of products in flat buffers at once (see ``reference``)."""
+    """Compute several sums of products at once and write them to the flat buffer ``out``;
+    ``reference.contract_steps`` explains the table.
+    """
     if on_gpu(out):
         from pgmkit.contraction.kernels import cuda
 
@@ -70,8 +84,10 @@ def contract_steps(
 def shift_exp(
     values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """Write exp(values - shift) to ``out`` and return it, with one shift for each run of cells
-    between ``starts``.
+    """Write exp(values - shift) to ``out`` and return it.
+
+    Run number i of ``values``, the cells from ``starts[i]`` up to ``starts[i + 1]``, has the shift
+    ``shifts[i]``.
     """
     if on_gpu(values):
         from pgmkit.contraction.kernels import cuda
@@ -81,13 +97,13 @@ def shift_exp(
 
 
 def on_gpu(values: torch.Tensor) -> bool:
-    """True if the Triton kernels serve this tensor."""
+    """Return True if the Triton kernels are used for this tensor."""
     return values.device.type == "cuda" and has_triton()
 
 
 @cache
 def has_triton() -> bool:
-    """True if Triton is installed, as it is with CUDA builds of torch for Linux; without it a GPU
-    runs the reference.
+    """Return True if Triton is installed, as it is with CUDA builds of torch for Linux. Without it
+    the reference kernels run on the GPU.
     """
     return importlib.util.find_spec("triton") is not None

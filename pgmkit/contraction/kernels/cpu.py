@@ -1,12 +1,12 @@
-"""Kernels on a processor, used if they are faster than the reference.
+"""Kernels on a processor that are faster than the reference.
 
-Maxima of sums cannot use a matrix product: a compiled loop takes a third of torch's time and no
-temporary. It is compiled by numba (the extra ``fast``), whose import and compilation cost a second:
-they pay once a process has spent about as long on maxima. Until then, and without numba, the
-reference gives the same bits.
+Maxima of sums cannot be computed by a matrix product. A compiled loop takes a third of torch's time
+for them and no temporary memory. It is compiled by numba (the extra ``fast``), whose import and
+compilation take about a second. So the loop is compiled only after a process has spent about as
+long on maxima. Until then, and without numba, the reference computes the same bits.
 
-Exponentials are as fast in torch as in a compiled loop, and sums of their products faster, as a
-matrix product does nearly all of them. So the other kernels stay in torch.
+Torch computes exponentials as fast as a compiled loop, and sums of their products faster, since
+nearly all of the work is a matrix product. So the other kernels stay in torch.
 """
 
 from __future__ import annotations
@@ -23,24 +23,29 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, MULTIPLICATIONS_A_SECOND
 
 COMPILE_AFTER = MULTIPLICATIONS_A_SECOND
-"""The number of terms of maxima, done in torch, after which compiling the loop pays; torch takes
-half a second to a second for them.
+"""The number of terms of maxima after which the loop is compiled. Torch takes half a second to a
+second for so many, about as long as the compilation.
 """
 _SHORTEST_RUN = 64 // CELL_BYTES
-"""The columns of a cache line, 64 bytes, below which the compiled loop has nothing to do side by
-side."""
+"""The number of float64 cells in a cache line of 64 bytes. The compiled loop is used only if the
+rows or the columns are at least so many, since it works on neighbouring cells side by side.
+"""
 
 Loop = Callable[[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]], None]
 
 
 class Spent:
-    """The number of terms of maxima that this process has computed."""
+    """A counter of the terms of maxima that this process has computed."""
 
     terms = 0
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the maximum over ``summed`` of left + right; NaN where a term is NaN."""
+    """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
+    where a term is NaN.
+
+    The call also counts its terms in ``Spent``, which decides when the loop is compiled.
+    """
     batch, rows, summed = left.shape
     columns = right.shape[1]
     Spent.terms += batch * rows * summed * columns
@@ -53,17 +58,18 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return log sum exp(left + right) by a matrix product of exponentials, every row and column
-    scaled by its own maximum.
+    """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` by a matrix product
+    of exponentials, each row scaled by its own maximum.
 
-    Sums so far below the product of their maxima that something may have underflowed are computed
-    again, term by term.
+    A sum that is so small compared with the product of the two maxima that a term may have
+    underflowed is computed again, term by term.
     """
     summed = left.shape[2]
     if summed == 1:
         return reference.log_contract(left, right)
     product, scale = reference.contract(left, right)
-    # What underflows is below tiny * terms, so this keeps every sum to full precision.
+    # A term that underflows is below `tiny`, so all of them change a sum above this bound by less
+    # than its rounding error.
     format = torch.finfo(product.dtype)
     batch, row, column = torch.where(product < format.tiny * summed / format.eps)
     out = product.log_().add_(scale)
@@ -76,7 +82,9 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the result of the compiled loop, with the longer of rows and columns innermost."""
+    """Return the maxima computed by the compiled loop. The operands are exchanged if needed, so
+    that the innermost loop runs over the longer of rows and columns.
+    """
     if left.shape[1] > right.shape[1]:
         return looped(loop, right, left).transpose(1, 2)
     out = left.new_empty((len(left), left.shape[1], right.shape[1]))
@@ -86,8 +94,8 @@ def looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 @cache
 def compiled() -> Loop | None:
-    """Return the loop over (batch, rows, summed) and (batch, summed, columns), or None without
-    numba.
+    """Return the compiled loop over arrays of shape (batch, rows, summed) and (batch, summed,
+    columns), or None if numba is not installed.
     """
     if importlib.util.find_spec("numba") is None:
         return None
@@ -110,6 +118,6 @@ def _maxima(
                 own = left[i, j, s]
                 for k in range(columns):
                     term = own + right[i, s, k]
-                    # The second test keeps a NaN.
+                    # The second test is true for NaN only, which must not get lost.
                     if term > out[i, j, k] or term != term:
                         out[i, j, k] = term

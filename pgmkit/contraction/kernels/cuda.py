@@ -1,13 +1,13 @@
 """The kernels in Triton, for CUDA GPUs.
 
-Sums are taken in float64 whatever the tables' format, so that no rounding mode of a GPU (TF32)
-touches them. Every operand is read through its strides: no copy is made first.
+Sums are computed in float64 whatever the format of the tables, so no reduced-precision mode of the
+GPU (TF32) affects them. Every operand is read through its strides, so no copy is made first.
 
-Strides reach the kernels as 32-bit numbers if they fit, so distances are summed in pointers or
-multiplied by 64-bit places: a table of more than 2^31 cells is addressed correctly.
+Triton passes a stride as a 32-bit number if it fits. So distances are added to pointers or
+multiplied by 64-bit places, which addresses tables of more than 2^31 cells correctly.
 
-Every kernel is a flat loop without helpers, so that Triton's interpreter runs it on a processor and
-its compiler ahead of time for a GPU that is not there: the tests do both.
+Every kernel is a flat loop without helper functions. So Triton's interpreter can run it on a
+processor, and its compiler can compile it for a GPU that is not present; the tests do both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, finit
 TILE = TILE_CELLS // 2
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = TILE**2
-"""The cells that one program of an element-wise kernel computes."""
+"""The cells that one program of ``shift_exp_kernel`` computes."""
 WARPS = TERMS // 4
 
 
@@ -102,15 +102,16 @@ def scaled_kernel(
     left_batch, left_row, left_summed, right_batch, right_column, right_summed,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of a matrix product of exp(left - its row's maximum) and exp(right - its
-    column's maximum).
+    """Compute one tile of the matrix product of exp(left - maximum of its row) and exp(right -
+    maximum of its column); the maxima are in ``high_left`` and ``high_right``.
     """
     tile = tl.program_id(0).to(tl.int64)
     across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
     batch = tile // (across * down)
     row = (tile // across) % down * TILE + tl.arange(0, TILE)
     column = tile % across * TILE + tl.arange(0, TILE)
-    # Half a tile of terms at a time leaves registers for three blocks on a processor.
+    # Half a tile of terms at a time leaves enough registers for three thread blocks on one
+    # multiprocessor.
     TERMS: tl.constexpr = TILE // 2
     inner = tl.arange(0, TERMS).to(tl.int64)
     a = left + batch * left_batch + row[:, None] * left_row
@@ -136,8 +137,8 @@ def scaled_kernel(
 
 @triton.jit
 def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.constexpr):
-    """Write exp(value - its run's shift) for one block of RUN cells; a cell's run is found in
-    ``starts`` by ``steps`` bisections.
+    """Write exp(value - shift of its run) for one block of RUN cells. Each cell finds its run by
+    bisecting ``starts`` in ``steps`` halvings.
     """
     cell = tl.program_id(0).to(tl.int64) * RUN + tl.arange(0, RUN)
     low = tl.zeros((RUN,), tl.int64)
@@ -158,7 +159,9 @@ def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.co
 def steps_kernel(
     left, right, out, steps_table, places, tiles, TILE_CELLS: tl.constexpr, TERMS: tl.constexpr
 ):  # fmt: skip
-    """Compute one tile of the results of one of several sums of products (see ``reference``)."""
+    """Compute one tile of the results of one of several sums of products;
+    ``reference.contract_steps`` explains the table.
+    """
     tile = tl.program_id(0).to(tl.int64)
     row = steps_table + tl.load(tiles + 2 * tile) * 16
     cell = tl.load(tiles + 2 * tile + 1) + tl.arange(0, TILE_CELLS)
@@ -188,19 +191,23 @@ def steps_kernel(
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the maximum over ``summed`` of left + right; NaN where a term is NaN."""
+    """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
+    where a term is NaN.
+    """
     return _tiled(max_kernel, left, right)
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return log sum exp(left + right) over ``summed``, with every term included: nothing
-    underflows.
+    """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` as a tensor with axes
+    (b, r, c). Each sum is scaled by its own largest term, so none underflows.
     """
     return _tiled(log_kernel, left, right)
 
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``."""
+    """Return ``sums`` and ``scale``, with axes (b, r, c), such that ``sums * exp(scale)`` is the
+    sum over s of ``exp(left[b, r, s] + right[b, c, s])``.
+    """
     high_left, high_right = (finite(side.amax(-1)) for side in (left, right))
     product = _tiled(scaled_kernel, left, right, high_left, high_right)
     return product, high_left[:, :, None] + high_right[:, None, :]
@@ -209,7 +216,9 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
-    """Compute several sums of products in flat buffers at once (see ``reference``)."""
+    """Compute several sums of products at once and write them to the flat buffer ``out``;
+    ``reference.contract_steps`` explains the table.
+    """
     programs = len(table[2])
     steps_kernel[(programs,)](
         left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS, num_warps=WARPS
@@ -219,8 +228,10 @@ def contract_steps(
 def shift_exp(
     values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """Write exp(values - shift) to ``out`` and return it, with one shift for each run of cells
-    between ``starts``.
+    """Write exp(values - shift) to ``out`` and return it.
+
+    Run number i of ``values``, the cells from ``starts[i]`` up to ``starts[i + 1]``, has the shift
+    ``shifts[i]``.
     """
     cells, runs = len(values), len(shifts)
     if cells:
@@ -235,12 +246,14 @@ def shift_exp(
 def _tiled(
     kernel: Any, left: torch.Tensor, right: torch.Tensor, *more: torch.Tensor
 ) -> torch.Tensor:
-    """Launch one program for every tile of the result."""
+    """Return the result of ``kernel``, of shape (batch, rows, columns), with one program launched
+    for each tile of it; ``more`` are passed to the kernel after the operands.
+    """
     batch, rows, summed = left.shape
     columns = right.shape[1]
     out = left.new_empty((batch, rows, columns))
     if out.numel():
-        # The grid has one dimension, since the others are limited to 65,535 programs.
+        # The grid has one dimension, since a second or third one is limited to 65,535 programs.
         tiles = batch * triton.cdiv(rows, TILE) * triton.cdiv(columns, TILE)
         kernel[(tiles,)](
             left, right, *more, out, rows, summed, columns, *left.stride(), *right.stride(),

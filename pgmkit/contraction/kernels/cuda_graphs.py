@@ -7,18 +7,18 @@ from collections.abc import Callable
 import torch
 
 PLAIN_CALLS = 24
-"""The number of calls before a capture, which takes about as long as these: it waits for the device
-and collects garbage. The first calls compile kernels and allocate buffers, which a capture may not
-do.
+"""The number of ordinary calls before the work is captured. A capture takes about as long as so
+many calls, because it waits for the device and collects garbage. The first calls also compile
+kernels and allocate buffers, which is not allowed during a capture.
 """
 
 
 class Captured:
-    """``work()``, which reads and writes fixed tensors only and never waits for one of their
-    values.
+    """A call of ``work()`` that becomes a single launch when it is repeated on a GPU.
 
-    On a GPU it is captured as a CUDA graph after some calls, and then each call is one launch,
-    however many the work has. Before that, and on a processor, it is simply called.
+    After PLAIN_CALLS calls the work is captured as a CUDA graph, which later calls replay. Before
+    that, and on a processor, ``work`` is simply called. ``work`` must read and write the same
+    tensors in every call and must not wait for a value on the device.
 
     >>> cells = torch.zeros(2)
     >>> more = Captured(lambda: cells.add_(1), cells.device)
@@ -43,7 +43,8 @@ class Captured:
     def _replayed(self) -> torch.cuda.CUDAGraph:
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use the GPU meanwhile.
+            # In this mode the capture does not fail when other threads use the GPU at the same
+            # time.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._work()
             self._graph = graph

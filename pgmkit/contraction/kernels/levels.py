@@ -1,9 +1,9 @@
-"""All small steps of one level of a contraction in one GPU launch, whatever their shapes.
+"""One GPU launch for all small steps of one level of a contraction, whatever their shapes.
 
-On a GPU a small step costs its launch. Steps of one level do not depend on each other, so one
-kernel does all of them, forward or backward, given a table of where their operands lie: cell
-(batch, row, summed) of a left operand lies at ``start + places[batch] + places[row] +
-places[summed]``, whatever the order of its axes, so nothing is copied first.
+On a GPU a small step takes as long as its launch. Steps of one level do not depend on each other,
+so one kernel computes all of them, in the forward or in the backward pass. A table tells the kernel
+where the operands lie: cell (batch, row, summed) of a left operand lies at ``start + places[batch]
++ places[row] + places[summed]``, whatever the order of its axes, so no operand is copied first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS
 
 @dataclass(frozen=True)
 class Operand:
-    """A value of the plan: its start in its buffer, and its axes there."""
+    """A value of the plan: the place of its first cell in a flat buffer, and its axes in memory
+    order.
+    """
 
     start: int
     axes: Axes
@@ -29,8 +31,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch of ``out[...] = sum of left[...] * right[...]`` for several steps on fixed
-    buffers.
+    """A callable that computes ``out[...] = sum of left[...] * right[...]`` for several steps on
+    fixed buffers in one launch; the table says which cells each step reads and writes.
     """
 
     left: torch.Tensor
@@ -43,10 +45,11 @@ class Launch:
 
 
 def is_small(plan: Plan, step: Step) -> bool:
-    """True if a step shares the launch of its level.
+    """Return True if a step is computed in the shared launch of its level.
 
-    One program adds up the terms of its results one after the other, forward and backward; steps
-    with longer sums are left to the library, which divides a sum among many programs.
+    One program of that launch adds the terms of a sum one after the other, in the forward and in
+    the backward pass. Steps with longer sums, and products of matrices that are at least TERMS wide
+    in every direction, are left to torch, which divides them among many programs.
     """
     if step.kernel is None:
         cells = plan.cells(step.left)
@@ -54,7 +57,8 @@ def is_small(plan: Plan, step: Step) -> bool:
     _, rows, summed, columns = step.kernel.extents
     matrix = min(rows, summed, columns) >= kernels.TERMS
     short = max(rows, summed, columns) <= CALL_CELLS
-    # A longer sum takes some tens of microseconds of dependent loads, as long as a few launches.
+    # A sum of more than CALL_CELLS terms takes some tens of microseconds of dependent loads, as
+    # long as a few launches.
     return step.kernel.cost <= BLOCK_CELLS and short and not matrix
 
 
@@ -65,8 +69,10 @@ def launches(
     values: torch.Tensor,
     adjoint: torch.Tensor,
 ) -> tuple[Launch, Launch]:
-    """Return the forward and the backward launch of these steps; the last cell of ``values`` holds
-    1 and belongs to no value.
+    """Return the launches that compute the forward and the backward pass of these steps.
+
+    ``values`` and ``adjoint`` are the flat buffers and ``offsets`` the place of each value in them.
+    The last cell of ``values`` must hold 1; it is the right operand of steps that only sum.
     """
     up, down = _Table(plan), _Table(plan)
     one = Operand(len(values) - 1, ())
@@ -99,7 +105,9 @@ def _groups(kernel: Kernel) -> tuple[Axes, Axes, Axes, Axes]:
 
 
 class _Table:
-    """The kernel's table, a row of numbers for each step; equal runs of places are kept once."""
+    """The table of a launch, built step by step: one row of numbers for each step, and the places
+    of cells, of which equal runs are stored once.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -115,7 +123,9 @@ class _Table:
         out: Operand,
         groups: tuple[Axes, Axes, Axes, Axes],
     ) -> None:
-        """Add one step; an operand is repeated along axes that it lacks."""
+        """Add a row for one step with its groups of axes (batch, rows, summed, columns). An operand
+        that lacks an axis is repeated along it.
+        """
         batch, rows, summed, columns = groups
         sizes = self.plan.sizes
         self.rows.append(
@@ -127,8 +137,8 @@ class _Table:
         )
 
     def run(self, operand: Operand, group: Axes) -> int:
-        """Return where the run of the places of the group's cells begins; places are relative to
-        the operand's start.
+        """Return where the places of the cells of a group of axes begin among all places. They are
+        relative to the operand's first cell.
         """
         strides, stride = {}, 1
         for name in reversed(operand.axes):
@@ -145,8 +155,8 @@ class _Table:
         return self.known[key]
 
     def tensors(self, device: torch.device) -> kernels.Table:
-        """Return the steps (one a row), the places, and the tiles, each (step, first cell of its
-        result).
+        """Return the table as three tensors: one row for each step, the places of cells, and one
+        row (step, first cell of its result) for each tile of work.
         """
         steps = np.array(self.rows, dtype=np.int64)
         tiles = [

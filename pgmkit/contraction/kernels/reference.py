@@ -1,7 +1,8 @@
-"""The kernels in plain torch, on any device; every other form of them must agree with these.
+"""The kernels in plain torch, for any device. Every other form of them must agree with these.
 
-Operands are stacks of matrices, ``left`` of shape (batch, rows, summed) and ``right`` of shape
-(batch, columns, summed), of any strides; results have the shape (batch, rows, columns).
+The operands of the three contractions are stacks of matrices of any strides: ``left`` has the shape
+(batch, rows, summed) and ``right`` the shape (batch, columns, summed). The result has the shape
+(batch, rows, columns).
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 Table: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
-"""The steps, places and tiles of ``contract_steps``, all of whole numbers."""
+"""The steps, places and tiles of ``contract_steps``, three tensors of integers."""
 TILE_CELLS = 64
-"""The results that one program of ``contract_steps`` computes."""
+"""The number of results that one program of ``contract_steps`` computes."""
 TERMS = TILE_CELLS // 4
-"""The terms of a sum that such a program adds at once; a sum over more rows, columns and terms is a
-matrix product worth a launch of its own."""
+"""The number of terms of a sum that one program of ``contract_steps`` adds at once. A step with at
+least so many rows, columns and terms is a matrix product worth a launch of its own.
+"""
 
 
 def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the maximum over ``summed`` of left + right; NaN where a term is NaN.
+    """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
+    where a term is NaN.
 
     >>> one = torch.tensor([[[0.0, 2.0]]])
     >>> max_contract(one, torch.tensor([[[1.0, 1.0], [5.0, -torch.inf]]]))
@@ -32,7 +35,8 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return log sum exp(left + right) over ``summed``; minus infinity where all terms are.
+    """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` as a tensor with axes
+    (b, r, c); minus infinity where all terms are.
 
     >>> zeros = torch.zeros(1, 1, 4, dtype=torch.float64)
     >>> log_contract(zeros, zeros).exp()
@@ -42,11 +46,12 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sums of exp(left + right) over ``summed`` divided by exp(scale), and ``scale``:
-    the maximum of the row of ``left`` plus that of the column of ``right``.
+    """Return ``sums`` and ``scale``, with axes (b, r, c), such that ``sums * exp(scale)`` is the
+    sum over s of ``exp(left[b, r, s] + right[b, c, s])``.
 
-    No sum exceeds the number of its terms, and none whose largest term is the product of the two
-    maxima underflows.
+    The scale is the maximum over s of ``left[b, r]`` plus that of ``right[b, c]``, 0 in place of
+    minus infinity. So no sum exceeds the number of its terms. Terms that are very small compared
+    with exp(scale) underflow to 0.
     """
     high_left = finite(left.amax(-1, keepdim=True))
     high_right = finite(right.amax(-1, keepdim=True))
@@ -57,13 +62,15 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
-    """Compute several sums of products of numbers in flat buffers, each described by a row of the
-    ``table``'s steps.
+    """Compute several sums of products at once, one for each row of the table's steps.
 
-    A row holds the starts of left, right and out; the extents of batch, rows, summed and columns;
-    and the starts, among the table's places, of the distances of left's (batch, rows, summed),
-    right's (batch, summed, columns) and out's (batch, rows, columns) cells. The table's tiles
-    divide the work among programs.
+    The operands are read from the flat buffers ``left`` and ``right``, and the results are written
+    to the flat buffer ``out``. A row of steps holds first the starts of the left operand, the right
+    operand and the result in their buffers; then the extents of batch, rows, summed and columns;
+    then where, among the table's places, the relative places of the cells begin: for (batch, rows,
+    summed) of the left operand, (batch, summed, columns) of the right one and (batch, rows,
+    columns) of the result. The table's tiles divide the work among programs on a GPU and are not
+    used here.
     """
     steps, places, _ = table
     for row in steps.tolist():
@@ -79,9 +86,11 @@ def contract_steps(
 
 
 def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
-    """Return the maximum of each run of cells between neighbours of the first level's starts (which
-    end in the number of cells), then of each run of these maxima by the next level; 0 where all are
-    minus infinity.
+    """Return the maximum of each run of ``values``, 0 in place of minus infinity.
+
+    Each of ``levels`` holds the places where runs begin and, at its end, the number of cells. The
+    runs of the first level are of values, and those of each further level are of the maxima before
+    it.
 
     >>> peaks(torch.tensor([1.0, 3.0, -torch.inf]), torch.tensor([0, 2, 3]))
     tensor([3., 0.])
@@ -89,7 +98,7 @@ def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
     tensor([3., 2.])
     """
     for starts in levels:
-        # "unsafe" leaves out a check of the starts, which waits for the device.
+        # `unsafe` leaves out a check of the starts, which would wait for the device.
         values = torch.segment_reduce(values, "max", offsets=starts, unsafe=True)
     return finite(values)
 
@@ -97,8 +106,10 @@ def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
 def shift_exp(
     values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """Write exp(values - shift) to ``out`` and return it, with one shift for each run of cells
-    between ``starts``.
+    """Write exp(values - shift) to ``out`` and return it.
+
+    Run number i of ``values``, the cells from ``starts[i]`` up to ``starts[i + 1]``, has the shift
+    ``shifts[i]``.
 
     >>> cells, out = torch.tensor([1.0, 3.0, 5.0]), torch.empty(3)
     >>> shift_exp(cells, torch.tensor([1.0, 5.0]), torch.tensor([0, 1, 3]), out).log()
@@ -109,17 +120,17 @@ def shift_exp(
 
 
 def finite(highest: torch.Tensor) -> torch.Tensor:
-    """Return the maxima with 0 in place of minus infinity, so that values that are all minus
-    infinity stay so when their maximum is subtracted, instead of becoming NaN.
+    """Return the maxima with 0 in place of minus infinity. Subtracting such a maximum from values
+    that are all minus infinity then leaves them so instead of making them NaN.
     """
     return highest.masked_fill(highest.isneginf(), 0.0)
 
 
 def _blocks(
-    left: torch.Tensor, right: torch.Tensor, over: Callable[[torch.Tensor], torch.Tensor]
+    left: torch.Tensor, right: torch.Tensor, reduction: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Return ``over`` (a reduction of the last dimension) of the terms left + right, computed block
-    by block.
+    """Return ``reduction``, a reduction of the last dimension, of the terms left + right, computed
+    in blocks that fit a core's cache.
     """
     batch, rows, summed = left.shape
     columns = right.shape[1]
@@ -134,5 +145,5 @@ def _blocks(
             block = (
                 left[i : i + batch_step, j : j + row_step, None] + right[i : i + batch_step, None]
             )
-            out[i : i + batch_step, j : j + row_step] = over(block)
+            out[i : i + batch_step, j : j + row_step] = reduction(block)
     return out

@@ -3,10 +3,11 @@
 McKenna, Mullins, Sheldon and Miklau, "AIM: an adaptive and iterative mechanism for differentially
 private synthetic data" (2022), Algorithm 2. Candidates are all subsets of the workload's cliques.
 The score of a candidate is its weight in the workload times its error beyond the noise that
-measuring it would add. Of a workload of queries both are those of the queries, and cliques are
-measured by the rows of least error for them (`mechanisms.strategies.clique_queries`), where the
-paper has cells. The budget of a round grows fourfold when a measurement changed the model by
-no more than its noise, and the last round spends all that is left.
+measuring it would add. If the workload asks queries other than cells, error and noise are those of
+the queries, and cliques are measured by the rows of least error for the queries
+(`mechanisms.strategies.clique_queries`) where the paper measures cells. The budget of a round grows
+fourfold when a measurement changed the model by no more than its noise would, and the last round
+spends all that is left.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Aim(Settings):
 
     Attributes:
         model_mb: The largest model, in MB (2^20 bytes) of float64 cells of its junction tree, above
-            0. A round may use the same share of it as of the whole budget has been spent.
+            0. A round may use a share of it that equals the share of the budget spent by its end.
         select_share: The share of each round's budget for selection, above 0 and below 1; the paper
             has a tenth.
         tolerance: The tolerance of the estimates between rounds, in units of the noise as in
@@ -62,8 +63,8 @@ def aim(
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
-    `first`: noisy tables that are known already; attributes in none of them are measured one by
-    one. `progress` is called with each finished Round.
+    `first`: measurements made before, which the model uses too; the attributes in none of them are
+    measured by themselves at the start. `progress` is called with each finished Round.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.
@@ -77,7 +78,7 @@ def aim(
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
     affordable = Affordable(domain, candidates)
     whole = curator.remaining
-    # The paper plans for T = 16 d rounds of d attributes; annealing ends most runs sooner.
+    # The paper plans T = 16 d rounds for d attributes; annealing ends most runs sooner.
     budget = _RoundBudget(whole / (16 * len(domain)), settings.select_share)
     measured = [each.clique for each in first]
 
@@ -125,7 +126,8 @@ def aim(
     final = estimator(domain, curator.public_total, device=settings.device)
     released = final(model, measurements)
     if not (released.certified or workload.plain):
-        # Dense rows make far starts easier than near ones, whose first steps may be too long.
+        # With dense query rows a warm start may end at a larger loss than a cold one, because its
+        # first steps may be too long; so both are tried.
         released = min(released, final(None, measurements), key=lambda each: each.loss)
     return Release("aim", released, measurements, curator.ledger, settings)
 
@@ -151,8 +153,8 @@ class _RoundBudget:
 
 
 def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique, float]:
-    """Return the weight of each candidate r in the workload: w_r = sum over its cliques s, of
-    weight c_s, of c_s |r and s|.
+    """Return the weight of each candidate r: the sum of c_s |r and s| over the workload's cliques
+    s, where c_s is the weight of s and |r and s| the number of attributes in both.
 
     >>> from pgmkit.domain import Domain
     >>> pairs = Workload(Domain({"a": 2, "b": 2, "c": 2}), [("a", "b"), ("b", "c")])
@@ -170,8 +172,8 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
 def moved_within_noise(
     last: Round[GraphicalModel, Clique], queries: CliqueQueries, noise: float
 ) -> bool:
-    """True if the model changed by less than noise alone would change it (the paper's annealing
-    rule).
+    """True if the last round changed the model's marginal by no more than the noise of its
+    measurement (the paper's annealing rule).
 
     `noise`: the expected absolute noise of one cell of the round's measurement, in counts.
     """

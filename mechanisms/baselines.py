@@ -41,7 +41,7 @@ class Gaussian(Settings):
 
 @dataclass(frozen=True)
 class Projection(Settings):
-    """Settings of noise on all workload marginals, projected.
+    """Settings of noise on all workload marginals, from which a consistent model is estimated.
 
     Raises InvalidInput for values outside the ranges below.
 
@@ -81,8 +81,9 @@ def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None
     weights.
 
     The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers from
-    the tables as measured (clipped, see `Gaussian`): they disagree, and draw no records. Raises
-    InvalidInput (before anything is spent) for a workload over another domain.
+    the tables as measured (clipped, see `Gaussian`). These do not agree with one another, and no
+    records can be drawn from them. Raises InvalidInput (before anything is spent) for a workload
+    over another domain.
     """
     settings = settings or Gaussian()
     workload = Workload.over(curator.domain, workload)
@@ -125,9 +126,10 @@ def independent(
     first: Sequence[Measurement] = (),
 ) -> Release:
     """Spend all that remains evenly on the one-way marginals; all other marginals are their
-    products. Of a workload of queries each attribute is measured for its queries.
+    products. If the workload asks queries other than cells, each attribute is measured by rows that
+    suit its own queries.
 
-    `first`: noisy marginals that the Curator has measured already, which are used too. Raises
+    `first`: measurements that the Curator has made before, which the model uses too. Raises
     InvalidInput (before anything is spent) for a workload over another domain.
     """
     settings = settings or Independent()
@@ -145,7 +147,9 @@ def independent(
 def _measure(
     curator: Curator, workload: Workload, measure: Callable[[Clique, float], Measurement]
 ) -> tuple[Measurement, ...]:
-    """Spend all that remains on the workload's cliques, in proportion to their weights."""
+    """Spend all that remains on the workload's cliques, in proportion to their weights. `measure`
+    measures a clique at a given cost.
+    """
     whole, weight = curator.remaining, math.fsum(workload.weights)
     costs = [whole * each / weight for each in workload.weights[:-1]]
     measurements = [

@@ -3,8 +3,8 @@
 The one-way marginals give an independent model; the L1 errors of all pairs under it are released
 with noise, together and cheaply. A junction tree grows by the worst pairs first while it stays
 within its size. Then these pairs are measured, with the larger subsets of the workload's cliques
-that lie in the tree and have tables large enough beside the noise, and one model is estimated.
-Nothing is adaptive after the tree, so the only slow step runs once.
+that lie in the tree and whose noise is small beside the total, and one model is estimated. Nothing
+is adaptive after the tree, so the only slow step runs once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 
 _WORTH_MEASURING = 0.05
-"""The largest noise in a table of more than two attributes, as a share of the total: its pairs hold
-most of its information.
+"""The most noise, as a share of the total, with which a table of more than two attributes is
+measured. A noisier one is left out: its pairs hold most of its information.
 """
 _NOISE_LEFT = 0.25
-"""The share of a table's noise that remains in an estimate, if most cells are empty."""
+"""The share of a table's noise that is assumed to remain in the estimate when most cells are
+empty.
+"""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ def clique_tree(
 def _gains(
     curator: Curator, pairs: Sequence[Clique], errors: Sequence[float]
 ) -> dict[Clique, float]:
-    """Return the error of each pair, minus the noise that an even share of the budget would leave
-    in it.
+    """Return the error of each pair under the independent model, in counts, minus the noise that
+    would remain in its table if all pairs had equal shares of the budget.
     """
     noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(pairs))
     return {
@@ -107,7 +109,11 @@ def _gains(
 
 
 def grown_tree(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:
-    """Return the pairs of largest gain whose junction tree fits; at least one."""
+    """Return the pairs that are chosen greedily, the largest gain first: each pair of positive gain
+    that keeps the junction tree within `limit_mb`.
+
+    If no gain is positive, the pair of largest gain that fits is returned alone.
+    """
     edges: list[Clique] = []
     for pair in sorted(gains, key=gains.__getitem__, reverse=True):
         if (gains[pair] > 0 or not edges) and model_megabytes(domain, [*edges, pair]) <= limit_mb:
@@ -118,8 +124,9 @@ def grown_tree(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -
 def supported(
     domain: Domain, closure: Sequence[Clique], edges: Sequence[Clique], most_cells: float
 ) -> list[Clique]:
-    """Return the pairs, and the larger subsets of the workload's cliques, up to a number of cells,
-    that lie in the tree and all of whose pairs were chosen.
+    """Return the cliques of two or more attributes in `closure` that lie in the junction tree of
+    `edges` and all of whose pairs are edges. A clique of more than two attributes may have at most
+    `most_cells` cells.
     """
     from pgmkit.graphs.junction_tree import junction_tree
 
@@ -137,8 +144,8 @@ def supported(
 def _measure(
     curator: Curator, cliques: Sequence[Clique], queries: CliqueQueries
 ) -> list[Measurement]:
-    """Spend the rest so that the sum of the expected L1 errors of all tables, or of their queries,
-    is least.
+    """Spend the remaining budget so that the sum of the expected L1 errors of all tables, or of
+    their queries, is least.
 
     A table of m cells measured at cost c has L1 noise proportional to m / sqrt(c), or m / c for a
     pure budget: costs are proportional to m^(2/3), or m^(1/2).

@@ -80,8 +80,8 @@ def run_on(
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
-    `first`: noisy tables that are known already, for mechanisms that use them.
-    `bins`: the number of ordered codes of each attribute, for mechanisms that merge codes.
+    `first`: measurements made before, for mechanisms that take them. `bins`: the number of ordered
+    codes of each attribute, for mechanisms that merge codes.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)

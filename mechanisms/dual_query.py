@@ -55,7 +55,7 @@ class Draws:
 class DualQueryRelease(Release):
     """A release with what `DualQueryLoss` needs: all draws, and the eta that was used.
 
-    (`save` keeps the records, not the draws.)
+    `save` stores the records and not the draws.
     """
 
     draws: tuple[Draws, ...] = ()
@@ -160,7 +160,8 @@ def _responder(
 
 
 def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[float]:
-    """Return the share of the budget of each paid round; their number follows from eta.
+    """Return the share of the budget of each paid round. The number of rounds follows from eta;
+    `total` is the number of rows, known or estimated.
 
     In zCDP a round costs s (m eta t / n)^2 / 2, in pure epsilon 2 s m eta t / n, where a count
     changes by at most m between neighbours.
@@ -187,7 +188,9 @@ def _unit(curator: Curator, settings: DualQuery, total: float) -> float:
 def used_eta(
     curator: Curator, settings: DualQuery, total: float, whole: float, rounds: int
 ) -> float:
-    """Return the eta at which so many rounds cost exactly the budget."""
+    """Return the eta at which `rounds` paid rounds cost exactly `whole`, the budget left for them.
+    `total` is the number of rows, known or estimated.
+    """
     pure = curator.ledger.budget.pure
     parts = float((np.arange(1, rounds + 1, dtype=np.float64) ** (1 if pure else 2)).sum())
     ratio = whole / (_unit(curator, settings, total) * parts)
@@ -214,7 +217,7 @@ class DualQueryLoss:
     (Algorithm 5).
 
     It is a loss for `pgmkit.estimate`, whose `measurements` must then name all of the workload's
-    cliques. `total`: the number of rows that the mechanism used.
+    cliques. Its attribute `total` is the number of rows that the mechanism used.
     """
 
     def __init__(self, release: DualQueryRelease, workload: WorkloadLike) -> None:

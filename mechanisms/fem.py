@@ -5,8 +5,9 @@ data exceed the records most is selected by the exponential mechanism, and the n
 responses to all queries so far, each perturbed by exponential noise on every code. The release is
 the records of all rounds. There are exactly as many rounds as the budget pays for.
 
-Decided here: queries are selected against the records of all rounds, which are released; a few
-records alone have a sampling error that would mislead the selection.
+The papers leave open which records a selection compares with the data. Here they are the records of
+all rounds, which are also released: the sampling error of one round's few records would mislead the
+selection.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Fem(Settings):
             budget (`RoundsRule`).
         samples: The number of records of each round, 1 or more.
         noise: The mean of the perturbation of every code, above 0, divided by the square root of
-            the number of queries: a perturbation that does not grow loses its effect.
+            the number of queries. It grows with that number, since a constant perturbation would
+            lose its effect beside ever more queries.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.
         seed: The seed of the perturbations; it protects nothing.
@@ -132,7 +134,7 @@ def _responder(
             bonus = {name: rng.exponential(scale, n) for name, n in domain.sizes.items()}
             best = oracle.best(queries, bonus)
             found.append(tuple(best[name] for name in domain))
-        # The records of the first selection are random, and are not kept.
+        # The start records, which the first selection used, are random and are not kept.
         kept = records if len(queries) > 1 else Records(domain, (), records.total)
         return kept.joined(found)
 

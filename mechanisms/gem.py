@@ -14,13 +14,14 @@ trained on all noisy answers so far. What the paper leaves open is decided here:
   measured queries whose error is at least gamma, at most `worst` of them.
 - Measured queries are not selected again. Unless the number of rounds is given, rounds that find
   nothing but noise double the budget of the next ones (`CellRounds`).
-- Codes that the one-way marginals cannot tell from none are one code of the network, and no query
-  is about them (`mechanisms.families.frequent`); public data name them all.
+- Codes whose noisy one-way counts cannot be told from 0 are merged into one code of the network,
+  and no query is about them (`mechanisms.families.frequent`). With public data no codes are merged.
 - The result's weights are a moving average over the last half of the rounds.
 - An error within `tolerance` standard deviations of its own noise is not trained on.
 - With public data the first generator is near the truth already, and fitting noise does more harm
-  than most errors: fewer rounds, a tolerance of 3, and the paper's small steps (1e-4).
-- Noisy answers are clipped to [0, n] for training, where answers of any data lie; the released
+  than leaving most errors as they are. The defaults are therefore fewer rounds, a tolerance of 3,
+  and the paper's small steps (1e-4).
+- For training noisy answers are clipped to [0, n], the range of answers on any data; the released
   measurements are not clipped.
 - Not in the paper: a share of the budget measures the one-way marginals first.
 
@@ -89,11 +90,11 @@ class Gem(SelectionSettings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        rounds: The number of rounds T, 1 or more; None for at most so many as a rule from the
-            number of rows and the budget says (`RoundsRule`), fewer where they find only noise.
+        rounds: The number of rounds T, 1 or more; None for the number that `RoundsRule` derives
+            from the number of rows and the budget, or fewer if rounds find only noise.
         queries: The number of queries k of a round, 1 or more; 1 if whole marginals are selected.
-            None for 1, as in the paper; but as many in fewer rounds, unless their number is given,
-            if the frequent codes are more than 512: then one more for each 512.
+            None for 1, as in the paper; but if `rounds` is None too, one more for each 512 frequent
+            codes, in correspondingly fewer rounds.
         select_share: The share of each round's budget for selection, above 0 and below 1; None for
             0.8, which is the paper's alpha of 0.67, or 0.5 for whole marginals.
         one_way_share: The share of the budget for the one-way marginals before the rounds, at least
@@ -166,9 +167,13 @@ class GemPub(Gem):
 
 
 _WIDE = 512
-"""Columns: the last layer of the default network is then two thirds of a training step's work."""
+"""The number of codes for each of which a round selects one query more. With so many codes the last
+layer takes two thirds of a training step's work in the default network.
+"""
 _SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 0.5}
-"""The shares of a round's budget for its selection: for queries the paper's alpha is 0.67."""
+"""The default shares of a round's budget for its selection. That for queries follows from the
+paper's alpha of 0.67.
+"""
 _LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
     "queries": lambda settings: (
         lambda errors, _, threshold: worst_errors(errors, threshold, settings.worst)
@@ -263,7 +268,8 @@ def _run(
             _check_room(device, columns, workload, settings, rounds * count)
         split = settings.select_share or _SELECT_SHARE[settings.select]
         single = settings.select == "queries"
-        # Public data say more about rare codes than noise hides.
+        # Codes are merged only for single queries without public data: public records tell more
+        # about rare codes than the noisy marginals do.
         seen = first if single and name == "gem" else []
         frequent = Frequent.of(workload, seen, total, rounds * count)
         columns = Columns(frequent.domain)
@@ -283,7 +289,7 @@ def _run(
                 columns, generator().detach(), total, generator.weights_now(), frequent=frequent
             )
             if first:
-                # The averages are over rounds.
+                # The moving averages are over rounds, so they start after the one-way marginals.
                 state = replace(update(state, first), average=None, error=None)
             state, measurements = adapt(
                 state,
@@ -300,8 +306,8 @@ def _run(
 
 
 def _selection(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int, dict[str, Any]]:
-    """Return the number of rounds, the number of queries that each selects, and further arguments
-    of the selection.
+    """Return the number of rounds, the number of queries or marginals that each selects, and
+    further arguments of the class of `SELECTIONS` that `settings.select` names.
     """
     count = settings.queries or 1
     if settings.select != "queries":
@@ -326,7 +332,9 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
 def _check_room(
     device: torch.device, columns: Columns, workload: Workload, settings: Gem, queries: int
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for so many queries on all columns."""
+    """Raise ModelTooLarge if a GPU's memory is too small to train on `queries` measured queries (or
+    marginals) over all codes.
+    """
     rows, parameters = settings.batch_rows, _generator(columns, settings).parameter_count
     singles = [(name,) for name in workload.domain]
     taken = sorted(workload.cliques, key=workload.domain.size)[-queries:]

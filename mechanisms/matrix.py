@@ -52,12 +52,12 @@ class Matrix(Settings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        queries: The queries on an attribute, by its name: "identity" (the default: every
-            code), "prefix" (cumulative counts), "range" (every interval), "circular" (every
-            interval on a circle), "hierarchy" (intervals of 1, 2, 4, ... codes), "moments" (number,
-            sum and sum of squares) or "distance" (the sum of |a - b| for each code b), where the
-            workload says nothing else. A workload clique stands for all combinations of its
-            attributes' queries.
+        queries: The queries asked along an attribute, by the attribute's name: "identity" (the
+            default: every code), "prefix" (cumulative counts), "range" (every interval), "circular"
+            (every interval on a circle), "hierarchy" (intervals of 1, 2, 4, ... codes), "moments"
+            (number, sum and sum of squares) or "distance" (the sum of |a - b| for each code b),
+            where the workload says nothing else. A workload clique stands for all combinations of
+            its attributes' queries.
         objective: What is minimised, by the workload's weights: the "sum" of the variances of all
             its queries, the sum of the "mean" variances of its sets of queries, or the "largest"
             variance of one query.
@@ -101,7 +101,7 @@ class MatrixPgm(Settings):
 
 Hdmm = Residual = Matrix
 HdmmPgm = MatrixPgm
-"""The names of the settings when the two were mechanisms of their own."""
+"""Names of the settings classes from earlier versions."""
 
 
 def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = None) -> Release:
@@ -167,7 +167,9 @@ def _measured(
 
 
 def _at_once(curator: Curator, strategy: ResidualsStrategy) -> tuple[Measurement, ...]:
-    """Measure all residuals at one charge, which is less than what each would cost by itself."""
+    """Measure all residuals together at one charge, which is less than the sum of their separate
+    costs; a total that is not public is measured before, by itself.
+    """
     shares = dict(strategy.shares)
     total = shares.pop((), None)
     first = () if total is None else (curator.measure((), total * curator.remaining),)
@@ -193,7 +195,9 @@ def _tables(
     measurements: tuple[Measurement, ...],
     total: int | None,
 ) -> Sequence[Measurement]:
-    """Return noisy marginals that hold the workload's, each with a root mean variance."""
+    """Return noisy marginals over cliques that contain the workload's. Where they are computed from
+    queries or residuals, the standard deviation of each is the root of its cells' mean variance.
+    """
     if isinstance(strategy, MarginalsStrategy):
         return measurements
     if isinstance(strategy, ProductsStrategy):

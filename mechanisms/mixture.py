@@ -5,9 +5,9 @@ have few cells, are measured; then one fit follows. No junction tree limits what
 and no budget goes to selection. The shares of the budget for pairs and single attributes minimise
 their predicted error (see `mechanisms.rounds.shares`), which depends on the pairs' distances from
 independence. A fiftieth of the budget measures these distances for all pairs together. Noise is
-kept out of the fit twice: each noisy table is drawn towards independence as its own noise asks for
-(see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model (see
-`MixtureFit`); the size of the penalty follows from the noisy tables (see
+kept out of the fit in two ways: each noisy table is shrunk towards independence, the more the
+larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the
+independent model (see `MixtureFit`); the size of the penalty follows from the noisy tables (see
 `mechanisms.families.held_out`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
@@ -58,8 +58,9 @@ from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
 _LEAST = 0.1
-"""The least distance of a pair, as a fraction of the mean, since distances are noisy; and the least
-share of a pair, as a fraction of the mean share, so that its table has useful error bars.
+"""Two lower limits: the distance assumed for a pair, as a fraction of the mean distance, since
+distances are noisy; and a pair's share of the budget, as a fraction of the mean share, so that its
+table has useful error bars.
 """
 
 
@@ -73,27 +74,27 @@ class Mixture(Settings):
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 0.5. Of
             the rest, the cliques of each number of attributes get half as much as those with one
             attribute less.
-        select_share: The share of the budget for selecting pairs if they are too many to measure,
-            above 0 and below 0.5.
+        select_share: The share of the budget for selecting pairs if there are too many to measure
+            all, above 0 and below 0.5.
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
         cells: The most cells of all cliques of the same number of attributes, two or more, that are
-            measured completely, 1 or more. If pairs have more, some are selected; larger cliques
-            with more are left out.
-        pairs: The number of selected pairs for each attribute in that case, 1 or more, drawn by the
-            exponential mechanism.
-        rows: The number of product distributions in the mixture, 1 or more; trial fits, which find
-            the level, have half as many.
-        steps: The number of steps of the fit at each level of its path, 1 or more. The number of
-            levels does not depend on time: held-out noise ends the path.
+            all measured, 1 or more. If all pairs together have more cells, some pairs are selected;
+            larger cliques that together have more are left out.
+        pairs: The number of selected pairs for each attribute if not all pairs are measured, 1 or
+            more, drawn by the exponential mechanism.
+        rows: The number of product distributions in the mixture, 1 or more; the trial fits that
+            choose the level have half as many.
+        steps: The number of Adam steps of the fit at each penalty level, 1 or more.
         learning_rate: Adam's first rate at each level, above 0; it falls along a cosine.
-        level: The last level of the path, 0 or more; the weight of independence in the fit is there
-            the misfit of independent columns over 2^level. None for the best level by the noisy
-            tables, which takes twice as long.
-        shrinkage: How strongly each noisy table is drawn towards independence before the fit, by
-            its own noise, 0 or more (`mechanisms.families.shrinkage`).
-        device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. Its
-            rows start equal on any device.
+        level: The last penalty level, 0 or more: the weight of the penalty at level l is the misfit
+            of independent columns divided by 2^l. None chooses the level with the least misfit on
+            held-out parts of the noisy tables, which takes twice as long.
+        shrinkage: How strongly each noisy table is shrunk towards independence before the fit, 0 or
+            more: the factor `strength` of `mechanisms.families.shrinkage`; 0 leaves tables
+            unchanged.
+        device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. The
+            first rows are the same on every device.
         seed: The seed of the rows' start; it protects nothing.
     """
 
@@ -116,8 +117,8 @@ class Mixture(Settings):
         return not orders or bool(self.whole(workload.domain, orders))
 
     def whole(self, domain: Domain, orders: Sequence[list[Clique]]) -> list[list[Clique]]:
-        """Return the groups of cliques, by number of attributes from the smallest on, that are
-        measured completely.
+        """Return the leading groups of `orders`, each of at most `cells` cells together, up to the
+        first group that has more. All cliques of these groups are measured.
         """
         return list(
             itertools.takewhile(lambda order: sum(map(domain.size, order)) <= self.cells, orders)
@@ -174,12 +175,13 @@ def _measured(
     distances: Distances,
     bins: Mapping[str, int],
 ) -> list[Measurement]:
-    """Spend all that remains on cliques by their number of attributes, half as much on each number
-    as on the one below, and return the measurements.
+    """Spend all that remains on the cliques of `orders`, one group for each number of attributes,
+    and return the measurements. Each group gets half as much as the group before.
 
-    Pairs are measured on the cells, and with the shares, of least predicted error; the shares for
-    single attributes measure these again. Larger cliques are measured on all cells, with equal
-    shares. `alone`: the model of independent columns estimated from `first`.
+    For pairs the merged cells and the shares are those of least predicted error
+    (`mechanisms.rounds.merging`); single attributes are measured again with shares of their own.
+    Larger cliques are measured on all cells, with equal shares. `alone`: the model of independent
+    columns estimated from `first`.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= curator.remaining / shares.sum()
@@ -209,8 +211,8 @@ def _measured(
 
 
 def _likely(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64]:
-    """Return the noisy distances drawn towards their mean, the more the less they differ beyond
-    their noise.
+    """Return the noisy distances of the pairs, shrunk towards their mean by the factor 1 - (noise
+    variance) / (observed variance), and each at least 0.1 times the mean.
     """
     found = np.array([distances.of[pair] for pair in pairs])
     mean, variance = max(1.0, float(found.mean())), float(found.var())
@@ -226,10 +228,12 @@ def _fitted(
     settings: Mixture,
     device: torch.device,
 ) -> torch.Tensor:
-    """Return the rows of the fit to all tables, down to the level that is best by held-out noise.
+    """Return the rows of the mixture fitted to all measurements, at the penalty level with the
+    least misfit on held-out parts of the measurements.
 
-    A level is judged by the misfit, on the rest of split measurements, of fits to one part. All
-    tables have equal weight in it, whatever their shares of the budget.
+    Each measurement is split into two parts with independent noise. Trial mixtures are fitted to
+    one part, and their misfit to the other part is summed with equal weight for all cells, whatever
+    the tables' shares of the budget.
     """
 
     def start(taken: Sequence[Measurement], rows: int) -> MixtureFit:
@@ -268,9 +272,7 @@ def _fitted(
 def _check_room(
     device: torch.device, columns: Columns, orders: list[list[Clique]], settings: Mixture
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for the fit to all that may be
-    measured.
-    """
+    """Raise ModelTooLarge if a GPU's memory is too small to fit all tables that may be measured."""
     domain = columns.domain
     kept = list(itertools.chain(*settings.whole(domain, orders)))
     if orders and not kept:
@@ -296,8 +298,9 @@ def _thinned(
     settings: Mixture,
     whole: float,
 ) -> list[Clique]:
-    """Return the pairs that independent columns answer worst, drawn one by one without
-    replacement.
+    """Draw the pairs with the largest errors under the model of independent columns `alone`, one by
+    one without replacement, by the exponential mechanism. `whole` is the budget of the run, of
+    which `select_share` is spent here.
     """
     wanted = min(len(pairs), settings.pairs * len(curator.domain))
     cost = settings.select_share * whole / wanted

@@ -17,8 +17,8 @@ which is least where the ratio of the shares is (d / n)^(2/3). On 27 problems (t
 the half "choosing" of `benchmarks/regret.py`, three budgets) the error of all pairs is 6% lower
 than with thirds on average, 19% at most, and nowhere more than 0.4% higher.
 
-Of a workload of queries errors are those of the queries, and all is measured by the rows of least
-error for them (`mechanisms.strategies.clique_queries`).
+If the workload asks queries other than cells, errors are those of the queries, and every clique is
+measured by the rows of least error for them (`mechanisms.strategies.clique_queries`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mst(Settings):
 
     Attributes:
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1; None
-            for the rule above.
+            for the rule in the module's docstring.
         select_share: The share of the budget for drawing the tree, above 0 and below 1. The rest of
             the budget measures the tree's pairs.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
@@ -86,9 +86,9 @@ def mst(
     """Spend all that remains of the Curator's budget on a tree of pairs.
 
     Edges are pairs of attributes that some workload clique holds together; the result is a spanning
-    tree of them, or a forest. `first`: noisy tables that are known already; one-way marginals are
-    measured again with their share of what remains. Raises InvalidInput (before anything is spent)
-    for a workload over another domain.
+    tree of them, or a forest. `first`: measurements made before, which the model uses too; one-way
+    marginals are measured again with their share of what remains. Raises InvalidInput (before
+    anything is spent) for a workload over another domain.
     """
     settings = settings or Mst()
     workload = Workload.over(curator.domain, workload)

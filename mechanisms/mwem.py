@@ -1,11 +1,12 @@
 """MWEM: multiplicative weights on a histogram of the whole domain.
 
 Hardt, Ligett and McSherry (2012), with the practice of Liu et al., "Leveraging public data" (2021),
-C.3: weights are updated by past queries too, those whose noisy error is at least half of the
-current one's, in random order and with answers that are up to date; and the last iterate is the
-result. Both can be turned off. Without past queries a measured query may be selected again, as one
-step leaves most of its error; its answers are averaged. Selection is by the exponential mechanism,
-measurement Gaussian. The sign of the update is that of Algorithm 1 there.
+C.3: weights are updated by past queries too, namely those whose noisy error is at least half of the
+current query's, in random order, with the histogram's answer computed anew for each; and the last
+iterate is the result. Both can be turned off. Without past queries a measured query may be selected
+again, as one step leaves most of its error; its answers are averaged. Selection is by the
+exponential mechanism, measurement Gaussian. The sign of the update is that of Algorithm 1 of Liu et
+al.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Mwem(SelectionSettings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        rounds: The number of rounds, 1 or more; None for at most so many as a rule from the number
-            of rows and the budget says (`RoundsRule`), fewer where they find only noise.
+        rounds: The number of rounds, 1 or more; None for the number that `RoundsRule` derives from
+            the number of rows and the budget, or fewer if rounds find only noise.
         queries: The number of queries of a round, 1 or more; 1 if whole marginals are selected.
         one_way_share: The share of the budget for the one-way marginals, whose product is the
             start, at least 0 and below 1. With 0, as in the paper, the start is uniform and the
@@ -62,7 +63,7 @@ class Mwem(SelectionSettings):
         select: What a round selects: single "queries" (cells of the workload's marginals), or whole
             "marginals" (the marginal trick).
         past_queries: Whether a round updates by the queries of past rounds too.
-        passes: The number of passes over these queries in a round, 1 or more.
+        passes: The number of passes over the past queries in a round, 1 or more.
         result: What is released: the "last" histogram or the "average" of all.
         device: Where the weights are: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if there
             is one and there are enough weights to gain (`pgmkit.runtime.devices`).
@@ -127,7 +128,11 @@ def run_weights(
 
 def multiplicative_weights(past_queries: bool, passes: int) -> Update:
     """Return the update A(x) <- A(x) exp(q(x) (a - q(A)) / 2) of the histogram A by the answer a to
-    query q, for the latest answers or for all answers with large errors.
+    query q.
+
+    It is applied once to each of the `latest` answers; or, with `past_queries`, to all answers
+    whose error is at least half of the largest error of the latest ones, in `passes` passes of
+    random order.
 
     >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain

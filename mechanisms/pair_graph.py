@@ -40,14 +40,14 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 
 _NOISE_LEFT = 0.5
-"""The share of a table's noise that remains in an estimate, since counts are not below 0 and tables
-agree. On `loans_full_schema` and `Caravan` at epsilon 1 the errors of pairs at 0.25 and at 1 are
-1.01 to 1.10 times those at 0.5 (one seed).
+"""The share of a table's noise that is assumed to remain in an estimate; some noise vanishes
+because estimated counts are not below 0 and tables agree. On `loans_full_schema` and `Caravan` at
+epsilon 1 the errors of pairs at 0.25 and at 1 are 1.01 to 1.10 times those at 0.5 (one seed).
 """
 _HIDDEN = 2.0
-"""The ratio of noise to a pair's distance from what is known above which the noise hides the pair:
-measuring it would then gain at most a third of the distance, not counting what the pair would cost
-the others.
+"""A pair is hidden by noise if the noise of its table is more than this many times its distance
+from the model. Measuring it would then gain at most a third of the distance, and would cost the
+other pairs budget.
 """
 
 
@@ -62,7 +62,7 @@ class PairGraph(Settings):
         model_mb: The largest junction tree, in MB (2^20 bytes) of float64 cells, beyond which no
             pair is drawn in the second turn, above 0; no single pair is larger.
         one_way_share: The share of the budget for the one-way marginals at the start, above 0 and
-            below 1; each turn measures them again by its predicted errors.
+            below 1; each turn measures them again, with the share of least predicted error.
         select_share: The share of each turn's budget for drawing pairs, above 0 and below 1.
         errors_share: The share of each turn's budget for measuring how far the drawn pairs are from
             the model, above 0 and below 1.
@@ -119,10 +119,10 @@ def pair_graph(
         drawn = draw_forest(curator, model, pairs, cost)
         taken += _measured(curator, model, drawn, taken, half - cost, others, settings, bins or {})
         model = update(model, taken)
-        told = [m.clique for m in taken if len(m.clique) > 1]
+        known = [m.clique for m in taken if len(m.clique) > 1]
         cost = settings.select_share * curator.remaining
         # If noise hides the whole forest, single attributes get all that is left.
-        drawn = _drawn(curator, model, pairs, told, cost, settings.model_mb) if told else []
+        drawn = _drawn(curator, model, pairs, known, cost, settings.model_mb) if known else []
         rest = curator.remaining
         taken += _measured(curator, model, drawn, taken, rest, others, settings, bins or {})
         model = update(model, taken)
@@ -130,7 +130,9 @@ def pair_graph(
 
 
 def _pairs_of_each(pairs: Sequence[Clique]) -> dict[str, float]:
-    """Return half the number of pairs of each attribute: half of a pair's error is of either."""
+    """Return for each attribute half the number of pairs that contain it, since half of a pair's
+    error is counted for each of its two attributes.
+    """
     found: dict[str, float] = {}
     for name in itertools.chain(*pairs):
         found[name] = found.get(name, 0.0) + 0.5
@@ -141,22 +143,23 @@ def _drawn(
     curator: Curator,
     model: GraphicalModel,
     pairs: Sequence[Clique],
-    told: Sequence[Clique],
+    known: Sequence[Clique],
     cost: float,
     limit_mb: float,
 ) -> list[Clique]:
     """Draw half as many pairs as there are attributes, those that the model answers worst beyond
     noise.
 
-    Each is drawn by the exponential mechanism among the pairs that fit into a junction tree of at
-    most `limit_mb` together with the pairs `told`. Pairs that do not fit together with pairs drawn
-    before are then left out; if none fits, none is drawn.
+    Each is drawn by the exponential mechanism among the pairs that fit, one by one, into a junction
+    tree of at most `limit_mb` together with the pairs `known`, which are measured already. Drawn
+    pairs that do not fit together with the pairs drawn before them are left out of the result; if
+    no pair fits, the result is empty and nothing is spent.
     """
     from pgmkit.graphs.junction_tree import junction_tree
 
     domain = curator.domain
     place = domain.places
-    cells = TreeGrowth(junction_tree(domain, told)).cells_with_pairs()
+    cells = TreeGrowth(junction_tree(domain, known)).cells_with_pairs()
     fitting = [
         pair for pair in pairs if megabytes(cells[place[pair[0]], place[pair[1]]]) <= limit_mb
     ]
@@ -171,25 +174,25 @@ def _drawn(
         chosen = scored.choose(left, cost / wanted, step=f"pair {i + 1}: select")
         left = left[left != chosen]
         drawn.append(fitting[chosen])
-    return _fitting(domain, told, drawn, limit_mb)
+    return _fitting(domain, known, drawn, limit_mb)
 
 
 def _fitting(
-    domain: Domain, told: Sequence[Clique], drawn: Sequence[Clique], limit_mb: float
+    domain: Domain, known: Sequence[Clique], drawn: Sequence[Clique], limit_mb: float
 ) -> list[Clique]:
     """Return the drawn pairs, in their order, without those that do not fit into a junction tree of
-    at most `limit_mb` together with the pairs `told` and the pairs kept before them.
+    at most `limit_mb` together with the pairs `known` and the pairs kept before them.
 
-    Pairs that fit together are found together: a tree of hundreds of attributes takes a tenth of a
-    second to plan.
+    All pairs are tried at once and, if they do not fit, by halves, because planning one tree of
+    hundreds of attributes takes a tenth of a second.
     """
-    if model_megabytes(domain, [*told, *drawn]) <= limit_mb:
+    if model_megabytes(domain, [*known, *drawn]) <= limit_mb:
         return list(drawn)
     if len(drawn) == 1:
         return []
     half = len(drawn) // 2
-    kept = _fitting(domain, told, drawn[:half], limit_mb)
-    return [*kept, *_fitting(domain, [*told, *kept], drawn[half:], limit_mb)]
+    kept = _fitting(domain, known, drawn[:half], limit_mb)
+    return [*kept, *_fitting(domain, [*known, *kept], drawn[half:], limit_mb)]
 
 
 def _measured(
@@ -202,7 +205,8 @@ def _measured(
     settings: PairGraph,
     bins: Mapping[str, int],
 ) -> list[Measurement]:
-    """Measure the drawn pairs that noise does not hide, and all attributes, for `rest` together.
+    """Spend `rest` on measurements of the drawn pairs that noise does not hide and of all single
+    attributes.
 
     `before`: the measurements made so far, all of which are in `model`. `others`: as in
     `best_tables`.
@@ -215,8 +219,9 @@ def _measured(
     names = varied(curator.domain)
     unit = curator.expected_error(rest)
     known = known_noise(names, before, unit / curator.scale(rest))
-    # The noise of the model's attributes is no dependence, and neither is a part of the distance
-    # that may well be noise.
+    # The part of a distance that the noise of the model's one-way marginals explains is no
+    # dependence, and is subtracted. A distance below two standard deviations of its own noise
+    # counts as 0.
     wrong = {name: noise * curator.domain.sizes[name] for name, noise in known.items()}
     far = np.array([found.of[a, b] - math.hypot(wrong[a], wrong[b]) for a, b in drawn])
     far[far < 2 * found.stddev] = 0.0
@@ -238,14 +243,17 @@ def _measured(
         )
         sides = 1.0 + np.array([[a[-1], b[-1]] for a, b in tables.groups])
         cells, widest = sides.prod(1), sides.max(1)
-        # Counts are not below 0, so that cells which dependence leaves empty tell it from noise; at
-        # the distance d it leaves 1 - d / 2 of them, and those of a function of the larger side.
+        # Estimated counts are not below 0, so little noise remains in cells that are empty because
+        # of dependence. A pair at distance d, as a fraction of the total, fills about 1 - d / 2 of
+        # its cells, but at least as many as its larger side has codes (one attribute is then a
+        # function of the other).
         filled = np.maximum(cells * (1 - far / (2 * model.total)), widest)
-        # A pair without a share has no distance either, so that nothing hides it.
+        # A pair without a share has the distance 0 already, and its ratio is set to 0.
         seen = far * tables.pairs ** (1.0 if pure else 0.5)
         ratios = np.divide(noise * filled, seen, out=np.zeros_like(seen), where=seen > 0)
         hidden = ratios > _HIDDEN
         if not hidden.any():
             return measure_tables(curator, names, drawn, tables, rest, residuals=False)
-        # What the worse half of them leave may uncover the others.
+        # Only the worse half of the hidden pairs is dropped in one pass: with the budget that it
+        # frees, the noise may no longer hide the others.
         far[ratios >= np.median(ratios[hidden])] = 0.0

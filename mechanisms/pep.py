@@ -4,12 +4,12 @@ Liu, Vietri and Wu, "Iterative Methods for Private Synthetic Data" (2021), secti
 4: among all distributions that agree with the noisy answers so far, the one nearest to the start.
 The distribution is projected on the worst violated query, again and again.
 
-Decided here: answers on both sides of the projection are moved inside (0, 1), as it would otherwise
-meet log 0. The search starts from the last round's histogram, as the authors' code does, not from
-uniform. A query measured twice is one constraint with the mean by inverse variance. gamma, the
-error that counts as no violation, is a multiple of the answer's own noise. A query that no record
-with a weight satisfies, or that all do, as happens on public records, cannot be projected on and is
-skipped.
+What the paper leaves open is decided as follows. The noisy answer and the histogram's answer are
+moved inside (0, 1), because the projection takes the logarithm of both. The search starts from the
+last round's histogram, as the authors' code does, not from uniform. A query measured twice is one
+constraint with the mean by inverse variance. gamma, the error that counts as no violation, is a
+multiple of the answer's own noise. A query that no record with a weight satisfies, or that all do,
+as happens on public records, cannot be projected on and is skipped.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Pep(SelectionSettings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        rounds: The number of rounds, 1 or more; None for at most so many as a rule from the number
-            of rows and the budget says (`RoundsRule`), fewer where they find only noise.
+        rounds: The number of rounds, 1 or more; None for the number that `RoundsRule` derives from
+            the number of rows and the budget, or fewer if rounds find only noise.
         queries: The number of queries of a round, 1 or more; 1 if whole marginals are selected.
         one_way_share: The share of the budget for the one-way marginals, whose product is the
             start, at least 0 and below 1. With 0 the start is uniform and the number of rows must

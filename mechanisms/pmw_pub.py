@@ -2,8 +2,8 @@
 
 Liu et al., "Leveraging public data for practical private query release" (2021), Algorithm 1: the
 histogram is over the public records and starts from their distribution. If there are several public
-data sets, one is chosen privately first. Selection is the exponential mechanism: what the authors'
-code calls permute-and-flip is that too.
+data sets, one is chosen privately first. Selection is by the exponential mechanism, which is also
+what the authors' code does under the name permute-and-flip.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _RULES = {
 
 @dataclass(frozen=True)
 class PmwPub(Mwem):
-    """Settings of PMW-Pub: as those of `Mwem`, but for what is below.
+    """Settings of PMW-Pub: those of `Mwem` with other defaults for three, and one more.
 
     Attributes:
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.
         select_share: The share of each round's budget for selection, above 0 and below 1.
-        passes: The number of passes over the queries of past rounds a round, 1 or more.
+        passes: The number of passes over the past queries in a round, 1 or more.
         choose_share: The share of the budget for the choice among several public data sets, above 0
             and below 1; nothing is spent on a single one.
     """

@@ -6,8 +6,8 @@ Synthetic Data" (2021): in each of T rounds the K worst answered queries are sel
 answers so far. RAP's rows start uniform in (-1, 1) and are clamped to [-1, 1]; on a domain of many
 attributes that fails, as the authors' code does. RAPsoftmax keeps each attribute of a row on the
 simplex. Answers are weighted by inverse variance, and a fit ends when the loss has fallen by less
-than a thousandth over 50 steps together. Codes that the one-way marginals cannot tell from none are
-one column, and no query is about them (`mechanisms.families.frequent`).
+than a thousandth over 50 steps together. Codes whose noisy one-way counts cannot be told from 0 are
+merged into one code, and no query is about them (`mechanisms.families.frequent`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _clamped(_columns: Columns) -> _Family:
 
 
 def on_simplex(columns: Columns) -> _Family:
-    """Return rows whose codes of an attribute are probabilities, by a softmax of free numbers."""
+    """Return the family of rows in which the codes of each attribute have probabilities, which are
+    the softmax of unconstrained values.
+    """
     return _Family(
         first=lambda rows, width, random: torch.randn(rows, width, generator=random),
         rows=columns.softmax,
@@ -107,8 +109,8 @@ class Rap(Settings):
         rounds: The number of rounds T, 1 or more.
         queries: The number of queries K of a round, 1 or more; None for sqrt(n / s) / 5, at least
             5, with n the number of data rows and s the noise scale of one marginal measured with
-            all that remains; but no more than there are. With None, rounds that find only noise
-            make the further ones fewer.
+            all that remains; but no more than there are. With None, the number of rounds falls if
+            rounds find only noise.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
             with 0, as in the paper, nothing measures the number of rows, so it must be public.
         select_share: The share of each round's budget for selection, above 0 and below 1.
@@ -227,7 +229,7 @@ def _run(
 
 
 def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for so many queries a round."""
+    """Raise ModelTooLarge if a GPU's memory is too small for `queries` queries in each round."""
     columns, rows = Columns(workload.domain), settings.rows
     singles = [(name,) for name in workload.domain]
     cells = min(settings.rounds * queries, sum(map(workload.domain.size, workload.cliques)))

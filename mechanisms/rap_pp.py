@@ -1,13 +1,13 @@
 """RAP++: relaxed rows of mixed types, fitted to thresholds by tempered sigmoids.
 
 Vietri et al., "Private synthetic data for multitask learning and marginal queries" (2022),
-Algorithms 1 and 2. Numbers are ordered attributes of many codes (`mechanisms.queries.predicates`).
-In each of T epochs the K worst answered predicates are selected at once and measured; every noisy
+Algorithms 1 and 2. Numeric attributes have many ordered codes (`mechanisms.queries.predicates`). In
+each of T epochs the K worst answered predicates are selected at once and measured; every noisy
 answer is kept as it was drawn, and released (re-drawing the history, as the authors' code does,
 would cost it again).
 
 Single queries of sensitivity 1 are selected, not norms of marginals. The Gumbel noise has scale
-sqrt(K / (2 rho)); the text's K / sqrt(2 rho) is safe but larger by sqrt(K).
+sqrt(K / (2 rho)); the K / sqrt(2 rho) of the paper's text is safe but larger by the factor sqrt(K).
 
 A threshold has no gradient: it is replaced by a sigmoid whose inverse temperature doubles from
 stage to stage, each started where the last ended. A stage ends after `steps`, when the loss is that
@@ -72,11 +72,11 @@ class RapPlusPlus(Settings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        numeric: The names of the attributes that are numbers.
-        label: The categorical attribute with the classes of class-conditional linear thresholds;
-            None for no such thresholds.
+        numeric: The names of the numeric attributes, whose codes are ordered.
+        label: The categorical attribute whose codes are the classes of the class-conditional linear
+            thresholds; None for no such thresholds.
         directions: The number of random linear thresholds for every class, 1 or more.
-        cuts: The number of thresholds of each number in mixed marginals, 1 or more.
+        cuts: The number of thresholds of each numeric attribute in mixed marginals, 1 or more.
         rounds: The number of rounds T, 1 or more; None for 10, or fewer if there are few queries.
         queries: The number of queries K of a round, 1 or more; None for 10, or fewer if there are
             few.
@@ -227,8 +227,8 @@ def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
 def _check_room(
     device: torch.device, predicates: Predicates, selected: int, settings: RapPlusPlus
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small for the fit to so many predicates and the
-    one-way marginals of codes.
+    """Raise ModelTooLarge if a GPU's memory is too small to fit `selected` predicates and the
+    one-way marginals of the categorical attributes.
     """
     domain, rows = predicates.domain, settings.rows
     codes = sum(size for name, size in domain.sizes.items() if name not in settings.numeric)
@@ -260,7 +260,7 @@ def _fitter(
 
         best, least = state.free, float(loss_at(state.free, None))
         fitted = state.free.detach().clone().requires_grad_()
-        # Without thresholds a temperature changes nothing.
+        # Only thresholds depend on the temperature, so one stage is enough without them.
         stages = settings.temperatures if merged.numbers else settings.temperatures[-1:]
         for temperature in stages:
             optimizer = torch.optim.Adam([fitted], lr=settings.learning_rate)
@@ -277,8 +277,8 @@ def _fitter(
 def _answers(
     domain: Domain, numeric: Sequence[str], measurements: Sequence[Measured]
 ) -> Iterator[MeasuredPredicate]:
-    """Yield the answers to fit: measured predicates, and the cells of one-way marginals of
-    codes.
+    """Yield the answers to fit: measured predicates, and as predicates the cells of the one-way
+    marginals of categorical attributes.
     """
     for m in measurements:
         if isinstance(m, MeasuredPredicate):

@@ -17,7 +17,7 @@ ENTRY_POINTS = "pgmkit.mechanisms"
 
 @dataclass(frozen=True)
 class Entry:
-    """A mechanism: its name, its place, and its properties. Its module is imported on use.
+    """A mechanism: its name, where its code is, and its properties. The module is imported on use.
 
     `function(curator, workload, settings, *, progress=None, public=None)` returns a Release; it
     takes `progress` only if `rounds`, and `public` only if `public`. `settings` is a frozen
@@ -35,8 +35,8 @@ class Entry:
             constraints. So can a mechanism with the setting `inference`, unless that is "exact".
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
-        queries: Whether it selects and measures by the workload's own queries; others answer the
-            tables that hold these, cell by cell.
+        queries: Whether it selects and measures by the workload's own queries. Other mechanisms
+            measure, cell by cell, the tables that the queries are about.
         measures: Whether it draws nothing but additive noise, and selects nothing by another
             mechanism: Gaussian accounting then needs less noise, and is the default. If that
             depends on the workload, its settings have `measures(workload)` as well.
@@ -73,7 +73,7 @@ class Entry:
 class Registry(Mapping[str, Entry]):
     """Entries by name, in order of registration; installed packages add theirs on first use.
 
-    `earlier` names are understood but not listed.
+    `earlier`: the present name for each former name. Former names are understood but not listed.
     """
 
     def __init__(self, entries: list[Entry], earlier: Mapping[str, str] | None = None) -> None:
@@ -108,8 +108,8 @@ class Registry(Mapping[str, Entry]):
         return len(self._found())
 
     def _found(self) -> dict[str, Entry]:
-        """Return all entries; those of installed packages are read once, and a broken one is left
-        out.
+        """Return all entries. Those of installed packages are loaded on the first call; one that
+        fails is left out with a warning.
         """
         if not self._discovered:
             self._discovered = True

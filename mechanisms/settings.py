@@ -1,4 +1,4 @@
-"""Settings of mechanisms: the allowed values of a field are stated once, beside its default.
+"""Settings of mechanisms: the allowed values of each field are stated beside its default.
 
 A mechanism's settings are a frozen dataclass that derives from `Settings`. Every field is made by
 `setting(default, rule)`, and a value that breaks its rule is refused as the settings are made,
@@ -54,7 +54,7 @@ class Rule:
 
 
 def setting(default: T, rule: Rule) -> T:
-    """Return a dataclass field with this default, whose values `Settings` checks by this rule."""
+    """Return a dataclass field with this default and this rule, which `Settings` checks."""
     return field(default=default, metadata={RULE: rule})
 
 
@@ -161,8 +161,8 @@ def or_none(rule: Rule) -> Rule:
 
 
 def tuple_of(rule: Rule, *, empty: bool = False) -> Rule:
-    """Return the rule for a tuple whose entries all satisfy ``rule``; an empty one only with
-    `empty`.
+    """Return the rule for a tuple whose entries all satisfy ``rule``. The empty tuple is allowed
+    only if `empty`.
     """
     return Rule(
         f"a tuple{'' if empty else ', not empty'}, each entry {rule.words}",

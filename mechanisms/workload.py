@@ -88,7 +88,8 @@ class Workload:
         return found
 
     def asking(self, queries: Mapping[str, Asked]) -> Workload:
-        """Return the workload with these queries along attributes, in place of every single code.
+        """Return the workload with these queries along the named attributes, where it asked for
+        every single code.
 
         Raises InvalidInput for attributes that are not in the domain.
 
@@ -117,7 +118,7 @@ class Workload:
 
     @classmethod
     def over(cls, domain: Domain, workload: WorkloadLike) -> Workload:
-        """Return a workload as it is, or a workload of these cliques with equal weights.
+        """Return a Workload as it is; make one of equal weights from cliques.
 
         Raises InvalidInput for a workload over another domain, and for cliques as the class does.
 
@@ -199,8 +200,8 @@ def with_predictors(workload: Workload, target: str) -> Workload:
 
     A label can depend on four columns and on none of their pairs. Mechanisms that measure only what
     they select find such a set among many. Sets of three other columns, of four and so on are added
-    size by size, each with its marginal with the target, while all of them fit a block of
-    `BLOCK_CELLS` with `FEW_CELLS` each; marginals of more cells are left out.
+    together with the target, size by size, while their number times `FEW_CELLS` is at most
+    `BLOCK_CELLS`. Sets whose marginal with the target has more than `FEW_CELLS` cells are left out.
 
     >>> pairs = table_workload(Domain(dict.fromkeys("abcd", 2)), 2, "d")
     >>> with_predictors(pairs, "d").cliques[-2:]
@@ -299,8 +300,8 @@ def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[floa
 
 
 def varied(domain: Domain) -> list[str]:
-    """Return the attributes with more than one value, since others cost nothing; all if there is
-    none.
+    """Return the attributes with more than one value, or all attributes if there is none. An
+    attribute with one value need not be measured.
 
     >>> varied(Domain({"year": 1, "sex": 2}))
     ['sex']

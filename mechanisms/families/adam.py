@@ -22,8 +22,8 @@ def adam(
     betas: tuple[float, float],
     epsilon: float = 1e-8,
 ) -> None:
-    """Take `steps` steps along `gradient(variables)`, in place; the gradient may write to the
-    variables.
+    """Minimise a function of `variables`, which are changed in place, by `steps` steps of Adam.
+    `gradient(variables)` returns the gradient; it may also change the variables in place.
 
     `betas` and `epsilon` are the paper's. The rate falls from `rate` to `last_rate` along a cosine
     over all steps.

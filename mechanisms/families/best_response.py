@@ -26,7 +26,7 @@ Weighted = tuple[Cell, float]
 """A query and its weight, which may be negative."""
 
 ENUMERABLE = BLOCK_CELLS
-"""The most records of a domain that are all scored: 8 MB of scores."""
+"""The size, in records, of the largest domain whose records are all scored: 8 MB of scores."""
 TREE_CELLS = TABLE_CELLS
 """The most cells of a junction tree that max-product runs on: 32 MB of them."""
 
@@ -41,15 +41,17 @@ class Oracle:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        # What depends on the cliques alone is kept for the last ones: many records respond to the
-        # same queries.
+        # What depends on the cliques alone is kept for the last set of cliques, since many records
+        # respond to the same queries.
         self._small: dict[frozenset[Clique], bool] = {}
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
     def best(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
-        """Return a best record; `bonus` has a number for each code of some attributes."""
+        """Return a record of largest score. `bonus` has, for some attributes, the amount that each
+        code adds to the score.
+        """
         if self.domain.size() <= ENUMERABLE:
             return self._enumerated(self._tables(queries, bonus))
         cliques = {(name,) for name in bonus} | {cell.clique for cell, _ in queries}
@@ -66,7 +68,9 @@ class Oracle:
     def _tables(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[Clique, NDArray[np.float64]]:
-        """Return the sum of the weights as a table for each clique."""
+        """Return for each clique a table of the summed weights of its cells. The bonuses are
+        one-way tables.
+        """
         tables: dict[Clique, NDArray[np.float64]] = {
             (name,): np.asarray(values, dtype=np.float64).copy() for name, values in bonus.items()
         }

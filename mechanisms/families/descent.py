@@ -18,8 +18,8 @@ def descend(
     """Take at most `steps` steps down the losses; each loss is computed after the step before it.
 
     A loss of None ends the descent: there is nothing to train on. `last_rate`: the rate at the end
-    of a cosine over all steps; None keeps the rate constant. `enough(losses so far)` ends the
-    descent before a step.
+    of a cosine over all steps; None keeps the rate constant. The descent ends before a step if
+    `enough(losses so far)` is true.
 
     >>> x = torch.tensor([3.0], requires_grad=True)
     >>> optimizer = torch.optim.Adam([x], lr=0.5)

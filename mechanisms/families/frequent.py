@@ -1,10 +1,10 @@
 """The codes that are frequent enough to be told from noise; an attribute's others become one code.
 
-A cell counts at most as many records as the rarest of its codes. Where noisy one-way marginals
-cannot tell a code from none, queries about it are not worth their selection: with thousands of
-codes nearly all cells are of this kind, and each takes part in the lottery of a noisy selection. A
-family over the frequent codes alone is several times smaller. Nothing here sees private data: what
-is frequent is read from measurements.
+A cell counts at most as many records as the rarest of its codes. If noisy one-way marginals cannot
+tell the count of a code from 0, queries about the code are not worth selecting: with thousands of
+codes nearly all cells are of this kind, and each would be a candidate of every noisy selection. A
+family over the frequent codes alone is several times smaller. Nothing here sees private data:
+frequent codes are found from noisy measurements.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 
 DEVIATIONS = 2.0
-"""A code is frequent whose noisy count is more than so many standard deviations above zero."""
+"""A code is frequent if its noisy count is more than this many standard deviations above zero."""
 
 
 class Frequent:
     """A domain of the frequent codes of each attribute and, last, one code for all its others.
 
-    `first`: noisy one-way marginals; an attribute without one keeps all codes. An attribute with a
-    single rare code keeps it.
+    `first`: noisy one-way marginals in counts; an attribute without one keeps all its codes, and so
+    does an attribute with a single rare code. `total`: the number of records.
 
     Attributes:
         whole: The domain with all codes.
-        domain: The domain of frequent codes and rests.
+        domain: The domain of the frequent codes of each attribute, with one last code for all
+            others if there are others.
         codes: The frequent codes by attribute, in rising order.
 
     >>> first = [Measurement(("a",), [50.0, 0.5, 40.0, -1.0], 1.0)]
@@ -62,8 +63,8 @@ class Frequent:
     def of(
         cls, workload: Workload, first: Sequence[Measurement], total: float, queries: int
     ) -> Frequent:
-        """Return the frequent codes, or all codes if the workload has fewer cells of frequent ones
-        than so many queries.
+        """Return the frequent codes; or all codes, if the workload has fewer than `queries` cells
+        of frequent codes.
         """
         found = cls(workload.domain, first, total)
         cells = sum(
@@ -72,9 +73,11 @@ class Frequent:
         return found if cells >= queries else cls(workload.domain, [], total)
 
     def measured(self, measurements: Iterable[Measurement]) -> list[Measurement]:
-        """Return measurements of one-way marginals and of frequent cells over the small domain.
+        """Return the measurements, which are of one-way marginals and of single cells with frequent
+        codes, as measurements over `self.domain`.
 
-        The rest of a one-way marginal is what the frequent codes leave of the total.
+        In a one-way marginal the count of the merged codes is the total minus the noisy counts of
+        the frequent codes, and at least 0.
         """
         found = []
         for m in measurements:
@@ -93,7 +96,9 @@ class Frequent:
         return found
 
     def expand(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return rows over the columns of all codes: a rest is shared out as it was measured.
+        """Return rows (K x all codes) from rows over `self.domain`. The probability of a merged
+        code is divided among its codes in proportion to their noisy counts, or evenly if none is
+        above 0.
 
         >>> first = [Measurement(("a",), [50.0, 3.0, 40.0, 1.0], 2.0)]
         >>> Frequent(Domain({"a": 4}), first, 90.0).expand(np.array([[0.5, 0.3, 0.2]]))

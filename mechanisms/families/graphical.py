@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pgmkit.model import GraphicalModel
 
 _WORTH_A_SEARCH = 4.0
-"""The largest factor by which a better elimination order may shrink a model; if a model exceeds its
-limit by more, no better order is searched.
+"""The largest factor by which a better elimination order is expected to shrink a model. If a model
+exceeds its limit by more, no better order is searched.
 """
 
 
@@ -55,7 +55,8 @@ def estimator(
 
 
 class Affordable:
-    """The candidates that keep the junction tree of all measured cliques small, in every round.
+    """Finds, in every round, the candidates that keep the junction tree of all measured cliques
+    small.
 
     A quick bound settles most of them. The others need a search each, which is only made for those
     that are drawn (`Curator.choose` with `allowed`). A candidate that was drawn and rejected was
@@ -73,8 +74,9 @@ class Affordable:
         """Return the candidates that may keep the junction tree within the limit, and a function
         that tells whether a candidate does.
 
-        At least one of them does. If none would, they are the candidates for `fallback_mb`, which
-        some candidate always meets once one has been measured: that candidate again.
+        At least one of the returned candidates does. If none keeps within `limit_mb`, the limit is
+        `fallback_mb`, which a candidate that was measured under it meets again. If none keeps
+        within that either, the list is empty.
         """
         from pgmkit.graphs.junction_tree import junction_tree
 
@@ -108,8 +110,8 @@ class Affordable:
         )
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
-        """Return upper bounds of the cells with each candidate added; those of pairs are computed
-        together.
+        """Return for each candidate an upper bound of the cells of a junction tree that holds it
+        too; the bounds of pairs are computed together.
         """
         pairs, places = growth.cells_with_pairs(), growth.tree.domain.places
         return [
@@ -121,8 +123,9 @@ class Affordable:
 
 
 def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
-    """Return the MB of a junction tree, by a quick order, or by a search for a better tree if that
-    is close to the limit.
+    """Return the MB of a junction tree of the cliques, by a quick elimination order. If that tree
+    exceeds the limit by at most a factor of `_WORTH_A_SEARCH`, return the MB of a better tree that
+    a short search finds.
     """
     from pgmkit.graphs.junction_tree import junction_tree
 
@@ -155,7 +158,8 @@ def tree_megabytes(tree: JunctionTree) -> float:
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:
-    """Raise InvalidInput if no clique of the workload fits the limit, or none has attributes.
+    """Raise InvalidInput if no clique of the workload fits the limit in MB, or if the workload asks
+    for the total alone.
 
     Also raise it for a limit above what estimation accepts: it would refuse after the budget is
     spent.

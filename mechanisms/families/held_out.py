@@ -68,9 +68,10 @@ def best_level(losses: Callable[[int], float], last: int) -> float:
     """Return the level of least loss among 0 to `last`, refined by a parabola through its
     neighbours.
 
-    `losses`: the losses of fits to `splits` of measurements at the levels 0, 1, ... of a path,
-    asked for in order up to `last`, which is at least 1. All levels are needed: the first levels of
-    a path hardly differ from independence, so a rise there says nothing about later ones.
+    `losses(level)` returns the loss, on the values kept by `splits`, of the fits at that level of a
+    path. It is called once for each level in order, from 0 to `last`, which is at least 1. All
+    levels are needed: the first levels of a path hardly differ from independence, so a rise there
+    says nothing about later ones.
 
     >>> round(best_level(lambda level: (level - 2.4) ** 2, 10), 3)
     2.4

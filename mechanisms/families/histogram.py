@@ -102,7 +102,7 @@ class FullDomain:
         }
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Return the codes of records, given their flat indices."""
+        """Return the codes of records, given their flat indices into the weights."""
         codes = np.unravel_index(places, self.shape)
         return {name: c.astype(np.int64) for name, c in zip(self.domain, codes, strict=True)}
 
@@ -114,8 +114,11 @@ def _sum_out(
     wanted: Sequence[frozenset[str]],
     found: dict[frozenset[str], Any],
 ) -> None:
-    """Keep or sum out one attribute after the other, and add the tables to ``found``; cliques that
-    agree so far share the work.
+    """Add the marginal over each clique of `wanted` to `found`, by its set of attributes.
+
+    `names` are the axes of `table`. Each attribute of `undecided` is in turn summed out for the
+    cliques without it and kept for those with it, so cliques that agree on the first attributes
+    share the sums.
     """
     if len(wanted) == 1:
         gone = tuple(i for i, name in enumerate(names) if name not in wanted[0])

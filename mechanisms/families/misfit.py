@@ -22,8 +22,9 @@ class Misfit:
     """The sum over measured cells of ((answer - noisy value) / stddev)^2, up to a constant.
 
     If most pairs were measured, one matrix product of the rows with themselves answers all of them;
-    if few were, a batch of small ones. A pair may have been measured on merged codes (`merged`),
-    which the rows answer by sums. Larger cliques are answered one by one.
+    if few were, a batch of small ones. A pair may have been measured on merged codes
+    (`mechanisms.rounds.merging`), which the rows answer by sums. Larger cliques are answered one by
+    one.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -101,7 +102,7 @@ class _Pairs:
         return 2 / len(rows) * (rows @ pull)
 
     def _missed(self, rows: torch.Tensor) -> torch.Tensor:
-        # There are more rows than columns: the sums are taken after the product.
+        # There are usually more rows than columns, so codes are merged after the product.
         answers = rows.t() @ rows / len(rows)
         if self._sums is not None:
             answers = self._sums.t() @ answers @ self._sums
@@ -223,7 +224,9 @@ def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64
 def _singles(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weights, and the means by inverse variance, of single attributes, as fractions."""
+    """Return, for each column, the weight of its squared error and the mean of its noisy values by
+    inverse variance, both for fractions of the total; 0 for columns that were not measured.
+    """
     weights, sums = np.zeros(columns.width), np.zeros(columns.width)
     for each in measurements:
         weight = (total / each.stddev) ** 2

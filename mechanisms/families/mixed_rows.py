@@ -1,6 +1,7 @@
-"""Relaxed rows of mixed types, the family of RAP++: probabilities of codes, and numbers.
+"""Relaxed rows of mixed types, the family of RAP++: each row has probabilities of the codes of
+every categorical attribute, and a number between 0 and 1 for every numeric attribute.
 
-A threshold on numbers has no gradient; with a temperature it is replaced by a sigmoid.
+A threshold has no gradient; for training it is replaced by a sigmoid with an inverse temperature.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ class MixedState(ProductRows):
 
 
 class MixedRows:
-    """Rows of probabilities of codes and of numbers between 0 and 1, and their answers.
+    """The rows of a domain whose attributes `numeric` are numbers, and their answers to predicates.
 
-    The parameters are unconstrained: a softmax and a sigmoid turn them into rows.
+    The parameters `free` (rows x width) are unconstrained: a softmax turns them into probabilities
+    and a sigmoid into numbers.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class MixedRows:
         self.sizes, self.width = sizes, int(ends[-1])
 
     def start(self, rows: int, random: torch.Generator) -> torch.Tensor:
-        """Return random parameters, rows x (codes + numbers)."""
+        """Return random parameters, rows x (number of codes + number of numeric attributes)."""
         return torch.randn(rows, self.width + len(self.numbers), generator=random).to(self.device)
 
     def rows(self, free: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,8 +94,9 @@ class MixedRows:
         indexed: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         temperature: float | None,
     ) -> torch.Tensor:
-        """Return the share of the rows that satisfies each predicate; with temperature None by the
-        true thresholds, else by sigmoids.
+        """Return the share of the rows that satisfies each predicate; `indexed` is the result of
+        `index`. A `temperature` of None applies the true thresholds, a number sigmoids with this
+        inverse temperature.
         """
         columns, weights, bounds = indexed
         codes, numbers = self.rows(free)
@@ -125,5 +128,7 @@ class MixedRows:
 
     @staticmethod
     def _code(numbers: torch.Tensor, size: int) -> torch.Tensor:
-        """Return the codes, of `size`, that numbers between 0 and 1 fall into."""
+        """Return for each number between 0 and 1 the index of the interval it falls into, of `size`
+        equal intervals.
+        """
         return (numbers.double() * size).floor().long().clamp(0, size - 1)

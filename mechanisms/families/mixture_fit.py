@@ -2,9 +2,9 @@
 
 No junction tree is involved, so every pair of many attributes can be fitted at once. The fit
 follows a path from independent columns: the weight of the penalty falls level by level, and each
-level starts from the rows of the one before. Rows that start under a small weight fit the tables as
-well, but end farther from the maximum-entropy distribution that fits them. Nothing here sees
-private data or a Curator.
+level starts from the rows of the one before. Rows that are fitted with a small weight from the
+start fit the tables equally well, but end farther from the maximum-entropy distribution that fits
+them. Nothing here sees private data or a Curator.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from mechanisms.families.product_mixture import Columns
 from pgmkit.measurement import Measurement
 
 _DIVERSITY = 0.5
-"""The standard deviation of the first rows' logits around the independent ones, so that rows can
-differ.
+"""The standard deviation of the first rows' logits around those of the independent model; rows that
+start equal would stay equal.
 """
 
 _LEAST_WEIGHT = 0.03
-"""The least penalty, for each measured cell, in variances of its noise. Held-out noise asked for
-0.02 to 0.11 on five problems (HMDA, Chile and CPS1988 at epsilon 1; CPS1988 and a drawn table at
-10, with 400 steps for each factor of four). With fewer steps it asks for less, because the fit has
-not converged, and rows leave the maximum-entropy distribution for almost no gain.
+"""The least penalty that a level has, divided by the number of measured cells. The penalties chosen
+by held-out noise were 0.02 to 0.11 on five problems (HMDA, Chile and CPS1988 at epsilon 1; CPS1988
+and a drawn table at 10, with 400 steps for each factor of four). With fewer steps smaller ones are
+chosen, because the fit has not converged, and rows leave the maximum-entropy distribution for
+almost no gain.
 """
 
 
@@ -46,8 +47,8 @@ class MixtureFit:
 
     At level 0 the penalty is the first term's value for independent columns, so that one nat costs
     as much as their whole misfit; at level l it is 1/2^l of that. `last_level` is the last level
-    that is useful. The first rows are drawn near the independent ones by `random`, a generator of
-    the processor whatever the `device`.
+    worth trying. The first rows are drawn near the independent ones by `random`, a generator of the
+    processor whatever the `device`.
 
     >>> from mechanisms.families.product_mixture import ProductAnswers
     >>> from pgmkit.domain import Domain
@@ -153,8 +154,8 @@ class _Attributes:
 def _independent(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> torch.Tensor:
-    """Return the logarithms of the one-way marginals, side by side: of the nearest probabilities to
-    noisy values.
+    """Return the logarithms of the one-way probabilities of all attributes, side by side. They are
+    the probabilities nearest to the noisy values, and at least about 1e-5.
 
     Several measurements of an attribute are averaged by inverse variance.
     """

@@ -4,8 +4,8 @@ The pairs do not say what three attributes do together, and the distribution of 
 has them is the one that adds nothing. A mixture of a few hundred rows has less entropy: at little
 noise its rows are nearly single records. Records are therefore not drawn from the rows, but from
 rows nearer to independence, and then brought near the mixture's pairs
-(`mechanisms.release.drawing`), which many thousand records can follow with more freedom than the
-rows.
+(`mechanisms.release.drawing`), with which thousands of records can agree in more ways than a few
+hundred rows can.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng
 
 _TOWARDS = 0.25
-"""The share by which rows are taken towards independence before records are drawn. At epsilon 10
-triples have 0.86, 0.91 and about 0.7 times the error, and pairs 1.05, 1.03 and 1 times (diamonds,
-CPS1988 and a drawn network of 14 columns); at 0.5 triples have 0.75, 0.88 and 0.5 times, and pairs
-1.16, 1.06 and 1: exchanges of single codes restore strong relations only in part.
+"""The weight of independence in the geometric mean with each row, from which records are drawn. At
+epsilon 10 triples have 0.86, 0.91 and about 0.7 times the error, and pairs 1.05, 1.03 and 1 times
+(diamonds, CPS1988 and a drawn network of 14 columns); at 0.5 triples have 0.75, 0.88 and 0.5 times,
+and pairs 1.16, 1.06 and 1: exchanges of single codes restore strong relations only in part.
 """
 
 
 class PairMixtureModel(ProductMixtureModel):
-    """A mixture of product distributions whose pairs are known, and nothing larger.
+    """A mixture of product distributions that was fitted to pairs of attributes, and to nothing
+    larger.
 
     >>> from pgmkit.domain import Domain
     >>> model = PairMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.8, 0.2], [0, 1, 0.2, 0.8]], 10)
@@ -35,8 +36,8 @@ class PairMixtureModel(ProductMixtureModel):
     format = "pgmkit mixture of pairs"
 
     def flattened(self) -> ProductMixtureModel:
-        """Return the mixture of the weighted geometric means of each row and independence, scaled
-        to sum to 1.
+        """Return a mixture nearer to independence: each row becomes its weighted geometric mean
+        with the mixture's one-way marginals, scaled to sum to 1 in each attribute.
         """
         mean = self.shares @ self.rows
         rows = mean**_TOWARDS * self.rows ** (1 - _TOWARDS)

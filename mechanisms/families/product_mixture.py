@@ -89,10 +89,11 @@ class Columns:
 
 
 class CellAnswers:
-    """Answers of single cells, with one gather for each place for all cells at once.
+    """Answers of single cells of marginals. The first attributes of all cells are looked up in one
+    gather, the second ones in another, and so on.
 
-    The columns that the cells need are gathered first: of an attribute of a thousand codes most are
-    in no cell, and each gather from all columns would pass back a gradient of their size.
+    Only the columns that some cell uses take part: most of an attribute's thousand codes are in no
+    cell, and in the backward pass each gather from all columns would make a gradient of their size.
 
     >>> answers = CellAnswers(Columns(Domain({"a": 2, "b": 2})), [(("a", "b"), 0), (("a", "b"), 1)])
     >>> answers(torch.tensor([[1.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 1.0]])).tolist()
@@ -106,7 +107,8 @@ class CellAnswers:
         device: torch.device | str = "cpu",
     ) -> None:
         used, places = torch.unique(columns.of_cells(cells), return_inverse=True)
-        # The column of ones that fills the places of shorter cliques is the last if it is used.
+        # The index `columns.width`, which pads shorter cliques with a column of ones, is the last
+        # of `used` if it occurs.
         self._used = used[used < columns.width].to(device)
         self._places = places.to(device)
 
@@ -189,7 +191,8 @@ class ProductRows:
     """Rows of a mixture while it is fitted, K x columns.width; unlike those of a release they are
     not checked.
 
-    With `frequent`, `columns` are those of its small domain; marginals are over all codes even so.
+    With `frequent`, `columns` are those of `frequent.domain`, where rare codes are merged;
+    `marginals` answers over all codes nevertheless.
 
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
     >>> rows = ProductRows(columns, torch.tensor([[1.0, 0.0, 0.5, 0.5]]), total=10)
@@ -211,7 +214,9 @@ class ProductRows:
 
     @property
     def small(self) -> ProductRows:
-        """The same rows as a model of the columns alone, whatever codes these stand for."""
+        """The same rows without `frequent`: their marginals are over `columns`, where rare codes
+        may be merged.
+        """
         return ProductRows(self.columns, self.rows, self.total)
 
     def whole_rows(self) -> Array:
@@ -331,15 +336,16 @@ class ProductMixtureModel(QueryAnswers):
         return (total * self.total).reshape(query.answer_shape)
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Draw `n` records: every row gets its share, rounded at random, and the order is shuffled.
+        """Draw `n` records: every row gives n times its share of them, rounded up or down at
+        random, and their order is shuffled.
 
         `rng`: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput unless n is a
         whole number, 1 or more.
         """
         if isinstance(n, bool) or int(n) != n or n < 1:
             raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
-        # One draw from each n-th part of the shares laid end to end: a row gets n times its share,
-        # rounded up or down.
+        # Systematic sampling: there is one draw from each of n equal intervals of the cumulative
+        # shares, so a row gets n times its share, rounded up or down.
         random = generator(rng)
         order = random.permutation(len(self.rows))
         reached = np.cumsum(self.shares[order])

@@ -59,7 +59,9 @@ class Records:
 
 
 class _Tally:
-    """Counts of a growing list of records: those that were counted are not counted again."""
+    """The marginal counts of a growing list of records. Records counted in an earlier call are not
+    counted again while the list only grows and the cliques stay the same.
+    """
 
     def __init__(self) -> None:
         self._counted: tuple[tuple[int, ...], ...] = ()

@@ -9,9 +9,9 @@ Stein, "Estimation with quadratic loss", 1961; Efron and Morris 1973 for this re
 whose noise hides its dependence is replaced by independence, and one far above its noise hardly
 changes.
 
-The engine's own shrinkage (`pgmkit.regions.shrinkage`) weighs all tables of a fit together, by one
-weight that needs their projections; here each table is shrunk by itself before anything is fitted.
-Nothing here sees private data or a Curator: only noisy tables are read.
+The engine's own shrinkage (`pgmkit.regions.shrinkage`) shrinks all tables of a fit together by one
+weight, which needs their projections; here each table is shrunk by itself before anything is
+fitted. Nothing here sees private data or a Curator: only noisy tables are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pgmkit.runtime.arrays import Array
 def near_independence(
     domain: Domain, measurements: Sequence[Measurement], total: float, strength: float
 ) -> list[Measurement]:
-    """Return one measurement of each attribute, and the tables of several attributes drawn towards
+    """Return one measurement of each attribute, and the tables of several attributes shrunk towards
     independence.
 
     `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
@@ -97,9 +97,11 @@ def _drawn_in(
         return measurement
     squares = float((_interaction(noisy - product) ** 2).sum())
     noise = degrees * measurement.stddev**2
-    # The prior keeps some variance: at least a fiftieth of the table's counts as dependence.
+    # At least a fiftieth of the squared interaction counts as dependence, so that the prior keeps
+    # some variance.
     dependence = max(0.02, 1 - noise / squares) if squares else 0.02
-    prior = strength * (1 - dependence) / dependence  # in precisions of the noise
+    # The prior's precision, as a multiple of the noisy table's.
+    prior = strength * (1 - dependence) / dependence
     mean = (noisy + prior * product) / (1 + prior)
     stddev = measurement.stddev * (1 + prior) ** -0.5
     return Measurement(measurement.clique, mean, stddev, measurement.matrix)

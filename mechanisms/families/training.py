@@ -23,7 +23,8 @@ class Training:
     Attributes:
         learning_rate: Adam's first rate; it falls along a cosine.
         steps: The most steps of one update.
-        tolerance: An error within so many standard deviations of its own noise counts as none.
+        tolerance: An error of at most this many standard deviations of its own noise counts as
+            none.
         loss: The function that is minimised, of (errors, standard deviations of their noise, the
             threshold of each), all as fractions of the total; it returns None if there is nothing
             to train.
@@ -112,10 +113,10 @@ def _next(state: GemState, generator: Generator, error: float, smoothing: float 
 
 
 def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> torch.Tensor | None:
-    """Return the mean absolute error over the active set: at most `most` of the errors at the
-    threshold.
+    """Return the mean absolute error over the active set: the `most` largest of the errors that
+    reach their threshold in absolute value.
 
-    The largest are taken. None if the active set is empty, so that there is nothing to train.
+    Return None if no error reaches it, so that there is nothing to train.
 
     >>> errors = torch.tensor([0.5, -0.2, 0.1])
     >>> worst_errors(errors, torch.full((3,), 0.15), 100).item()

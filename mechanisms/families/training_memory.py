@@ -15,18 +15,20 @@ from pgmkit.domain import Clique
 
 _FLOAT, _DOUBLE, _INDEX = (kind.itemsize for kind in (torch.float32, torch.float64, torch.int64))
 _ROWS = 14
-"""The number of arrays of the rows' shape: sums, normalised and rectified values, and their
-gradients. Rows are also parameters with moments, and are split into attributes and joined again.
+"""The number of arrays of the rows' shape that a training step holds: sums, normalised and
+rectified values, and their gradients. Rows are also parameters with moments, and are split into
+attributes and joined again.
 """
 _CELLS = 10
-"""The number of arrays of all measured cells: values, noise, answers, errors, their squares, and
-gradients.
+"""The number of arrays with an entry for every measured cell: values, noise, answers, errors, their
+squares, and gradients.
 """
 
 
 def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
-    """Return the bytes of a network of so many weights and its training; its last layer is counted
-    with the rows.
+    """Return the bytes of training a network with `weights` parameters, hidden layers of the widths
+    `hidden` and a batch of `rows` noise vectors. The output layer is counted with the rows, by the
+    functions below.
     """
     # There are ten copies of the weights: themselves, gradients, two moments; those of the state
     # before and after, their averages, and the terms of these. A hidden layer has eight arrays of
@@ -45,8 +47,8 @@ def answering_bytes(columns: Columns, cliques: Iterable[Clique], rows: int) -> i
 
 
 def fitting_tables_bytes(columns: Columns, cliques: Iterable[Clique], rows: int) -> int:
-    """Return the bytes of rows and their fit to whole tables, all of whose operands are kept for
-    the backward pass.
+    """Return the bytes of `rows` rows and of fitting them to the tables of whole cliques: the
+    operands of all matrix products are kept for the backward pass.
     """
     operands = _operands(columns, cliques)
     kept = sum(left + right for left, right, _ in operands)
@@ -55,8 +57,8 @@ def fitting_tables_bytes(columns: Columns, cliques: Iterable[Clique], rows: int)
 
 
 def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) -> int:
-    """Return the bytes of the fit to ``cells`` single cells of ``places`` attributes, beside those
-    of the rows.
+    """Return the bytes of fitting rows to ``cells`` single cells of at most ``places`` attributes;
+    those of the rows themselves are not included.
     """
     gathered = (2 * places + 4) * cells * rows
     codes = 4 * (columns.width + 1) * rows
@@ -64,8 +66,8 @@ def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) ->
 
 
 def answering_predicates_bytes(predicates: int, places: int, numbers: int, rows: int) -> int:
-    """Return the bytes of answering so many predicates, each over ``places`` codes and ``numbers``
-    numbers, by the true thresholds.
+    """Return the bytes of answering ``predicates`` predicates by the true thresholds, each over at
+    most ``places`` categorical codes and ``numbers`` numeric attributes.
     """
     # Thresholds add five arrays with a number for every row and predicate: sums of weights, reach,
     # the predicates that are met, and their product with the codes.
@@ -75,14 +77,16 @@ def answering_predicates_bytes(predicates: int, places: int, numbers: int, rows:
 def fitting_predicates_bytes(
     columns: Columns, free: int, predicates: int, places: int, numbers: int, rows: int
 ) -> int:
-    """Return the bytes of rows of ``free`` parameters, and their fit to predicates of codes and
-    smooth thresholds.
+    """Return the bytes of ``rows`` rows of ``free`` parameters, and of fitting them to predicates
+    with smooth thresholds. ``predicates``, ``places`` and ``numbers`` are as in
+    `answering_predicates_bytes`.
 
     The state is also kept as product rows of all ``columns``.
     """
-    # Product rows exist five times: in two states, and as the parts of the second.
+    # Five arrays of product rows may exist at once: those of the states before and after an update,
+    # and the parts from which the latter is joined.
     held = _ROWS * free + 5 * columns.width
-    # With a temperature there are eight arrays of thresholds, gradients included.
+    # Sigmoids have eight arrays with a number for every row and predicate, gradients included.
     gathered = (2 * places + 8) * predicates
     indexed = _index_bytes(predicates, places, numbers)
     return indexed + _FLOAT * (rows * (held + gathered) + _CELLS * predicates)

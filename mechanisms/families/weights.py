@@ -43,7 +43,9 @@ def summed(table: Any, axes: tuple[int, ...]) -> Any:
 
 
 def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
-    """Return the sum of the weights in each of the cells that the places name."""
+    """Return the sum of the weights in each of `cells` cells; `places` has the cell of each
+    weight.
+    """
     if isinstance(weights, np.ndarray):
         sums = np.bincount(places, weights, minlength=cells)
         return sums.astype(np.float64, copy=False)
@@ -54,7 +56,9 @@ def binned(weights: Any, places: NDArray[np.int64], cells: int) -> Any:
 
 
 def index(where: Any, weights: Any) -> Any:
-    """Return the slices or places that pick these weights, on the device of the weights."""
+    """Return `where`, slices or places of records, as an index for these weights: places become a
+    tensor on a GPU if the weights are there.
+    """
     if isinstance(where, tuple) or isinstance(weights, np.ndarray):
         return where
     import torch
@@ -63,7 +67,7 @@ def index(where: Any, weights: Any) -> Any:
 
 
 def numbers(sums: Sequence[Any]) -> list[float]:
-    """Return scalars as numbers, waiting for a GPU only once."""
+    """Return numpy's or torch's scalars as floats; a GPU is waited for only once."""
     if not sums or isinstance(sums[0], np.generic):
         return [float(each) for each in sums]
     import torch

@@ -32,7 +32,8 @@ class Budget:
 
     `accounting`: "zcdp" counts rho. "gaussian" counts mu^2 / 2 of Gaussian differential privacy,
     which equals rho except for the discreteness of the noise. The total is then converted exactly,
-    which allows a tenth more; but selections cost up to pi / 2 as much. See `gaussian_dp`.
+    which allows about a tenth more; but a selection costs up to pi / 2 times as much. See
+    `gaussian_dp`.
 
     Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and 0 <= reserved < delta; and
     for the accounting "gaussian" of a pure budget.
@@ -92,8 +93,9 @@ class Budget:
         """The accounting that gives measurements less noise, however the budget is shared.
 
         The exact conversion gains five to seven percent, which the discreteness of noise takes away
-        if its scale is near 1. "gaussian" is returned if it has less noise even with the whole
-        budget in one draw: the correction falls with the share, so it then has less with any share.
+        if its scale is near 1. "gaussian" is returned if it has less noise even when one draw
+        spends the whole budget. The correction for discreteness is smaller for smaller costs, so it
+        then has less noise for any draw.
 
         >>> Budget(1.0, 1e-9).least_noise, Budget(20.0, 1e-9).least_noise
         ('gaussian', 'zcdp')

@@ -78,10 +78,11 @@ class Charging(Counting):
         flip: bool = False,
         passes: Callable[[int], bool] | None = None,
     ) -> int:
-        """Charge, then return a place selected by the exponential mechanism, or by
-        permute-and-flip.
+        """Charge, then return the place of one of the scores `found`, which change by at most
+        `sensitivity`, selected by the exponential mechanism or, with `flip`, by permute-and-flip.
 
-        The exponential mechanism draws again, without the rejected places, until a place passes.
+        The exponential mechanism draws again, without the rejected places, until `passes(place)` is
+        true. Raises InvalidInput if it is true of no place.
         """
         budget = self.ledger.budget
         self.ledger.charge(step, "permute-and-flip" if flip else "exponential mechanism", cost)
@@ -100,8 +101,8 @@ class Charging(Counting):
     def _top(
         self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
     ) -> list[int]:
-        """Charge, then return the places of `count` large errors; each error changes by at most
-        `max_rows`.
+        """Charge, then return the places of the `count` largest noisy errors; each error changes by
+        at most `max_rows`. `what`: the kind of candidate, for the ledger.
         """
         self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)
         return self._noise.top(scores.in_counts(errors), count, self._several(count, cost))

@@ -51,9 +51,10 @@ class Counting:
     def _counted(
         self, cliques: Sequence[Clique]
     ) -> Mapping[Clique, NDArray[np.unsignedinteger[Any]]]:
-        """Return the counts of these cliques, and of others, in the smallest type that holds them.
+        """Return a mapping with the counts of these cliques, and of all that were counted before,
+        in the smallest integer type that holds the number of rows.
 
-        Candidates are the same every round, so each marginal is counted once and kept.
+        Rounds ask for the same candidates again, so each marginal is counted once and kept.
         """
         missing = [clique for clique in cliques if clique not in self._counts]
         check_memory(missing, self.domain.sizes)
@@ -81,8 +82,8 @@ class Counting:
     ) -> list[int]:
         """Return the distance between the private and the estimated table of each clique.
 
-        The distance is ||marginal - estimate||_1 in the units of the scores or, where the clique
-        has queries of its own, the mean distance of their answers.
+        The distance is ||marginal - estimate||_1 in units of 2^-11 counts or, where the clique has
+        queries of its own, the mean distance of their answers.
         """
         counts = self._counted(cliques)
         if not queries:
@@ -102,8 +103,8 @@ class Counting:
         estimates: Mapping[Clique, ArrayLike],
         codes: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.unsignedinteger[Any]]]:
-        """Return the cells of the candidates in a line, their estimates in the scores' units, and
-        their counts.
+        """Return the cells of the candidate cliques in a line, their estimates in units of 2^-11
+        counts, and their exact counts.
         """
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
         line = CellLine(self.domain, names, codes)

@@ -164,9 +164,10 @@ class Curator(Selecting):
         """Return the answers to the queries of several cliques, as `measure_queries` does, at one
         charge.
 
-        `shares` sum to 1: each of the noises is what its share of the cost would pay for, divided
-        by the part of the cost that all together can come to. That is below 1 with Gaussian noise
-        where a row takes another's place, which cannot move all the answers most at once
+        `shares` are the cliques' parts of the cost and sum to 1. A clique's noise is that of the
+        cost share * cost / part, where part <= 1 is the most that all queries cost together, as a
+        fraction of the sum of what they cost one by one. It is below 1 for Gaussian noise if a row
+        can replace another, because no replacement changes the answers of all cliques most at once
         (`joint_moves`).
 
         Raises the errors of `measure_queries`, and InvalidInput for shares that are not above 0, do
@@ -361,6 +362,8 @@ def _named(clique: Clique) -> str:
 
 
 def _product(clique: Clique, grid: GridMatrix) -> Product:
-    """Return the norms of the factors by attribute, of one array by all of them."""
+    """Return the norms of a matrix's factors, each by its attribute; those of a single array over
+    the marginal's cells by the whole clique.
+    """
     names: Sequence[Hashable] = clique if len(grid.norms) == len(clique) else [clique]
     return dict(zip(names, grid.norms, strict=True))

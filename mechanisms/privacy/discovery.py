@@ -17,7 +17,8 @@ from mechanisms.privacy.neighbours import Neighbours
 def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the different texts, in order, and their counts.
 
-    The texts are no numpy array, which would give each of them the memory of the longest one.
+    The texts are returned as a list: a numpy array would give each of them the memory of the
+    longest one.
 
     >>> distinct(["b", "a", "b"])
     (['a', 'b'], array([1, 2]))
@@ -34,8 +35,8 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
     total.
 
     Neighbours may hold up to `one_sided_values` values that the other data set lacks, each in up to
-    `max_rows` rows; each value gets an equal part of delta. The discrete Gaussian's tail is below
-    the continuous one's a step earlier.
+    `max_rows` rows; each value gets an equal part of delta. The threshold is raised by 1 because
+    the tail of the discrete Gaussian from k on is below that of the continuous one from k - 1 on.
     """
     # The lower tail is used, since 1 - delta would lose the digits of a small delta.
     deviations = -NormalDist().inv_cdf(delta / neighbours.one_sided_values)

@@ -40,7 +40,7 @@ class HeldBudget:
 
     def allows(self, cost: float, delta: float) -> bool:
         """True if a further charge fits into what is held."""
-        within = 1 + AGREEMENT  # total / 13, added thirteen times, passes the total
+        within = 1 + AGREEMENT  # rounded sums may exceed the total, as that of 13 thirteenths does
         return (
             math.fsum([*self.costs, cost]) <= self.cost * within
             and math.fsum([*self.deltas, delta]) <= self.delta * within

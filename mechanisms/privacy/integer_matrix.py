@@ -36,7 +36,7 @@ ENTRY_BITS = 30
 _FACTOR_BITS = 20
 """The bits of the largest entry of one factor: six decimal digits."""
 _MOST_ROWS = 2 ** (np.finfo(np.float64).nmant - 2 - ENTRY_BITS)
-"""Rows of a factor: sums of so many entries are exact in float64, with room for their signs."""
+"""The most rows of a factor: sums of so many entries, with their signs, are exact in float64."""
 _HALF_BITS = ENTRY_BITS // 2 + 1
 """The bits of an entry's lower part in `_gram`; the upper part has 14 bits and a sign."""
 
@@ -151,13 +151,13 @@ class FactorNorms:
     """The norms of one factor, from which those of a product's columns follow.
 
     Attributes:
-        columns: The factor's columns, a row each.
+        columns: The factor's columns, as the rows of an array.
         l1: The largest L1 norm of a column.
         l2: The largest squared L2 norm of a column.
         l2_apart: The largest squared L2 norm of the difference of two columns.
         low: The least inner product of two columns, or of a column and itself.
-        high: The largest one.
-        high_apart: The largest inner product of two columns.
+        high: The largest such inner product.
+        high_apart: The largest inner product of two different columns.
     """
 
     columns: Integers
@@ -185,21 +185,24 @@ class FactorNorms:
 
     @cached_property
     def direction(self) -> bytes:
-        """The same for all multiples of a factor."""
+        """A key that all positive multiples of a factor share: the factor divided by the greatest
+        common divisor of its entries.
+        """
         return (self.columns // np.gcd.reduce(self.columns, axis=None)).tobytes()
 
     @cached_property
     def l1_apart(self) -> int:
         """The largest L1 norm of the difference of two columns.
 
-        It takes as many steps as all pairs of columns have entries, and Gaussian noise needs none
-        of it.
+        It is computed on use, since it compares all pairs of columns and Gaussian noise does not
+        need it.
         """
         return max(int(np.abs(self.columns - each).sum(axis=1).max()) for each in self.columns)
 
 
 def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
-    """Return the largest L1 norm of a column of a product, or of the difference of two; at least 1.
+    """Return the largest L1 norm of a column of a Kronecker product; with `differ` that of the
+    difference of two columns, at least 1.
 
     For several factors the difference is bounded by twice the norm of a column.
     """
@@ -210,7 +213,8 @@ def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
 
 
 def product_l2_squared(norms: Sequence[FactorNorms], differ: bool) -> int:
-    """Return the largest squared L2 norm of a column of a product, or of the difference of two.
+    """Return the largest squared L2 norm of a column of a Kronecker product; with `differ` an upper
+    bound of that of the difference of two columns.
 
     |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
     factor's inner products. A difference is at least 1.

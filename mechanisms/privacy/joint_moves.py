@@ -16,9 +16,9 @@ over what the g_i can be. Of an attribute in which x and y agree the largest |co
 of the whole distance, so that g_i may be taken as that; where they differ, each of the attribute's
 factors has a g_i between the least and the largest inner product of two of its columns. The sum is
 linear in each of these, so it is least at ends of their ranges: all combinations are looked at.
-Factors with even columns, such as n I - J, have rows that attain the bound; it lies above where the
-factors of an attribute have their ends at different rows. Many products are bounded in groups,
-which can only raise it.
+Factors whose columns are all alike, such as n I - J, have rows that attain the bound. It is not
+attained where the factors of an attribute have their ends at different rows. Many products are
+bounded in groups, which can only raise it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from pgmkit.runtime.precision import AGREEMENT
 Product: TypeAlias = "Mapping[Any, FactorNorms]"
 """The norms of a product's factors, each by its attribute, or by its attributes."""
 _MOST_STATES = 2**12
-"""The most combinations of ends that are looked at at once: they take a few milliseconds."""
+"""The most states of a group, all of which are computed at once: they take a few milliseconds."""
 
 
 class JointMoves:
-    """The moves of one row in products of queries, each in units of the most that it moves in that
-    product alone.
+    """Bounds of what several products of queries cost together under Gaussian noise. A product's
+    cost by itself is its share, which corresponds to the most that one row moves its answers.
 
-    A state is what a row may do in a group of products: a combination of ends, or leave or enter
-    where the number of rows is private.
+    The products are bounded in groups. A state of a group is one way in which a row may move its
+    answers: a combination of ends (see above), or, where the number of rows is private, a row that
+    leaves or enters.
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> one, other = (FactorNorms.of(n * np.eye(n, dtype=np.int64) - 1) for n in (2, 3))
@@ -69,7 +70,8 @@ class JointMoves:
             self._others[group.places] = False
 
     def costs(self, shares: ArrayLike) -> list[Array]:
-        """Return the joint cost of each group's products in each state of the group.
+        """Return for each group an array of the joint cost of its products in each state. The first
+        array has one entry, the sum for the products in no group.
 
         `shares`: the largest cost of each product by itself.
         """
@@ -85,8 +87,8 @@ class JointMoves:
         return min(whole, sum(float(each.max()) for each in self.costs(shares)) * (1 + AGREEMENT))
 
     def prices(self, chances: Sequence[Array]) -> Array:
-        """Return the part of its share that each product costs on average over the states, at most
-        1, by their chances in each group, as `costs` has them.
+        """Return for each product its mean cost over the states as a part of its share, at most 1.
+        `chances`: the probabilities of the states, one array for each array of `costs`.
         """
         found = np.ones(self._products)
         for group, own in zip(self._groups, chances[1:], strict=True):
@@ -95,7 +97,9 @@ class JointMoves:
 
 
 class _Group:
-    """Products of few factors together: their states in an array, an axis for each attribute."""
+    """Products whose states are few enough to compute all; the states form an array with an axis
+    for each attribute.
+    """
 
     def __init__(
         self, places: Sequence[int], products: Sequence[Product], neighbours: Neighbours
@@ -106,7 +110,8 @@ class _Group:
             for name, norms in product.items():
                 factors.setdefault(name, {})[norms.direction] = norms
         self._ends = [_ends([*own.values()]) for own in factors.values()]
-        # The sum has a coefficient for none of an attribute's factors and for each of them.
+        # Along an attribute's axis the first entry is for products without the attribute, and each
+        # other entry for one of its factors.
         self._shape = [1 + len(own) for own in factors.values()]
         held = [{name: norms.direction for name, norms in each.items()} for each in products]
         terms = [[[None, *own].index(h.get(n)) for n, own in factors.items()] for h in held]
@@ -141,13 +146,16 @@ def _ends(factors: Sequence[FactorNorms]) -> Array:
     an attribute's factors.
     """
     ranges = [(each.low / each.l2, each.high_apart / each.l2) for each in factors]
-    if len(ranges) == 1:  # between its ends and 1 nothing is less
+    # Of one factor the low end and 1 are enough: the sum is never least at the high end.
+    if len(ranges) == 1:
         return np.array([[1.0, 1.0], [1.0, ranges[0][0]]])
     return np.array([(1.0, *ends) for ends in [(1.0,) * len(ranges), *itertools.product(*ranges)]])
 
 
 def _groups(products: Sequence[Product], places: Sequence[int]) -> list[list[int]]:
-    """Return the places in groups of products with few states, the largest products first."""
+    """Return the places of the products in groups of at most `_MOST_STATES` states; each product,
+    the largest first, joins the first group that has room.
+    """
     groups: list[tuple[dict[Hashable, set[bytes]], list[int]]] = []
     for place in sorted(places, key=lambda place: -len(products[place])):
         own = {name: {norms.direction} for name, norms in products[place].items()}

@@ -25,10 +25,10 @@ class BudgetExceeded(PgmkitError):
 
 
 class Ledger:
-    """The promise, and the charges that were made on it, step by step.
+    """A privacy budget, and the charges that were made on it, step by step.
 
-    `neighbours` names the relation of the promise. Charges come before answers: `charge` either
-    records the cost or raises BudgetExceeded.
+    `neighbours` is the name of the relation under which the budget holds. Charges come before
+    answers: `charge` either records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)

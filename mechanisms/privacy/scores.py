@@ -36,9 +36,9 @@ BLOCK_CELLS = 4 * CACHE_CELLS
 """The cells of tables that are compared at once: what a processor's cache holds."""
 _COUNT_BITS = int(math.log2(LARGEST))
 _BITS = np.finfo(np.float64).nmant - (_COUNT_BITS + 1)
-"""The binary digits behind the point that float64 has beside twice the bound: 11."""
+"""The binary digits after the point that float64 holds for numbers up to twice `LARGEST`: 11."""
 _SHARE_BITS = np.iinfo(np.int64).bits - 2 - _COUNT_BITS
-"""The binary digits of a share that 64 bits have room for, times the bound: 22."""
+"""The binary digits of a share for which its product with `LARGEST` fits into 64 bits: 22."""
 _WEIGHT_BITS = ENTRY_BITS
 
 
@@ -99,7 +99,8 @@ def asked_distance(
     largest L1 norm of a column, in units of 2^-11 counts.
 
     One more count changes each norm by at most |Q|, so a distance has exactly the sensitivity of
-    the counts: quotients are rounded down, as scores are. `estimate` has been checked.
+    the counts: quotients are rounded down, as scores are. `estimate` must have been checked by
+    `estimate_of`.
 
     >>> prefixes = GridMatrix((np.tri(2, dtype=np.int64),), 1.0)
     >>> asked_distance(np.array([3, 1]), np.array([1.0, 3.0]), [prefixes])
@@ -128,8 +129,8 @@ def _blocks(
 def in_line(
     tables: Mapping[Clique, NDArray[np.float64]], shapes: Mapping[Clique, tuple[int, ...]]
 ) -> NDArray[np.float64]:
-    """Return the tables one after another, checked as by `estimate_of`: together, and if a check
-    fails, one by one for the message.
+    """Return the tables' values one after another, checked as by `estimate_of`. All tables are
+    checked together; if that fails, one by one, so that the error names the table.
     """
     if all(table.shape == shapes[clique] for clique, table in tables.items()):
         line = np.concatenate([table.reshape(-1) for table in tables.values()])
@@ -146,8 +147,8 @@ def in_line(
 def one_each(
     name: str, values: Sequence[float] | None, default: float, length: int
 ) -> NDArray[np.float64]:
-    """Return a finite number for each candidate, all `default` for None. Raises InvalidInput for
-    anything else.
+    """Return `values` as an array of `length` finite numbers, one for each candidate, or `default`
+    for each if None. Raises InvalidInput for another length or values that are not finite.
     """
     if values is None:
         return np.full(length, default)
@@ -183,8 +184,8 @@ def in_counts(units: Integers) -> Scores:
 
 
 def cell_differences(counts: Counts, grid: Integers) -> Integers:
-    """Return count - estimate of every cell, in units; one more count changes it by exactly 2^11
-    units.
+    """Return count - estimate of every cell, in units of 2^-11 counts; one more record changes it
+    by exactly 2^11 units. `grid` is the result of `on_grid` for the estimates.
     """
     return np.left_shift(counts, _BITS, dtype=np.int64) - grid
 

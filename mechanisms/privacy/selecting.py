@@ -48,8 +48,8 @@ class Selecting(Charging):
         distance of their answers, over the largest L1 norm of a column of Q, is averaged over the
         matrices; its sensitivity is again `l1`. They must not depend on the data either.
 
-        Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP: it pays
-        with a pure budget.
+        Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP, so it is
+        better only with a pure budget.
 
         `allowed` leaves candidates out, and must not depend on the data except through earlier
         answers either. It is called only for candidates that are drawn: one that is not allowed is
@@ -117,14 +117,14 @@ class Selecting(Charging):
         """Select `count` single queries that the estimates answer badly: noisy top-k with Gumbel
         noise.
 
-        The score of a cell is |count in the data - estimate|, which changes by at most the
+        The score of a cell is |number of its records - estimate|, which changes by at most the
         relation's `max_rows` m. This is equivalent to `count` exponential mechanisms without
-        replacement, and costs the same: rho = count m^2 / (2 scale^2) in zCDP, epsilon = 2 count m
-        / scale.
+        replacement. The noise scale b follows from the cost: rho = count m^2 / (2 b^2) in zCDP, or
+        epsilon = 2 count m / b.
 
-        `codes` leaves out every cell with a code of an attribute that is not among these, distinct
-        and in rising order; the estimates are then tables of these codes alone. It must not depend
-        on the data except through earlier answers of this Curator.
+        `codes`: for some attributes the codes, distinct and in rising order, that candidates may
+        have; cells with other codes are left out, and the estimates are tables of these codes
+        alone. It must not depend on the data except through earlier answers of this Curator.
 
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.
@@ -181,9 +181,10 @@ class Selecting(Charging):
     ) -> list[tuple[Cell, int]]:
         """Draw `count` signed single queries, with replacement, by the exponential mechanism.
 
-        The score of (cell, sign) is sign * (count in the data - estimate), which changes by at most
-        the relation's `max_rows` m. At scale b a draw has probability proportional to exp(score /
-        b), and all draws together cost rho = count m^2 / (2 b^2) in zCDP, epsilon = 2 count m / b.
+        The score of (cell, sign) is sign * (number of the cell's records - estimate), which changes
+        by at most the relation's `max_rows` m. Each draw has a probability proportional to
+        exp(score / b). The scale b follows from `cost`, which pays for all draws: rho = count m^2 /
+        (2 b^2) in zCDP, or epsilon = 2 count m / b.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
@@ -203,8 +204,8 @@ class Selecting(Charging):
         *,
         step: str = "select public data",
     ) -> int:
-        """Select the nearest of several public distributions by the exponential mechanism, and
-        return its place.
+        """Select the public distribution nearest to the data by the exponential mechanism, and
+        return its place in `shares`.
 
         Each distribution is given by its marginals as shares. The score is minus the largest error
         of a single cell, |count - rows * share|, which changes by at most the relation's

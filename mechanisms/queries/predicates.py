@@ -1,9 +1,9 @@
 """Counting queries on mixed records: codes that a record must have, and a linear threshold on
-numbers.
+numeric attributes.
 
-An ordered attribute of m codes stands for a number between 0 and 1: code j for (j + 1/2) / m. A
-record either satisfies a predicate or not, so its count changes by at most 1 under either neighbour
-relation.
+A numeric attribute is an ordered one whose codes stand for numbers between 0 and 1: of m codes,
+code j stands for (j + 1/2) / m. A record either satisfies a predicate or not, so its count changes
+by at most 1 under either neighbour relation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from pgmkit.records.dataset import Dataset
 
 @dataclass(frozen=True)
 class Predicate:
-    """The records that have the codes `codes`, and whose weighted sum of numbers is at most
-    `bound`.
+    """The records that have all of the codes `codes`, and for which the weighted sum of numeric
+    attributes, each scaled to (code + 1/2) / size, is at most `bound`. Without weights there is no
+    threshold.
 
     >>> Predicate((("sex", 1),), (("age", 1.0),), 0.25)
     Predicate(codes=(('sex', 1),), weights=(('age', 1.0),), bound=0.25)
@@ -106,13 +107,15 @@ class Predicates:
 
     @cached_property
     def numbers(self) -> tuple[str, ...]:
-        """The attributes that are used as numbers."""
+        """The numeric attributes, which have a weight in some predicate, in the domain's order."""
         used = {name for each in self.list for name, _ in each.weights}
         return tuple(name for name in self.domain if name in used)
 
     @cached_property
     def matrix(self) -> NDArray[np.float64]:
-        """The weights: a row for each predicate, a column for each number."""
+        """The weights, with a row for each predicate and a column for each attribute of
+        `numbers`.
+        """
         weights = np.zeros((len(self.list), len(self.numbers)))
         for line, each in enumerate(self.list):
             for name, weight in each.weights:
@@ -158,8 +161,9 @@ def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
 
 
 def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[Predicate]:
-    """Return a predicate for each code of each categorical attribute, each number and each of
-    `cuts` even cuts: the records with the code whose number is at most the cut.
+    """Return a predicate for each code of each categorical attribute, each numeric attribute and
+    each of `cuts` evenly spaced bounds between 0 and 1: the records with this code whose scaled
+    value of the numeric attribute is at most the bound.
 
     >>> len(mixed_marginals(Domain({"sex": 2, "age": 100}), ["age"], 3))
     6
@@ -177,10 +181,11 @@ def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[P
 def linear_thresholds(
     domain: Domain, numeric: Sequence[str], label: str, count: int, rng: np.random.Generator
 ) -> list[Predicate]:
-    """Return predicates for `count` random directions of the numbers, each with a random bound, for
-    every class of the label.
+    """Return linear thresholds on the numeric attributes, for `count` random directions with a
+    random bound each: one predicate for every direction and code of the attribute `label`.
 
-    Directions are Gaussian, scaled to length 1; bounds lie between the least and the largest sum.
+    Directions are Gaussian, scaled to length 1; a bound is uniform between the least and the
+    largest weighted sum.
     """
     found = []
     for _ in range(count):

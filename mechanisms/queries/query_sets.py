@@ -1,4 +1,4 @@
-"""Sets of linear queries to answer well: a matrix an attribute, over the attributes of a clique.
+"""Sets of linear queries, each given by one matrix for each attribute of a clique.
 
 A set stands for all combinations of its attributes' queries (the Kronecker product of the
 matrices). Attributes that it does not name are summed away.
@@ -39,7 +39,8 @@ Asked: TypeAlias = "str | MatrixLike"
 
 @dataclass(frozen=True)
 class QuerySet:
-    """All combinations of what is asked along the attributes of `clique`, each of this weight.
+    """All combinations of the queries `asked` along the attributes of `clique`, each with this
+    weight.
 
     `asked` is in the clique's order. Errors are summed over the queries of all sets, each set's
     times its weight.
@@ -63,8 +64,8 @@ class QuerySet:
 
 
 def kind_of(asked: Asked) -> object:
-    """Return a key of what is asked: the name, or the identity of the matrix, which must be kept as
-    long as the key is used.
+    """Return a key that tells queries apart: the name, or the `id` of the matrix, which must exist
+    as long as the key is used.
 
     >>> kind_of("prefix"), kind_of(np.eye(2)) == CODES
     ('prefix', False)
@@ -166,7 +167,9 @@ def _range_gram(n: int) -> Array:
 
 
 def _circular_gram(n: int) -> Array:
-    """Two codes cut the circle into arcs of g and n - g steps."""
+    """Return for every two codes the number of intervals on the circle that hold both. The two
+    codes cut the circle into arcs of g and n - g steps.
+    """
     gap = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     return ((n - gap) * (n - gap + 1) + gap * (gap + 1)) / 2.0
 
@@ -186,7 +189,7 @@ _GRAMS: dict[str, Callable[[int], Array]] = {
     "range": _range_gram,
     "circular": _circular_gram,
 }
-"""The Gram matrices of queries that are too many to write down where only their products matter."""
+"""The Gram matrices, in closed form, of sets of queries that may be too large to write out."""
 _NUMBERS: dict[str, Callable[[int], int]] = {
     "range": lambda n: n * (n + 1) // 2,
     "circular": lambda n: n * n,

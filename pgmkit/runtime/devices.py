@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 WORTH_A_GPU = MULTIPLICATIONS_A_SECOND / 100
 """The multiplications of a pass from which "auto" uses a GPU.
 
-A step of estimation on a GPU is some hundred launches of 5 to 10 microseconds, about a millisecond
-whatever the size. One core does 0.6 to 1.8 billion multiplications of a large pass a second, so
-both take equally long at about a million; from ten times that a GPU surely gains.
+A step of estimation on a GPU launches about a hundred kernels, which takes 5 to 10 microseconds
+each: about a millisecond in all, whatever the size. One core does 0.6 to 1.8 billion
+multiplications of a large pass a second, so both take equally long at about a million; from ten
+times that a GPU surely gains.
 """
 
 
@@ -53,15 +54,15 @@ def device_of(
     if found.type == "cuda" and (found.index or 0) >= _gpus():
         raise InvalidInput(
             f"device {str(device)!r} is not there: torch {torch.__version__} finds {_gpus()} CUDA "
-            'cards. Pass device="cpu" or "auto", or install a CUDA build of torch on a machine '
-            "that has the card"
+            'GPUs. Pass device="cpu" or "auto", or install a CUDA build of torch on a machine '
+            "that has the GPU"
         )
     return found
 
 
 def check_room(device: torch.device, needed: int, what: str) -> None:
-    """Raise ModelTooLarge if ``device`` is a GPU with fewer than ``needed`` bytes free; ``what``
-    needs them. A processor is not checked.
+    """Raise ModelTooLarge if ``device`` is a GPU with fewer than ``needed`` bytes free; a processor
+    is not checked. ``what`` names the computation in the message.
     """
     if device.type == "cuda" and needed > available(device):
         raise ModelTooLarge(

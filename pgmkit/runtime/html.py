@@ -1,8 +1,8 @@
-"""Pieces of HTML: tables, bar charts with whiskers, heat maps, and a drawing of a model's graph.
+"""HTML for notebooks and reports: tables, bar charts, heat maps and drawings of a model's graph.
 
-Everything that is not a number passes through `escape`: names and labels may come from untrusted
-files. Drawings are SVG without style sheets, scripts or references; a page may style their classes:
-bar, whisker, axis, edge, node, heat.
+Each function returns a text to be put into a page. Names and labels may come from untrusted files,
+so all texts pass through `escape`. Drawings are SVG without style sheets, scripts or links. A page
+can style their parts by these CSS classes: bar, whisker, axis, edge, node, heat, joined.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 _NUMBER = "text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap"
 MOST_BARS = 24
-"""The most values that a chart draws, and letters of a name in a picture."""
+"""The most values that a bar chart draws, and the most letters of a name in a drawing."""
 _MOST_ROWS = 40
 _MOST_NODES = 60
 
@@ -71,8 +71,8 @@ def table(
 
 
 def graph(names: Sequence[str], cliques: Iterable[Sequence[str]]) -> str:
-    """Draw the attributes on a circle, with a line between two that share a clique; names are
-    written outwards.
+    """Return a drawing of the attributes on a circle, with a line between any two that share a
+    clique and each name written outside the circle.
     """
     edges = {pair for clique in cliques for pair in combinations(sorted(clique), 2)}
     # The radius leaves space for a line of text between neighbours on the circle.
@@ -116,10 +116,11 @@ def bars(
     *,
     total: float | None = None,
 ) -> str:
-    """Draw horizontal bars over an axis of counts, with whiskers from one end to the other.
+    """Return a chart of horizontal bars over an axis of counts. `ends` are the lower and the upper
+    ends of error bars, which are drawn as whiskers.
 
-    If there are many values, the most frequent are drawn. Each count is written beside its bar,
-    with its share of `total` if that is given.
+    Of more than `MOST_BARS` values the most frequent are drawn, in the given order. Each count is
+    written beside its bar, with its share of `total` if that is given.
     """
     order = list(range(len(labels)))
     if len(order) > MOST_BARS:
@@ -154,7 +155,9 @@ def bars(
 
 
 def _axis(left: float, bottom: float, highest: float, scale: float) -> str:
-    """Draw a line with ticks at round counts."""
+    """Return a horizontal axis at height `bottom`, with ticks at round counts from 0 to `highest`;
+    `scale` is the width of one count.
+    """
     power = 10 ** math.floor(math.log10(highest))
     step = next(power * part for part in (0.25, 0.5, 1, 2.5) if highest / (power * part) < 4)
     parts = [
@@ -176,9 +179,11 @@ def heat_map(
     strengths: Mapping[tuple[str, str], float],
     framed: Collection[tuple[str, str]] = (),
 ) -> str:
-    """Draw a square below the diagonal for each pair of attributes, darker for stronger (0 to 1).
+    """Return a drawing of the lower triangle of a matrix: a square for each pair of attributes, the
+    darker the stronger the pair's relation is (from 0 to 1).
 
-    `strengths`: of pairs in the order of `names`. `framed`: pairs with an outline.
+    `strengths`: the strength of each pair, whose attributes are in the order of `names`. `framed`:
+    the pairs whose squares get an outline.
     """
     side = max(13, min(28, 640 // len(names)))
     short = [n if len(n) <= MOST_BARS else n[: MOST_BARS - 1] + "…" for n in names]
@@ -237,7 +242,9 @@ class Interval(Protocol):
 
 
 def model(found: Graphical) -> str:
-    """Show a model's size and fit, and draw its graph."""
+    """Return a table of a model's size and fit and, for up to `_MOST_NODES` attributes, a drawing
+    of its graph.
+    """
     names = tuple(found.domain)
     rows = [
         ["attributes", f"{len(names):,}"],
@@ -253,7 +260,7 @@ def model(found: Graphical) -> str:
 
 
 def interval(found: Interval) -> str:
-    """Show error bars cell by cell; of many cells, the first ones."""
+    """Return a table of error bars with a row for each cell, for the first `_MOST_ROWS` cells."""
     cells = list(np.ndindex(found.estimate.shape))
     columns = (found.estimate, found.stddev, found.low, found.high)
     rows = [

@@ -9,21 +9,24 @@ MOST_ITERATIONS = 1000
 little.
 """
 FEW_ROUNDS = 10
-"""The rounds of a method that gains most of what there is to gain within them."""
+"""The rounds given to a method that makes most of its progress within them."""
 PATIENCE = 30
 """The steps over which a search must gain a part of its goal; with momentum some single steps gain
 nothing.
 """
 WINDOW = 8
-"""The iterations over which the progress of a quasi-Newton method, or of rounds, is judged, and
-those whose steps the method remembers.
+"""The number of past iterations over which the progress of a search is judged, and of past steps
+that a quasi-Newton method keeps.
 """
 ROUGHLY_SOLVED = 0.1
-"""The share of an outer problem's goal to which its inner problems are solved; the next outer step
-would lose a higher precision (Dembo, Eisenstat and Steihaug, 1982).
+"""How precisely an inner problem is solved for one step of an outer problem: up to this share of
+the outer problem's goal, or of the inner one's initial error. The next outer step would lose a
+higher precision (Dembo, Eisenstat and Steihaug, 1982).
 """
 SOLVED = 1e-3
-"""The same share if the solution of the inner problem is used as it is."""
+"""The same share where the inner problem's solution is used as it is, and the share of its loss
+that a search must gain in a step to go on.
+"""
 SUFFICIENT = 1e-4
 """The share of the fall that the slope predicts which a step has to reach (Armijo's condition:
 Nocedal and Wright, section 3.1)."""

@@ -9,7 +9,9 @@ from pgmkit.runtime.sizes import CALL_CELLS, TABLE_CELLS
 EPSILON = sys.float_info.epsilon
 """The relative distance of neighbouring numbers."""
 EXACT = 2 / EPSILON
-"""2^53: whole numbers up to this are exact, and 2^-53 of a number is lost when added to it."""
+"""2^53: whole numbers up to this are exact, and what is below 2^-53 of a number is lost when it is
+added to that number.
+"""
 AGREEMENT = EPSILON * CALL_CELLS
 """The largest relative error, 1e-12, of a sum over the cells of a small table."""
 SUM_ROUNDING = EPSILON * TABLE_CELLS

@@ -15,7 +15,9 @@ OUT_OF_TIME = "time: max_seconds has passed"
 
 @dataclass(frozen=True)
 class Progress:
-    """The record that a progress callback receives; ``gap`` is infinite until a bound is known."""
+    """The record that a progress callback receives; ``seconds`` have passed since the search began,
+    and ``gap`` is infinite until a bound is known.
+    """
 
     iteration: int
     seconds: float
@@ -46,7 +48,9 @@ def bar(iterable: Any = None, **options: Any) -> Any:
 
 @contextmanager
 def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] | None]:
-    """Return the callback that the argument ``progress`` asks for, None for silence."""
+    """Give the block the callback that the argument ``progress`` asks for (None for silence), and
+    close a progress bar at the block's end.
+    """
     if progress is not True:
         yield progress if callable(progress) else None
         return

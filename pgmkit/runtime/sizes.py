@@ -12,11 +12,11 @@ from math import isqrt
 CELL_BYTES = struct.calcsize("d")
 """The bytes of a cell: tables are of float64 or int64."""
 CALL_CELLS = 1 << 12
-"""The cells that one call processes in a few times its own overhead: 32 KB, a core's first
-cache.
+"""The cells that one call of numpy processes in a few times the call's overhead: 32 KB, a core's
+first cache.
 """
 FEW_CELLS = CALL_CELLS // 4
-"""The cells that one call processes in about its own overhead."""
+"""The cells that one call of numpy processes in about the time of the call's overhead."""
 CACHE_CELLS = 16 * CALL_CELLS
 """The cells of a table that fits a core's own cache: half a megabyte. A larger temporary gets new
 memory in every call, and the system takes longer to clear its pages than the sums take.

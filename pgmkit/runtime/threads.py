@@ -75,8 +75,8 @@ def cores() -> int:
 def in_threads(tasks: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
     """Yield the tasks' results in order, with up to ``threads`` tasks at work at once.
 
-    What a task raises is raised where its result would come. With one thread nothing is begun
-    before it is asked for.
+    What a task raises is raised where its result would come. With one thread, a task begins only
+    when its result is asked for.
 
     >>> list(in_threads([lambda i=i: i * i for i in range(5)], 2))
     [0, 1, 4, 9, 16]

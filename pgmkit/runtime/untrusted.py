@@ -31,7 +31,8 @@ MOST_TEXT = LARGEST // 64
 """The most bytes of a text that other packages parse, which take a hundred times as much memory."""
 _MOST_MEMBERS = 2 * CACHE_CELLS
 MOST_VALUES = MOST_TEXT // 4
-"""Values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written."""
+"""The most values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written.
+"""
 _KINDS = "biufU"
 
 
@@ -102,7 +103,8 @@ def plain_values(
 def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
     """Return the members of a zip archive by name.
 
-    Raises InvalidInput if they expand to more than `most` bytes, or two have the same name.
+    Raises InvalidInput if they expand to more than `most` bytes, if they are too many, or if two
+    have the same name.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()

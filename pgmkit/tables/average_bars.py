@@ -24,8 +24,8 @@ from pgmkit.tables.question_plan import Bars, QuestionPlan
 
 @dataclass(frozen=True)
 class AverageBars:
-    """For each group the standard error and the interval of the average, and the standard error of
-    its number of records.
+    """For each group the standard error and the interval of its average, and the standard error
+    ``records`` of its number of records.
     """
 
     stddev: Array
@@ -38,8 +38,8 @@ class AverageBars:
 def average_bars(
     plan: QuestionPlan, bars: Bars, values: Array, counts: Array, level: float
 ) -> AverageBars | None:
-    """Return the intervals of the averages `values` of groups with so many records; None where the
-    sums that they come from have no intervals in closed form.
+    """Return the intervals of the groups' averages `values`, whose numbers of records are `counts`.
+    None if the sums from which they are computed have no intervals in closed form.
     """
     from scipy.special import ndtri
 

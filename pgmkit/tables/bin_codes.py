@@ -43,8 +43,8 @@ class BinCodes:
     def of(self, positions: Sequence[int | float]) -> Codes:
         """Return the codes of positions of mixed types; -1 for those without a code.
 
-        Whole numbers are handled separately: as float64 their codes would depend on the values
-        beside them.
+        Whole numbers are looked up as int64: in one array with other numbers, large ones would be
+        rounded to float64.
         """
         whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)
         codes = np.empty(len(whole), dtype=np.int64)
@@ -65,7 +65,8 @@ class BinCodes:
 
     @cached_property
     def _looked_up(self) -> tuple[int, Codes] | None:
-        """A first whole number and the codes of it and its successors, up to one beyond each end.
+        """A table of codes of consecutive whole numbers, and the first of these: from one below the
+        lowest end or special value to one above the highest.
 
         None if values are not whole steps, or if the table would have more entries than a batch has
         rows. A look-up takes a tenth of the time of a search.

@@ -148,7 +148,7 @@ class Binned(Column):
 
     @cached_property
     def _plain_positions(self) -> NDArray[Any]:
-        """The ends of the bins without spikes."""
+        """The ends of the bins as positions, before spikes divide bins."""
         try:
             given = self.edges if self.edges is not None else (self.low, self.high)
             ends = [self._position(edge) for edge in given]

@@ -78,7 +78,9 @@ class Column(ABC):
             )
 
     def _check_outside(self, *others: str) -> None:
-        """Raise InvalidInput if `outside` is no label of the column, nor one of `others`."""
+        """Raise InvalidInput if `outside` is neither a label of the column, nor one of `others`,
+        nor "missing" for a column that declares missing values.
+        """
         allowed = [*others, *(["missing"] if self.missing is not None else [])]
         if self.outside is None or self.outside in allowed or self.outside in self.own_labels:
             return
@@ -133,14 +135,16 @@ class Column(ABC):
         return self.missing is not None and not (self.kind == "text" and self.missing)
 
     def placed(self) -> Self:
-        """Return the column with a place for every value: `outside` as declared, or its default."""
+        """Return the column with `outside` as declared or, if it is not, set to its default, so
+        that every value has a code.
+        """
         if self.outside is not None:
             return self
         return replace(self, outside=self.default_outside)
 
     @property
     def place(self) -> str:
-        """Say in words what happens to a value that the column does not have."""
+        """What happens to a value that the column does not have, in words."""
         if self.outside is None:
             return "refused"
         if self.outside == "missing":
@@ -172,8 +176,8 @@ class Column(ABC):
     def read(self, values: Any) -> tuple[Codes, NDArray[np.bool_]]:
         """Return the codes of `encode`, and a mask of the values that have no code of their own.
 
-        If the column declares `outside`, such a value has the code of that place. A value that
-        `outside` clips, or that `other` takes, has a code of its own.
+        If the column declares `outside`, these values get the code that it names. Values that
+        "clip" counts in the nearest bin, or that count as `other`, are not in the mask.
         """
         known = dictionary(values)
         if known is not None:
@@ -229,14 +233,14 @@ class Column(ABC):
 
     @property
     def midpoints(self) -> NDArray[np.float64] | None:
-        """The middle of each code's values, NaN for missing ones; None if the values are no
-        numbers.
+        """The middle of each code's values, NaN for codes that are no quantities (missing and
+        special values); None if the column's values are not numbers.
         """
         return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the type and the values that differ from their defaults, as the plain values of a
-        schema file, which `column_from_dict` reads. An empty `missing` becomes True.
+        schema file, which `column_from_dict` reads. An empty `missing` is stored as True.
         """
         stored: dict[str, Any] = {"type": self.type}
         shared = ("missing", "outside", "decode_as")

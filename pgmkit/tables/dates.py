@@ -22,11 +22,11 @@ _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 
 @dataclass(frozen=True)
 class _Temporal(Binned):
-    """Points in time on numpy's calendar: a code for each `unit`, or `bins`, or bins between
-    `edges`.
+    """Points in time on numpy's calendar, with a code for each `unit`, for each of `bins` bins of
+    equal width, or for each bin between `edges`.
 
-    Values are read from datetimes and ISO 8601 texts. In a column of times with a zone, each is
-    read as a clock in that zone shows it; texts with a zone are no values.
+    Values are read from datetimes and ISO 8601 texts. A datetime with a time zone is read as the
+    time that a clock in its zone shows; a text with a zone is no value of the column.
 
     `format`: that of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without leading
     zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as texts in
@@ -93,8 +93,8 @@ class _Temporal(Binned):
         return positions[places]
 
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return a day, or a second if the format writes seconds, drawn uniformly within
-        each unit.
+        """Return for each position a moment drawn uniformly within its unit, as a value of `kind`:
+        a day, or a second, cut off to the hour or minute if the format writes no more.
         """
         unit = f"datetime64[{self.step}]"
         starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
@@ -128,7 +128,7 @@ def _steps(moment: np.datetime64, step: str) -> int:
 def _moment(value: object, form: str | None) -> np.datetime64:
     """Return a value as a point in time, or raise ValueError if it is none.
 
-    Of a value with a zone the result is the time that its clock shows.
+    For a datetime with a time zone the result is what a clock in that zone shows.
     """
     moment: np.datetime64
     if isinstance(value, datetime.datetime):
@@ -152,9 +152,10 @@ def _moment(value: object, form: str | None) -> np.datetime64:
 
 
 def strptime(text: str, form: str) -> datetime.datetime:
-    """Return the time of a text as Python reads it, with "%-d" read as "%d", which Python lacks.
+    """Return the time that a text states in the format `form`, in which "%-d" and the like are
+    replaced by "%d", since Python writes but does not read them. Raises ValueError for other texts.
 
-    Python reads numbers without leading zeros in either case.
+    Python reads numbers with and without leading zeros by "%d".
     """
     return datetime.datetime.strptime(text, form.replace("%-", "%"))
 

@@ -36,7 +36,8 @@ def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArra
 
 
 def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the ends without the noise of binary fractions: 1.18 as written is the end of its bin.
+    """Return the ends rounded to decimal places, far finer than a bin is wide, so that an end such
+    as 1.18 equals the number that a file writes.
 
     The first and last ends are kept, and all of them if the rounding needs more digits than floats
     have.

@@ -43,10 +43,10 @@ class _Labelled(Column):
 
     @cached_property
     def _padded(self) -> Mapping[str, int]:
-        """The codes of texts such as "01234" by their number as text, "1234", if no two texts share
-        it.
+        """The code of each text with leading zeros, such as "01234", by the text without them
+        ("1234"), unless several texts are the same number.
 
-        Readers of files take 01234 for the number 1234.
+        Many readers of files turn 01234 into the number 1234.
         """
         padded = [text for text in self._known if _PADDED.fullmatch(text)]
         numbers = Counter(str(int(text)) for text in padded)
@@ -66,13 +66,14 @@ class _Labelled(Column):
 class Categorical(_Labelled):
     """One of a list of values (texts, numbers or truth values); spaces around texts do not count.
 
-    A number also matches the text of digits with leading zeros that has its value: 1234 is "01234".
-    Values that are all numbers have an order: "2..4" is a range of them. They are decoded as
-    numbers, and `other` as a null.
+    The number 1234 also matches a listed text with leading zeros, "01234". Values that are all
+    numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
+    `other`, as texts; with `decode_as` a type of number, `other` becomes a null.
 
     Attributes:
         values: The values, in the order of their codes.
-        other: A label for every value not listed; without it such values are errors.
+        other: A label for every value not listed; without it such values are errors, unless
+            `outside` says where they count.
         aliases: Other spellings of values, such as {"<=50K.": "<=50K"}.
 
     >>> column = Categorical(("no", "yes"), other="else")

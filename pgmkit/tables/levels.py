@@ -91,7 +91,7 @@ def level_from_dict(name: object, stored: Any) -> Level:
 def lowest(name: str, levels: Mapping[str, Level]) -> str:
     """Return the column at the bottom of a level's tree.
 
-    Raises InvalidInput for levels that are each other's.
+    Raises InvalidInput for a level that is, through other levels, a level of itself.
     """
     passed = [name]
     while passed[-1] in levels:
@@ -138,7 +138,9 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
 
 
 def _height(name: str, levels: Mapping[str, Level]) -> int:
-    """Return the number of levels below and including this one."""
+    """Return the number of levels from the column up to this one, 0 for the column itself. Raises
+    InvalidInput as `lowest` does.
+    """
     lowest(name, levels)  # refuses circles
     return 0 if name not in levels else 1 + _height(levels[name].of, levels)
 
@@ -172,7 +174,8 @@ def _members(
 ) -> NDArray[np.intp]:
     """Return the codes that meet a condition, each once; `places`: the code of each label.
 
-    Labels are looked up: a column of thousands of areas has as many in its groups.
+    Labels are looked up in `places`, since the groups of a column of thousands of areas name as
+    many of them.
     """
     listed = condition if isinstance(condition, list | tuple | set | frozenset) else [condition]
     found: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]

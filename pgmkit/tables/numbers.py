@@ -79,7 +79,7 @@ class _Numbers(Binned):
 
 
 def _whole(ratios: NDArray[Any]) -> NDArray[np.float64]:
-    """Return ratios, with those that are whole numbers up to rounding as whole numbers."""
+    """Return the ratios; those within rounding errors of a whole number become that number."""
     near = np.rint(ratios)
     return np.where(np.isclose(ratios, near, rtol=1e-12, atol=1e-12), near, ratios)
 
@@ -162,8 +162,8 @@ class Numeric(_Numbers):
         return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)
 
     def grid(self, bins: int) -> Numeric:
-        """Return the concrete column with so many bins of equal width, from which edges are
-        found.
+        """Return the column with `bins` bins of equal width in place of quantiles; inner edges are
+        found from the counts of these bins.
         """
         return replace(self, bins=bins, quantiles=False)
 

@@ -168,8 +168,8 @@ def _factors(schema: Schema, part: str) -> list[str]:
 
 
 def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
-    """Return the column or level and the width of its steps, None without; None for anything
-    else.
+    """Return the column or level that `part` names and the width of its steps (None if it has no
+    steps). None if `part` is not a group.
     """
     if _unquoted(part) in schema.shown:
         return _unquoted(part), None
@@ -183,7 +183,9 @@ def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
 
 
 def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> str:
-    """Return the column of a group, and note its steps or its level."""
+    """Return the column of a group, and add the width of its steps or the name of its level to
+    `steps`. Raises InvalidInput for an unknown column and for steps that the column does not have.
+    """
     name, width = _group(schema, part) or (_asked_for(schema, part), None)
     if name in schema.groups and width is None:
         steps[schema.groups[name].base] = name
@@ -285,8 +287,8 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
 
 
 def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
-    """Return the codes equal to a value as written; `missing` means missing unless a label is so
-    named.
+    """Return the codes equal to a value as written. The word `missing` stands for a missing value,
+    unless the column has a label of that name.
     """
     plain = _unquoted(value)
     if plain in column.labels:

@@ -39,7 +39,13 @@ class Bars(Protocol):
 
 
 class QuestionPlan:
-    """A question with its schema: the factors of its queries and the labels of its lines."""
+    """A question with its schema: the factors of its queries and the labels of its lines.
+
+    Attributes of the plan are `groups` (the labels of each group's cells, by title), `factors` (a
+    matrix over each column's codes) and, if the question has a summary, `column` (the column that
+    is summarised) and `codes` (its codes that the summary is computed from, in the order of their
+    values).
+    """
 
     def __init__(self, schema: Schema, question: Question) -> None:
         self.question = question
@@ -61,8 +67,8 @@ class QuestionPlan:
         return self.question.allowed.get(name, every)
 
     def _cells(self, name: str) -> tuple[str, Sequence[str], Array]:
-        """Return a group's title, the labels of its cells and, for each, its codes among those
-        allowed.
+        """Return a group's title, the labels of its cells, and a 0/1 matrix of cells by codes of
+        the column: 1 for the codes in the cell that the conditions allow.
         """
         kept, column = self._allowed(name), self.columns[name]
         joined = self.question.steps.get(name)
@@ -81,7 +87,9 @@ class QuestionPlan:
         return title, labels, rows[some].astype(np.float64)
 
     def _codes(self, name: str) -> NDArray[np.intp]:
-        """Return the summarised column's codes that count, in the order of their values."""
+        """Return the codes that a summary of the column is computed from, in the order of their
+        values: those that the conditions allow, without missing and special values.
+        """
         column = self.columns[name]
         codes = np.flatnonzero(self._allowed(name) & _present(column))
         if column.midpoints is None:
@@ -105,7 +113,9 @@ class QuestionPlan:
         return FactoredQuery({name: mask[None, :].astype(np.float64) for name, mask in masks})
 
     def absent(self) -> FactoredQuery:
-        """Return the query for the number of records in each group whose value is left out."""
+        """Return the query for the number of records in each group that meet the conditions, but
+        have a missing or special value in the summarised column.
+        """
         assert self.question.summary is not None
         name = self.question.summary.column
         mask = self._allowed(name).astype(np.float64)
@@ -113,8 +123,8 @@ class QuestionPlan:
         return self.weighted(mask[None, :])
 
     def weighted(self, rows: Array) -> FactoredQuery:
-        """Return the query that sums the summarised column's codes in each group, with weights
-        (sums, codes).
+        """Return the query for weighted sums over the summarised column in each group; `rows` has a
+        row of weights, one for each of the column's codes, for each sum.
         """
         assert self.question.summary is not None
         own = self.question.summary.column
@@ -123,16 +133,16 @@ class QuestionPlan:
         return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
 
     def rows(self, matrix: Array) -> Array:
-        """Return weights of the codes that count as weights of all codes, with zeros for the
-        others.
+        """Return a matrix with a column for each code of the summarised column: `matrix` has those
+        of `codes`, and the others are 0.
         """
         spread = np.zeros((len(matrix), self.column.size))
         spread[:, self.codes] = matrix
         return spread
 
     def edges(self) -> tuple[Array, Array]:
-        """Return where the values of each code that counts begin and end; a bin does not hold its
-        end, and a code of one value begins and ends there.
+        """Return the lower and the upper end of each code in `codes`. A bin does not contain its
+        upper end; both ends of a listed value are the value itself.
         """
         column = self.column
         assert column.midpoints is not None
@@ -143,7 +153,7 @@ class QuestionPlan:
         return low[self.codes], high[self.codes]
 
     def ends(self) -> tuple[Array, Array]:
-        """Return the lowest and the highest value of each code that counts."""
+        """Return the lowest and the highest value of each code in `codes`."""
         low, high = self.edges()
         return low, np.maximum(low, high - self.whole)
 
@@ -153,7 +163,9 @@ class QuestionPlan:
         return isinstance(self.column, Binned) and self.column.whole
 
     def tables(self, model: Answering) -> Array:
-        """Return the counts, shape (groups, codes that count)."""
+        """Return the model's counts with a row for each combination of the groups' cells and a
+        column for each code in `codes`; negative counts become 0.
+        """
         query = self.weighted(self.rows(np.eye(len(self.codes))))
         return np.maximum(model.answer(query).reshape(-1, len(self.codes)), 0.0)
 
@@ -187,10 +199,13 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
     """Return the linear queries that the reply to a question is computed from.
 
     A table needs its cells; a cdf, a median or a quantile the cumulative counts; a sum the weighted
-    sum; a mean the number of records and the weighted sum about the middle of the column's values.
-    Where records without a value are left out, their number is needed too.
+    sum; a mean the number of records and the weighted sum of the values' distances from the
+    midpoint between the lowest and the highest value that the conditions leave. The weights of sums
+    and means are divided by `unit`. Where records without a value are left out, their number is
+    needed too.
 
-    Raises InvalidInput as `parse` does, and for conditions that leave no value to summarise.
+    Raises InvalidInput as `parse` does, for conditions that leave no value to summarise, and for
+    the sum of values that are all 0.
 
     >>> from pgmkit.tables.schema import Categorical, Integer, Schema
     >>> schema = Schema({"age": Integer(0, 2), "sex": Categorical(("F", "M"))})

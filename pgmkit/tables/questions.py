@@ -50,16 +50,18 @@ def ask(
 ) -> Reply:
     """Return the model's reply: a line for each combination of the grouped columns' values.
 
-    The reply's `count` is the expected number of records. Its `share` refers to the records that
-    meet the conditions, with groups behind the bar to those of the same groups; for `count` alone
-    to all records; for a cdf to the group's records whose value is not missing. A sum, mean, median
-    or quantile is over the values in each group that are not missing. Bins count at their middles
-    in sums and means, and as evenly filled in quantiles
-    (the smallest value that at least this share of the records do not exceed).
+    The reply's `count` is the expected number of records. Its `share` is the share of the records
+    that meet the conditions or, with groups behind the bar, of those in the same groups. For a
+    question without groups it is the share of all records, and for a cdf that of the group's
+    records whose value is not missing. A sum, mean, median or quantile is over the values in each
+    group that are not missing. In sums and means every value of a bin counts as the bin's middle;
+    in quantiles the values of a bin are taken as evenly spread. A quantile is the smallest value
+    that at least the asked share of the records do not exceed.
 
-    With `bars`, counts and sums get a standard error and an interval; for a mean, median or
-    quantile these refer to the mean, median or quantile itself. `note` says "unreliable" if the
-    standard error is above a third of a count, or of the standard deviation of the values averaged.
+    With `bars`, counts and sums get a standard error and an interval that covers with probability
+    `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.
+    `note` says "unreliable" if the standard error is above a third of a count, or of the standard
+    deviation of the values averaged.
 
     >>> from pgmkit import Measurement, estimate
     >>> from pgmkit.tables.schema import Categorical, Integer, Schema
@@ -211,7 +213,9 @@ def _with_bars(
     bars: Bars | None,
     interval: Callable[[Bars], Interval],
 ) -> Reply:
-    """Return the reply with intervals for its first numbers, which are counts or sums."""
+    """Return the reply with intervals for its first column of numbers, which are counts or sums.
+    Lines are marked as unreliable where the standard error is large beside `sizes`.
+    """
     if bars is None:
         return Reply(columns, tuple(notes))
     found = interval(bars)
@@ -250,8 +254,8 @@ def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
 
 
 def _titles(names: Mapping[str, object]) -> Iterator[str]:
-    """Yield the names of the data's columns, in quotes if the reply has a number column of that
-    name.
+    """Yield the names of the data's columns, in quotes where the reply has a computed column of
+    that name, such as count.
     """
     for name in names:
         yield f'"{name}"' if name in _COMPUTED else name

@@ -47,8 +47,8 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
 
     zone = _zone(column)
     if zone is not None:
-        # Of an hour that the clock shows twice the first is meant; a time that it skips becomes the
-        # moment at which it is put forward.
+        # When clocks are put back, they show an hour twice: the first one is meant. When they are
+        # put forward, they skip an hour: its times become the moment of the change.
         return compute.assume_timezone(
             _plain_column(column, codes, rng),
             zone,
@@ -76,7 +76,7 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
         return pa.array(column.own_values(whole, rng), kind)
     absent = whole == column.size - 1
     text = column.missing[0] if column.missing and column.kind == "text" else None
-    # Missing values may have any code here: the draws of the others do not depend on it.
+    # Missing values are drawn as if they had the first code, and replaced afterwards.
     values = column.own_values(np.where(absent, 0, whole), rng)
     if text is not None:
         values[absent] = text

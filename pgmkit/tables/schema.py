@@ -58,7 +58,8 @@ _MOST_CELLS = 32 * TABLE_CELLS
 
 
 class Schema:
-    """Columns by name, in order, and constraints among them; public by assumption.
+    """Columns by name, in order, and constraints among them. A schema counts as public: it must not
+    be made from private values.
 
     `levels`: groups of a column's values by name, such as the counties of blocks. `file`: the
     format of the data's files. `checked`: False for a schema that accepts any data (`placed`).
@@ -124,14 +125,19 @@ class Schema:
         return tuple(name for name, column in self.columns.items() if not column.resolved)
 
     def resolve(self, found: Mapping[str, Column]) -> Schema:
-        """Return the schema with concrete columns in place of unresolved ones."""
+        """Return the schema with the columns `found` in place of its own of the same names, such as
+        concrete columns for unresolved ones. Raises InvalidInput for a name that the schema does
+        not have.
+        """
         for name in found:
             if name not in self.columns:
                 raise InvalidInput(f"{name!r} is no column of the schema")
         return self._with({**self.columns, **found}, self.constraints)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Schema:
-        """Return a schema of these columns without constraints, for data in the same files."""
+        """Return a schema of these columns and the levels over them, without constraints, in the
+        same file format.
+        """
         return self._with(columns, ())
 
     def of_file(self, file: FileFormat) -> Schema:
@@ -164,7 +170,10 @@ class Schema:
         return {**self.columns, **{name: each.column for name, each in self.groups.items()}}
 
     def behind(self, name: str, mask: NDArray[np.bool_]) -> tuple[str, NDArray[np.bool_]]:
-        """Return a shown column's own column, and a mask of its codes as one of the own codes."""
+        """Return the column of records that determines the shown column `name`, and `mask`, a
+        Boolean for each code of the shown column, as a Boolean for each code of that column. A
+        level is determined by the column at its base, and a column by itself.
+        """
         level = self.groups.get(name)
         return (name, mask) if level is None else (level.base, mask[level.codes])
 

@@ -27,7 +27,7 @@ _DECORATED = re.compile(
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Matches half of a character."""
 EXACT = 2 ** (np.finfo(np.float64).nmant + 1)
-"""The number beyond which some whole numbers have no float64."""
+"""The number beyond which float64 cannot represent every whole number."""
 
 
 def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:

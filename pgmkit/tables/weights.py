@@ -15,10 +15,11 @@ def round_at_random(
     """Return each value as one of the two points around it, drawn so that its expectation is the
     value.
 
-    Bins would shift every total by what the values in them differ from their middles; rounding at
-    random adds noise instead, of variance (value - below) (above - value) for each value. Every
-    value is rounded by itself, so a private table keeps its neighbours. Values beyond the first or
-    the last point become that point; NaN stays.
+    If weights were put into bins instead, totals would be biased by the difference between the
+    weights and the bins' middles. Rounding at random adds noise, of variance (value - below) (above
+    - value) for each value. Every value is rounded by itself, so two private tables that differ in
+    one row still differ in one row only. Values beyond the first or the last point become that
+    point; NaN stays.
 
     Args:
         values: Numbers, such as the weights of a survey's records.

@@ -7,11 +7,11 @@ Two methods, chosen by the query:
   (`pgmkit.least_squares.linear_estimate`), and intervals of Feldman and Cousins keep their coverage
   at a count of zero (`pgmkit.uncertainty.bounded`). They cover the true count: within measured
   cliques the model has no bias of its own.
-* *Parametric bootstrap* elsewhere: measurements are drawn again and again from the model, the
-  model is re-estimated from each, and the spread of the answers around the model's own is the
-  standard error. These intervals cover the *projection*, the answer of the model that noiseless
-  measurements would have given. How far that is from the data, the model's bias, no measurement
-  says: an unmeasured marginal of the data may lie far outside.
+* *Parametric bootstrap* elsewhere: measurements are drawn again and again from the model, the model
+  is re-estimated from each, and the spread of the answers around the model's own is the standard
+  error. These intervals cover the *projection*, the answer of the model that noiseless measurements
+  would have given. No measurement tells how far that is from the data (the model's bias): an
+  unmeasured marginal of the data may lie far outside an interval.
 
 Both treat the noise as Gaussian and independent. Laplace noise of the same standard deviation has
 heavier tails, and 95% intervals cover a single measured count with probability 93.7%.
@@ -52,7 +52,9 @@ __all__ = ["Interval", "Uncertainty", "checked_measurements", "error_bars"]
 logger = logging.getLogger(__name__)
 
 _CACHE_BYTES = MEMORY_LIMIT // 4
-"""Replicates keep their tables between queries if all tables together fit into so many bytes."""
+"""The most bytes that the tables of all replicates together may take; only up to there are they
+kept between queries.
+"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,8 +150,8 @@ def error_bars(
 
     Queries within measured cliques are answered at once, in closed form. The first other query
     re-estimates the model from ``replicates`` redrawn sets of the measurements, each of which takes
-    about as long as the last estimation of an adaptive mechanism; later ones are cheap. No private
-    data is used.
+    about as long as the last estimation of an adaptive mechanism; later queries use the same
+    replicates. No private data is used.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is

@@ -38,8 +38,8 @@ class Interval:
 
 
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:
-    """Return the interval around the model's answer, from the answers of replicates, one
-    row each.
+    """Return the interval around the model's answer ``estimate``, from the replicates' answers
+    ``drawn`` (one row each). If ``nonnegative``, lower ends are at least 0.
     """
     from scipy.special import stdtrit
 
@@ -56,7 +56,9 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
 
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
-    """Return the interval of unbiased answers, widened to hold the model's own answer."""
+    """Return the interval of an unbiased ``answer``, widened so that it holds the model's answer
+    ``estimate``.
+    """
     from scipy.special import ndtri
 
     if answer.nonnegative:

@@ -24,7 +24,7 @@ from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
 
 
 class Answers(Protocol):
-    """A model of any kind."""
+    """What ``MeasuredBars`` needs of a model; models of every kind have it."""
 
     @property
     def domain(self) -> Domain: ...

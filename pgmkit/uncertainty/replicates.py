@@ -1,4 +1,9 @@
-"""Re-estimated models: each redrawn set of measurements is estimated as the model itself was."""
+"""Replicates of a model: a model is estimated from each redrawn set of measurements.
+
+Replicates have the model's cliques, structural zeros, device and precision. The search for a
+graphical model's replicate starts from the model; it ends at a tolerance that is small beside the
+spread of the replicates. A region model's replicate is estimated from the beginning.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +27,13 @@ Estimated = GraphicalModel | RegionModel
 Sets = Sequence[Sequence[Measurement]]
 
 TOLERANCE = 0.1
-"""The default tolerance of estimation; with a larger one, replicates stop too near to the model
-they start from.
+"""The tolerance of estimation, in noise units. With a larger one, replicates would end too near to
+the model from which they start.
 """
 _NEAR = 1.0
-"""The tolerance if proximal steps start from the model: they end within a few hundredths of a
-noise unit, and only sets for which they do not are searched for.
+"""The tolerance, in noise units, where proximal steps from the model can be afforded. These end
+within a few hundredths of a noise unit anyway, so a longer search is left to the sets of
+measurements for which they do not reach even this tolerance.
 """
 
 
@@ -38,8 +44,9 @@ def re_estimated(
     zeros: Sequence[Zeros],
     deadline: float,
 ) -> Iterator[Sequence[Estimated]]:
-    """Yield models of the sets, some at a time; ``total`` is the total of all, or None if each set
-    implies its own.
+    """Yield the replicates in lists, in the order of the sets of measurements. ``total`` is that of
+    every replicate, or None if each set's measurements imply its own; ``deadline`` (of
+    ``time.perf_counter``) ends the search.
     """
     totals = [total] * len(sets) if total is not None else _totals(sets)
     if isinstance(model, RegionModel):

@@ -326,7 +326,7 @@ def test_auto_estimates_small_models_on_the_processor(
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("cuda", r"device 'cuda' is not there: torch .* finds 0 CUDA cards\. Pass device=\"cpu\""),
+        ("cuda", r"device 'cuda' is not there: torch .* finds 0 CUDA GPUs\. Pass device=\"cpu\""),
         ("cuda:3", "device 'cuda:3' is not there"),
         ("mps", "device must be"),
         ("gpu", "device must be"),

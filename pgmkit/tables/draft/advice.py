@@ -1,5 +1,5 @@
-"""Remarks on texts that a draft cannot read as times: what they are and how to write them
-instead.
+"""Remarks on texts that a draft can read neither as times nor as numbers, though they look alike:
+what they are, and how to write them instead.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ hundred formats.
 
 
 def advice(texts: Sequence[str]) -> str:
-    """Return a remark on durations, or on dates and numbers written in several ways; empty for
-    others.
+    """Return a remark on texts that are durations, times with different offsets, numbers with a
+    decimal comma, or dates written in several ways; it is empty for other texts.
 
     >>> advice(["26:15:00", "3:05:10", "41:00:59"])
     'durations written H:MM:SS: write them as numbers of seconds, and draft again'
@@ -58,9 +58,11 @@ def advice(texts: Sequence[str]) -> str:
 def _covering(
     texts: Sequence[str], kinds: Mapping[str, Callable[[str], bool]]
 ) -> tuple[list[str], list[str]]:
-    """Return the kinds that nearly all texts have, most frequent first, and the texts of no kind.
+    """Return the kinds that together match nearly all texts, most frequent first, and the texts
+    that match none of them.
 
-    Both lists are empty if no kinds cover nearly all texts.
+    `kinds` maps a name to a function that is True for texts of that kind. Both lists are empty if
+    all kinds together match too few texts.
     """
     left, found = list(texts), list[str]()
     while left:

@@ -33,8 +33,8 @@ from pgmkit.tables.schema_file import FileFormat, dump_yaml
 from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
 
 _MOST_LISTED = 500
-"""The most texts of a list of values, such as countries, if each occurs often; more are
-left open.
+"""The most texts that are listed as values, such as countries, if they occur 20 times or more on
+average; a column of more texts is left open.
 """
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
@@ -42,7 +42,7 @@ _NAMED_UNIT = re.compile(
     r"customer|client|pupil|student|employee|member|account|case|firm|ssn)"
     r"([_. -]?(id|nr|no|num|number|key|code))?)"
 )
-"""Matches names of columns that say to whom a row belongs."""
+"""Matches names of columns that say to which person or household a row belongs."""
 _WORDS_OF_FREE_TEXT = 3
 """The mean number of words above which texts that all differ are taken for sentences, not
 identifiers.
@@ -55,7 +55,8 @@ _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 class Drafted:
     """A proposed column with its reason.
 
-    `column`: None for a column to be left out. `note`: the reason, as a comment of the draft.
+    `column`: the column, or None if it is to be left out of the schema. `note`: the reason, which
+    the draft has as a comment.
     """
 
     column: Column | None
@@ -73,10 +74,12 @@ def draft(
 
     With `look` all values are read, so they must be public. Without it only names are read, and
     every column is left open. A comment before each column says what was decided and why.
-    `most_values`: the most distinct texts of a column that is not left open.
+    `most_values`: the most distinct values that are listed; a column of more texts is left open,
+    unless each occurs often. `file`: the format of the file, as far as it is known.
 
-    Raises InvalidInput for a file that cannot be read or has no records and, without `look`, for a
-    first line that may be a record.
+    Raises InvalidInput for a file that cannot be read, for one of whose columns none is fit for a
+    schema, with `look` for a file without records, and without `look` for a first line that may be
+    a record.
     """
     form = (seen_format if look else named_format)(path, file or FileFormat())
     notes = {
@@ -131,8 +134,8 @@ def draft(
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
-    """Return the draft, or a column left out if its name says identifier and it has very many
-    values.
+    """Return the draft, or a draft that leaves the column out if its name is that of an identifier
+    and it is drafted as open or with bins.
     """
     many = isinstance(drafted.column, OpenCategorical) or (
         isinstance(drafted.column, Integer) and drafted.column.bins is not None
@@ -247,8 +250,8 @@ def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafte
 
 
 def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
-    """Return the texts for missing values; dashes and points are included if all others are numbers
-    or times.
+    """Return the texts that stand for missing values. Dashes and points are among them if all other
+    texts are numbers, or all are times.
     """
     usual = frozenset(MISSING)
     rest = [text for text in tally if text and text not in usual and text not in DASHES]
@@ -359,7 +362,9 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
 
 
 def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counter[str]]:
-    """Return the number of rows of each text in each column of the whole file."""
+    """Return the number of rows of each text in each column of the whole file. Raises InvalidInput
+    for a file without records.
+    """
     tallies: dict[str, Counter[str]] = {}
     for batch in batches(path, form):
         for name, values in batch.items():
@@ -372,6 +377,8 @@ def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counte
 
 
 def _take_out(notes: Sequence[str], tallies: Mapping[str, Counter[str]]) -> None:
-    """Remove the rows that have a text in the first column and nothing else from the tallies."""
+    """Remove from the tallies, in place, the rows below the records, which have one of the texts
+    `notes` in the first column and no value in the others.
+    """
     for place, tally in enumerate(tallies.values()):
         tally -= Counter({"": len(notes)} if place else notes)

@@ -15,8 +15,8 @@ from pgmkit.tables.edges import equal_widths
 _FULLEST = FEW / BINS
 """The largest share of the rows that a bin of equal width may hold: a quarter."""
 _TAIL = (0.001, 0.005, 0.01, 0.025)
-"""The shares of the rows beyond the edges in the tails: the values of a wide last bin would be
-drawn uniformly, far from where most of them are.
+"""The shares of the rows that lie beyond further edges in each tail. In one wide last bin, values
+would be drawn uniformly, and so far from where most of them are.
 """
 
 

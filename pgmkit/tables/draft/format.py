@@ -56,7 +56,8 @@ def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
 
 
 def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
-    """Return the format with separator, sign of comments, and numbered names if there is no header.
+    """Return the format as far as the file's first lines show it: separator, sign of comments,
+    lines above the header, and numbered names if there is no header.
 
     The first thousand lines are read, so they must be public. The first line is taken for a record
     if it has numbers in all columns in which the other lines have them, and its texts occur again
@@ -188,7 +189,9 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
-    """True if the first record consists of names: no numbers, and words over columns of numbers."""
+    """True if the first record consists of names: none is a number, and some stand above columns of
+    numbers.
+    """
     if len(records) < FEW:
         return False
     first, *others = records
@@ -209,5 +212,5 @@ def _is_number(text: str) -> bool:
 
 
 def _is_count(text: str) -> bool:
-    """True for a year, or for a number such as columns without names are given."""
+    """True for a year and for a whole number below 10: such numbers can be the names of columns."""
     return text.isdigit() and (int(text) < 10 or 1800 <= int(text) <= 2200)

@@ -22,8 +22,8 @@ from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.values import EXACT, bare, number_of, text_of
 
 _MOST_SINGLE = FEW * BINS
-"""The widest range of whole numbers that get a code each: few in each bin, as ages and percentages
-are.
+"""The widest range of whole numbers in which each gets a code of its own, as with ages and
+percentages: five times as many as a drafted column has bins.
 """
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
 _PLAIN = re.compile(r"[-+.,0-9eE]+")
@@ -43,7 +43,10 @@ def number_column(
 ) -> Drafted | None:
     """Return a column of numbers for these texts and the reason; None if some text is no number.
 
-    `counts`: the number of rows of each text, in order of occurrence.
+    `counts`: the number of rows of each text, in order of occurrence. `missing`: the texts for
+    missing values, None if there are none. `most_values`: the most distinct whole numbers that are
+    taken for codes and listed. `decimal`: the decimal sign. A column of identifiers is None, with
+    the reason.
 
     >>> likert = Counter({str(i): 10 for i in range(1, 6)})
     >>> number_column(likert, None, 50)[1]
@@ -138,8 +141,8 @@ def _whole(
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
-    """True if the distinct numbers count the rows, have many digits, or could not all differ by
-    chance.
+    """True for distinct numbers that are identifiers: they number the rows in order, all have nine
+    or more digits, or lie so close together that independent values would not all differ by chance.
 
     Of n independent draws among W numbers about n (n - 1) / (2 W) pairs agree; the probability that
     none does is e to the power of minus this expectation.
@@ -154,11 +157,12 @@ def _is_identifier(numbers: Counter[int]) -> bool:
 
 
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
-    """Return the codes such as 9, 98, 999 and -1 that stand far beyond all other numbers.
+    """Return the numbers such as 9, 98, 999 and -1 that are probably codes for missing values,
+    since they lie far beyond all other numbers.
 
-    A code only a little beyond them, such as 99 beside ages up to 94, must be frequent. A code two
-    above the largest, such as 9 beside codes up to 7, must be more frequent than any other, or end
-    a list of digits.
+    A code that lies only a little beyond the others, such as 99 beside ages up to 94, must be
+    frequent. A code two above the largest, such as 9 beside codes up to 7, must be more frequent
+    than any other, or end a list of digits.
     """
     found: list[int] = []
     rest = sorted(numbers)
@@ -182,7 +186,8 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
 
 
 def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> bool:
-    """True if a code such as 99 is no quantity, given the ascending numbers below it.
+    """True if a number such as 99 is probably a code for a missing value and not a quantity, judged
+    by its distance from the ascending numbers `below` it and by its frequency.
 
     >>> ages = Counter({**dict.fromkeys(range(18, 98), 5), 99: 600})
     >>> _stands_apart(ages, 99, range(18, 98))
@@ -207,8 +212,9 @@ def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
     """Return numbers such as 9999 within the range of the others that are too frequent for
     quantities.
 
-    They are returned if over one in a hundred rows has them, and no other number at less than half
-    their own distance from 0 is a fifth as frequent.
+    A number is returned if over one in a hundred rows has it, and it is over five times as frequent
+    as each other number that differs from it by less than half its value; there must be such
+    numbers.
     """
     rows = sum(numbers.values())
     found = []
@@ -299,9 +305,10 @@ def _plain(number: float) -> str:
 
 
 def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
-    """Return repeated numbers such as 99.9 and -9.99 far beyond all others, as special values.
+    """Return the numbers that are probably codes for missing values: repeated ones such as 99.9 and
+    -9.99 that lie far beyond all others or are over five times as frequent.
 
-    Also a frequent number such as -1 if it is the only one below 0.
+    A frequent number such as -1 is returned too, if it is the only one below 0.
     """
     found: list[float] = []
     for sign in (1, -1):
@@ -321,8 +328,9 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
 
 
 def _places(texts: Iterable[str]) -> set[int]:
-    """Return the numbers of digits after the decimal point; where all digits that float64 holds
-    show that numbers were computed, of those digits that single precision holds.
+    """Return the numbers of digits after the decimal point that occur. If a text has all digits
+    that float64 holds, the numbers were computed, and the digits are counted after rounding to
+    single precision.
 
     >>> _places(["25.06", "3.1"]), _places(["25.06899999990128", "3.10"])
     ({1, 2}, {1, 3})

@@ -146,8 +146,8 @@ def _iso(texts: Sequence[str]) -> list[datetime.datetime] | None:
 def _beside(
     iso: Sequence[str], others: Sequence[datetime.datetime], form: str
 ) -> list[datetime.datetime] | None:
-    """Return the times of the ISO texts if they can stand beside ``others``, written in ``form``;
-    otherwise None.
+    """Return the times of the ISO texts if one column can hold them and ``others``, the times of
+    the texts written in ``form``; otherwise None.
 
     The format must hold a day and read none of the ISO texts, and either both kinds of text have
     times of day or neither.

@@ -1,8 +1,8 @@
 """The engines that hold the records of lazy frames, and the scans that run there.
 
-Spark and Dask run a scan on every partition, in their workers, and add the resulting lines of
-counts there: this process receives the sum. DuckDB streams the columns through this process, which
-counts. Frames of other libraries are collected, with the needed columns only.
+Spark and Dask run a scan (`Scan`) on every partition, in their workers, and add the resulting lines
+of counts there: this process receives the sum. DuckDB streams the columns through this process,
+which counts. Frames of other libraries are collected, with the needed columns only.
 """
 
 from __future__ import annotations

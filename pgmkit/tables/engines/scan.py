@@ -1,7 +1,7 @@
 """One pass over the records of a frame, which are coded in pieces and counted.
 
 A scan is a small object that travels to the records: it holds columns and cliques, and no data.
-Each place returns a line of counts, and the lines of several places are added, in any order.
+Each worker returns a line of counts, and the lines of several workers are added, in any order.
 Columns are coded by the code that encodes frames in memory, so the counts are identical.
 """
 
@@ -27,7 +27,7 @@ Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
 _PIECE_ROWS = 16 * BATCH_ROWS
 """The most rows whose codes are held before they are counted, with one plan of counting for all."""
 _PIECE_BYTES = 64 * _PIECE_ROWS
-"""The most bytes of these codes; of many columns fewer rows are held."""
+"""The most bytes of these codes; with many columns fewer rows are held."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class KeptCodes(Codec):
 
 
 def code_type(column: Column) -> np.dtype[np.signedinteger[Any]]:
-    """Return the smallest signed type that holds the codes and the code outside; engines lack
-    unsigned ones.
+    """Return the smallest signed integer type that holds the column's codes and the code of values
+    outside. Some engines have no unsigned types.
     """
     return np.min_scalar_type(-column.size - 1)
 

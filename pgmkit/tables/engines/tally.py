@@ -21,7 +21,8 @@ from pgmkit.tables.values import series_values
 
 @dataclass(frozen=True)
 class Tally:
-    """The count of a column whose labels are open; it holds no data and travels to the records.
+    """Counts the rows of each text of an open column. The object holds no data and is sent to where
+    the records are.
 
     >>> import pyarrow
     >>> from pgmkit.tables.labelled import OpenCategorical

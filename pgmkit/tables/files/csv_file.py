@@ -90,7 +90,8 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
     """Yield the lines below the skipped ones.
 
-    Only the first line must be text: the later ones must not decide whether it can be read.
+    Raises InvalidInput if the first line is not in the encoding. In later lines such bytes are
+    replaced, since no record may decide whether the file can be read.
     """
     errors = "strict"
     try:
@@ -105,8 +106,8 @@ def _lines(path: str, form: FileFormat) -> Iterator[str]:
 def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[bytes]:
     """Yield the file's bytes in UTF-8, as blocks of whole lines of about `size` bytes.
 
-    Bytes that are not in the encoding are errors only of the line that contains them. A file in
-    UTF-8 is not changed.
+    Bytes that are not in the encoding are handled as `errors` says ("strict" or "replace") and
+    affect only the line that contains them. A file in UTF-8 is not changed.
     """
     name, read = codecs.lookup(form.encoding).name, chunks(path, size)
     if name == "utf-8":
@@ -191,7 +192,10 @@ def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
 
 
 def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, list[int]]]:
-    """Yield Arrow tables of records in order, each with the places in the file of its odd lines."""
+    """Yield Arrow tables of records in order, each with the numbers of its odd lines
+    (`pgmkit.tables.files.csv_lines` defines them), counted from 0 at the first line of the first
+    block.
+    """
     rest, line = b"", 0
     for block in itertools.chain(blocks, [b""]):
         whole = None if rest else records.plain(block)
@@ -262,8 +266,9 @@ class _Records:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
-        # Bytes are decoded by the column: a value that is no text must not stop a placed schema.
-        # Finding the distinct texts costs the reader no more time than storing all of them.
+        # Values are read as bytes and decoded column by column afterwards, so that a value that is
+        # not text in the encoding does not end the reading with a placed schema. Finding the
+        # distinct texts costs the reader no more time than storing all of them.
         few = pa.dictionary(pa.int32(), pa.binary())
         return arrow_csv.read_csv(
             pa.BufferReader(block),

@@ -176,7 +176,8 @@ def _bare(line: bytes) -> bytes:
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield chunks of bytes as blocks of whole lines, each with its line feed.
 
-    A line longer than `MOST_BYTES` is cut, but still has more than `MOST_BYTES` bytes.
+    A line longer than `MOST_BYTES` is cut, but keeps more than `MOST_BYTES` bytes, so that it is
+    still recognised as too long.
     """
     rest = b""
     for chunk in chunks:
@@ -184,7 +185,7 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         if end:
             yield b"".join((rest, memoryview(chunk)[:end]))
         rest = chunk[end:] if end else (rest + chunk)
-        rest = rest[: MOST_BYTES + 2]  # and a carriage return
+        rest = rest[: MOST_BYTES + 2]  # one byte too many, and a carriage return
     if rest:
         yield rest + b"\n"
 

@@ -141,8 +141,9 @@ def _statistics(
 
 
 def _numbered(column: Column) -> Mapping[str, int] | None:
-    """Return a whole number for each label of a column of texts or truth values; None for other
-    columns.
+    """Return the whole number that is written for each label of a column of texts or truth values:
+    0 and 1 for truth values; for texts the number that is an alias of the label, if every label has
+    one, and otherwise its place from 1. None for other columns.
     """
     if isinstance(column, Boolean):
         return {text: code for code, text in enumerate(column.own_labels)}
@@ -164,8 +165,8 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
 
 
 def _legal_names(names: Iterable[str], suffix: str) -> Iterator[str]:
-    """Yield for each name a unique one of letters, digits and underscores; case does not
-    distinguish.
+    """Yield for each name a legal one, of letters, digits and underscores. All of them differ by
+    more than case.
     """
     seen: set[str] = set()
     most = _LONGEST_NAME[suffix] - 4

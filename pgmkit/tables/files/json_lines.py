@@ -43,7 +43,7 @@ def json_batches(
     import pyarrow as pa
 
     rows = line = 0
-    # As Python objects, records take some twenty times as many bytes as in the file.
+    # Blocks are small, since a record takes about twenty times as much memory as a Python object.
     for block in whole_lines(chunks(path, 4 * MOST_BYTES)):
         columns: list[list[str | None]] = [[] for _ in wanted]
         for text in block.split(b"\n")[:-1]:

@@ -64,8 +64,8 @@ def read_noisy_tables(
             neither the schema's nor `stddev`; or it is all such columns, if they are the values of
             one further column of the schema (a wide table).
         rounding: The number to whose multiples the counts of a CSV table are rounded, in addition
-            to any noise; 1 for exact counts. A stddev of 0 in the file says that a single line is
-            exact.
+            to any noise; 1 for exact counts. In the file, a stddev of 0 says that a line's count
+            has no noise.
 
     >>> import tempfile
     >>> from pgmkit.tables.schema import Categorical, Integer, Schema
@@ -212,7 +212,9 @@ def _cells(
     texts: Mapping[str, str],
     known: dict[tuple[str, str], tuple[str, NDArray[np.bool_]]],
 ) -> NDArray[np.intp]:
-    """Return the flat indices of the table's cells whose sum a line gives."""
+    """Return the flat indices of the table's cells whose sum a line gives, by the line's text in
+    each column. `known` keeps the codes of texts that have occurred; it is filled here.
+    """
     allowed: dict[str, NDArray[np.bool_]] = {}
     for name, text in texts.items():
         if (name, text) not in known:

@@ -32,7 +32,7 @@ def parquet_batches(path: str, names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def arrays(batch: Any) -> dict[str, Any]:
-    """Return the columns of a batch of Arrow by name."""
+    """Return the columns of an Arrow record batch by name."""
     return {name: batch.column(name) for name in batch.schema.names}
 
 

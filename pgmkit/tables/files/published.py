@@ -34,7 +34,7 @@ _BETWEEN = re.compile(r"(-?\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)", re.IGNORECASE)
 
 
 class Cell(NamedTuple):
-    """A published count, and the standard deviation of its unknown error."""
+    """A published count, and the standard deviation of its error."""
 
     value: float
     stddev: float

@@ -1,4 +1,4 @@
-"""Files of records: read into codes in batches, and written completely or not at all.
+"""Files of records, which are read in batches, and written completely or not at all.
 
 CSV values are read as texts, exactly as they are in the file; the schema decides what they mean.
 """
@@ -41,7 +41,8 @@ from pgmkit.tables.values import dictionary
 def encode_file(
     path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
 ) -> Dataset | NoRows:
-    """Return the records of a file as codes; only codes are ever in memory for all rows.
+    """Return the records of a file as codes. The values of CSV, parquet and JSON files are read in
+    batches, so that all rows are in memory as codes only; other files are read whole.
 
     Reads CSV (also compressed: .csv.gz), parquet, JSON lines, and with the extra `files` Excel,
     SPSS, Stata and SAS. Columns that the schema does not have are an error unless `ignore_extra`;
@@ -232,7 +233,8 @@ def batches(
 def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
     """Write columns of plain values as CSV or parquet, by the suffix, completely or not at all.
 
-    Texts in CSV are quoted as by Python's csv module; missing values are empty.
+    Texts in CSV are quoted as by Python's csv module; missing values are empty. Raises InvalidInput
+    for another suffix.
     """
     import csv
     import io

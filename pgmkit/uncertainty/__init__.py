@@ -151,7 +151,7 @@ def error_bars(
     Queries within measured cliques are answered at once, in closed form. The first other query
     re-estimates the model from ``replicates`` redrawn sets of the measurements, each of which takes
     about as long as the last estimation of an adaptive mechanism; later queries use the same
-    replicates. No private data is used.
+    replicates. Only the model and the measurements are used, never the records.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is

@@ -1,3 +1,3 @@
-"""Inference given evidence: elimination orders, messages, calibrated trees kept between questions,
+"""Inference given evidence: elimination orders, messages, calibrated trees for further evidence,
 and answers.
 """

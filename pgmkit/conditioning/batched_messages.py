@@ -1,8 +1,8 @@
 """Messages for many records of evidence at once: their tables have one more axis, the first.
 
-The axis counts the records. It is treated as an attribute that is never summed out, so the tree,
-its order and its products are those of a single record; only scales and sums are taken record by
-record.
+This axis has an entry for each record. It is treated as an attribute that is never summed out, so
+the tree, its order and its products are those of a single record. Only scales and sums are computed
+for each record by itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pgmkit.conditioning.elimination import EliminationTree, Planning, eliminati
 from pgmkit.conditioning.message_passing import LOST, Messages, Scale, Table
 from pgmkit.runtime.arrays import Array
 
-WHOSE = 0b1
-"""The bit of the axis of records in a set of attributes; each attribute's bit stands one place
+RECORDS = 0b1
+"""The bit of the axis of records in a set of attributes. The bit of each attribute is one place
 higher than in the graph.
 """
 
@@ -31,16 +31,18 @@ def batched_tree(
         heads: as ``elimination_tree`` takes them.
         own: whether each input differs from record to record.
         sizes: the number of records, then the sizes of the attributes.
+
+    The tree has one more input, the last one, which is the number 1.
     """
     order = Planning(scopes, heads, tuple(sizes[1:])).best().order
-    # A last input over the axis of records alone is never multiplied, so nothing sums that axis
-    # out.
-    placed = [scope << 1 | WHOSE for scope in (*scopes, 0)]
+    # An attribute is summed out as soon as no other node holds it. The additional last input has
+    # the axis of records and is never multiplied, so that axis is never summed out.
+    placed = [scope << 1 | RECORDS for scope in (*scopes, 0)]
     moved = [head << 1 if head >= 0 else head for head in (*heads, -1)]
     tree = elimination_tree(placed, moved, [v + 1 for v in order], tuple(sizes))
     for node, different in enumerate((*own, False)):
         if not different:
-            tree.tables[node] &= ~WHOSE
+            tree.tables[node] &= ~RECORDS
     for node in range(tree.inputs, len(tree.scopes)):
         held = 0
         for operand in tree.operands[node]:
@@ -50,10 +52,10 @@ def batched_tree(
 
 
 class BatchedMessages(Messages):
-    """``Messages`` of many records, each record scaled by itself.
+    """``Messages`` of many records, with a scale for each record.
 
-    Sets of attributes are those of ``batched_tree``. The attribute ``lost`` marks the records whose
-    numbers underflow: their results are not valid.
+    Sets of attributes are those of ``batched_tree``. The boolean array ``lost`` marks the records
+    whose products underflow; their results are not valid.
     """
 
     def _upward(self, tables: Sequence[Array]) -> None:
@@ -65,35 +67,34 @@ class BatchedMessages(Messages):
         return table[1] / _along(table, peaks), np.log(peaks)
 
     def log_of(self, value: Array) -> Scale:
-        return np.log(self._sound((WHOSE if value.ndim else 0, value), value))
+        return np.log(self._sound((RECORDS if value.ndim else 0, value), value))
 
     def settled(self, found: Table) -> Table:
         sums = self._sound(found, found[1].sum(axis=_others(found)))
         return found[0], found[1] / _along(found, sums)
 
     def marginal(self, members: int) -> Array:
-        """Return the marginals over these attributes: the axis of records first, the others
-        ascending.
+        """Return the marginals over the attributes ``members``: the axis of records comes first,
+        then the others ascending.
         """
         single = not members & (members - 1)
         home = self.homes[members.bit_length() - 1] if single else self._home(members)
-        table = self.joint(members) if home is None else self.belief(home, members | WHOSE)
-        values = table[1] if table[0] & WHOSE else table[1][None]
+        table = self.joint(members) if home is None else self.belief(home, members | RECORDS)
+        values = table[1] if table[0] & RECORDS else table[1][None]
         return np.broadcast_to(values, (self.tree.sizes[0], *values.shape[1:]))
 
     def joint(self, members: int) -> Table:
         found: Table = (0, np.array(1.0))
         for root in self.tree.roots:
-            inside = members & (self.tree.below[root] | self.tree.scopes[root]) & ~WHOSE
+            inside = members & (self.tree.below[root] | self.tree.scopes[root]) & ~RECORDS
             if inside:
-                part = self._connected(root, inside | WHOSE)
+                part = self._connected(root, inside | RECORDS)
                 found = self.product(found, part, found[0] | part[0])
         return found
 
     def _sound(self, table: Table, numbers: Array) -> Array:
-        """Return the numbers as divisors, with 1 for records whose number is too small or not
-        finite; such records are marked as lost. ``numbers`` has one entry for each record, or one
-        for all.
+        """Return ``numbers``, one for each record or one for all, for use as divisors of ``table``.
+        A number that is too small or not finite is replaced by 1 and its record marked as lost.
         """
         wrong = ~((numbers > LOST) & np.isfinite(numbers))
         self.lost |= wrong
@@ -102,8 +103,9 @@ class BatchedMessages(Messages):
 
 def _others(table: Table) -> tuple[int, ...]:
     """Return all axes of a table except that of the records."""
-    return tuple(range(table[0] & WHOSE, table[1].ndim))
+    return tuple(range(table[0] & RECORDS, table[1].ndim))
 
 
 def _along(table: Table, numbers: Array) -> Array:
+    """Return one number for each record in a shape that broadcasts against the table."""
     return numbers.reshape(-1, *[1] * (table[1].ndim - 1)) if numbers.ndim else numbers

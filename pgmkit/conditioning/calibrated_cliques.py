@@ -1,15 +1,17 @@
-"""Cliques of a calibrated junction tree: P(rest | separator), and the messages through it.
+"""Cliques of a calibrated junction tree: their tables P(rest | separator) and the messages through
+them.
 
-The separator is the set of attributes that a clique shares with its parent, the rest are those that
-it adds. Messages are vectors over all cells of a separator: upward the probability of the evidence
-below given the separator's cells, downward the posterior of these cells. A clique's *outputs* are
-the vectors that it passes on downward: the marginals of its rest, one attribute after another, then
-the posteriors of its children's separators.
+A clique's *separator* is the set of attributes that it shares with its parent; the *rest* are its
+other attributes. Messages are vectors over all cells of a separator. The upward message is the
+probability of the evidence below given each cell, the downward message the posterior of each cell.
+A clique's *outputs* are what it computes on the way down, in one vector: the marginals of the
+attributes of its rest, one after another, then the posteriors of its children's separators.
 
-There are two kinds. A small clique keeps for each cell the cells of the tables that it is
-multiplied by and summed into: one call of numpy where sums over axes take several, so networks of
-small tables answer about twice as fast. A large clique works axis by axis and is sliced by the
-observed codes: indices of all its cells would take twice the memory and up to 2.9 times as long.
+There are two kinds of cliques. A small one stores, for each of its cells, the index of the matching
+cell in every table that it is multiplied by or summed into. So it needs one call of numpy where
+sums over axes take several, and networks of small tables answer about twice as fast. A large clique
+works axis by axis and is sliced by the observed codes: indices for all its cells would take twice
+the memory and up to 2.9 times as long.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ __all__ = ["Axes", "Clique", "Frame", "LargeClique", "ScaledEvidence", "SmallCli
 
 @dataclass(frozen=True)
 class ScaledEvidence:
-    """Evidence: the codes of observed attributes, and for others a likelihood in [0, 1] for each
-    value.
+    """Evidence: the codes of observed attributes and, for other attributes, a likelihood in [0, 1]
+    for each value.
     """
 
     codes: Mapping[str, int]
@@ -43,8 +45,9 @@ class ScaledEvidence:
 
 @dataclass(frozen=True)
 class Frame:
-    """The attributes of a clique, with the order of the axes of its table and of the separators'
-    tables.
+    """The attributes of a clique and the orders of axes: ``axes`` of its own table, ``separator``
+    of the table over its separator, and ``below`` of those over its children's separators. ``rest``
+    are the attributes that its parent lacks, and ``small`` tells whether it is a SmallClique.
     """
 
     domain: Domain
@@ -52,16 +55,17 @@ class Frame:
     rest: Axes
     axes: Axes
     below: tuple[Axes, ...]
-    """The separators of the children, each with its axes in the clique's order."""
+    """The separators of the children, each with its attributes in the order of ``axes``."""
     small: bool
 
 
 def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes]) -> Frame:
-    """Return the frame of a clique whose separator has this order of axes.
+    """Return the frame of a clique. The order of ``separator`` is kept; ``below`` are the
+    children's separators, in any order of their attributes.
 
-    The axes of a large clique are ordered by its largest child's separator S: the separator's
-    attributes outside S, the rest outside S, the rest in S, the separator's attributes in S. So the
-    sums for this child and for the parent are over long vectors.
+    The axes of a large clique are ordered by S, the separator of its largest child: the separator's
+    attributes outside S, the rest outside S, the rest in S, the separator's attributes in S. The
+    sums for this child and for the parent are then over long vectors.
     """
     axes = separator + rest
     small = domain.size(axes) <= CALL_CELLS
@@ -90,7 +94,7 @@ class Clique(ABC):
         self.domain, self.separator, self.rest = frame.domain, frame.separator, frame.rest
         self.axes, self.table, self.below = frame.axes, table, frame.below
         self.spans: dict[Axes, tuple[int, int]] = {}
-        """The slice of each output, by its axes; children with the same separator share one."""
+        """The slice of each output in the vector of outputs; equal separators share one."""
         self.outputs = self.own = 0
         for axes in (*((name,) for name in frame.rest), *frame.below):
             if axes not in self.spans:
@@ -104,11 +108,11 @@ class Clique(ABC):
     def absorb(
         self, evidence: ScaledEvidence, received: Iterable[tuple[int, Array]]
     ) -> tuple[Array, Array]:
-        """Return the table times the evidence on the rest and the children's messages, and its sum
-        over the rest: the message to the parent.
+        """Return the table multiplied by the evidence on the rest and by the children's messages,
+        and the sum of this product over the rest, which is the message to the parent.
 
         Args:
-            evidence: the evidence; only that on the rest enters here.
+            evidence: the evidence; only that on the rest is used here.
             received: the number of each child and its message.
         """
 
@@ -118,14 +122,14 @@ class Clique(ABC):
 
         Args:
             table: the clique's own table, or the table that ``absorb`` returned.
-            posterior: the posterior of the separator's cells; divided by the clique's message if
-            ``table`` is from ``absorb``.
+            posterior: the posterior of the separator's cells, divided by the clique's message if
+                ``table`` is from ``absorb``.
             evidence: the evidence.
         """
 
     @abstractmethod
     def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
-        """Return the marginal of some of the clique's attributes that were not observed.
+        """Return the joint marginal of some of the clique's unobserved attributes.
 
         Args:
             axes: the attributes, in the order of the result's axes.
@@ -134,19 +138,19 @@ class Clique(ABC):
 
     @abstractmethod
     def summed(self, axes: Axes) -> Array:
-        """Return P(some attributes of the rest | separator); ``axes`` holds these attributes and
-        the whole separator, in any order.
+        """Return the table of P(attributes of the rest | separator) with these axes, which are some
+        attributes of the rest and the whole separator, in any order.
         """
 
     @abstractmethod
     def prepare(self) -> None:
-        """Compute ahead what the first evidence would need."""
+        """Compute what the first evidence would otherwise have to compute."""
 
     @cached_property
     def readings(self) -> list[tuple[Axes, int]]:
-        """The outputs in the order in which they are computed, the largest first, each with the
-        place of the smallest table before it that holds its attributes; place 0 is the clique
-        itself.
+        """The order in which outputs are computed, the largest first: pairs of an output's axes and
+        the number of the smallest earlier table from which it can be summed. Table 0 is the
+        clique's own, and table k the result of pair k - 1.
         """
         alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
         read = {*self.spans}
@@ -163,14 +167,14 @@ class Clique(ABC):
 
 
 class DenseClique(Clique):
-    """A clique whose table holds all cells, the impossible ones as zeros."""
+    """A clique whose table has all cells; impossible ones are 0."""
 
     def summed(self, axes: Axes) -> Array:
         return sum_to(self.table.reshape(self.domain.shape(self.axes)), self.axes, axes)
 
     def _joint(self, axes: Axes, table: Array, posterior: Array) -> Array:
-        """Return the marginal over ``axes`` from a table and a posterior of the separator, both
-        with one axis for each attribute.
+        """Return the marginal over ``axes``, given a table and a posterior of the separator that
+        both have one axis for each attribute.
         """
         kept = tuple([n for n in self.axes if n in axes or n in self.separator])
         held = sum_to(table, self.axes, kept)
@@ -178,8 +182,8 @@ class DenseClique(Clique):
 
 
 class SmallClique(DenseClique):
-    """A clique whose table is a matrix: one row for each cell of the separator, one column for each
-    cell of the rest.
+    """A clique whose table is a matrix with a row for each cell of the separator and a column for
+    each cell of the rest.
     """
 
     def __init__(self, frame: Frame, table: Array) -> None:
@@ -217,8 +221,8 @@ class SmallClique(DenseClique):
         )
 
     def cells_of(self, axes: Axes) -> NDArray[np.int64]:
-        """Return for every cell of the clique the flat index of its cell in a table over
-        ``axes``.
+        """Return, for every cell of the clique, the flat index of the matching cell in a table over
+        ``axes``; an array of the shape of the clique's table.
         """
         found = self._cells.get(axes)
         if found is None:
@@ -252,8 +256,8 @@ class SmallClique(DenseClique):
 
 
 class LargeClique(DenseClique):
-    """A clique whose table has one axis for each attribute: it is sliced by the evidence and summed
-    over axes.
+    """A clique whose table has one axis for each attribute. The table is sliced by the observed
+    codes and summed over axes.
     """
 
     def prepare(self) -> None:
@@ -304,8 +308,8 @@ class LargeClique(DenseClique):
         return axes, vector.reshape(self.domain.shape(axes))[_cut(axes, codes)]
 
     def _whole(self, axes: Axes, table: Array, codes: Mapping[str, int]) -> Array:
-        """Spread a table over the cells that agree with the evidence into a vector over all cells
-        of ``axes``, with 0 at the others.
+        """Return a vector over all cells of ``axes`` that has the values of ``table`` at the cells
+        which agree with the observed codes, and 0 at the others.
         """
         if codes.keys().isdisjoint(axes):
             return table.reshape(-1)

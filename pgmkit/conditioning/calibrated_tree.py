@@ -1,10 +1,11 @@
-"""A junction tree calibrated once without evidence, for many sets of evidence after another.
+"""A junction tree calibrated once without evidence, from which many sets of evidence are answered.
 
-Every clique holds P(rest | separator to its parent) of the distribution without evidence, so a
-subtree without evidence sends the message 1 upward and needs no work; evidence is absorbed on the
-cliques from where it is up to the root (Huang and Darwiche 1996, with conditionals for ratios).
-Downward the posterior of a separator gives all marginals of a small subtree without evidence in one
-product. Nothing that evidence changes is kept in the tree: one posterior cannot spoil the next.
+Every clique holds P(rest | separator to its parent) of the distribution without evidence. A subtree
+without evidence therefore sends the message 1 upward and needs no work; evidence is absorbed on the
+cliques from where it is up to the root (Huang and Darwiche 1996, with conditionals in place of
+ratios). Downward, the posterior of a separator gives all marginals of a small subtree without
+evidence in one matrix product. The tree stores nothing that depends on evidence, so answers to one
+set of evidence cannot affect the next.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELL
 Input = tuple[int, Array, float]
 
 LEAST_PROBABILITY = TINY ** (2 / 3)
-"""The least probability of evidence from which underflow is negligible; below, ``Underflow`` is
-raised.
+"""The smallest probability of evidence for which the terms lost to underflow are negligible; for
+less probable evidence ``Underflow`` is raised.
 """
 _MOST_BYTES = 4 * TABLE_CELLS * CELL_BYTES
-"""The most memory that the tables of a calibrated tree take."""
+"""The largest number of bytes that the tables of a calibrated tree may take."""
 
 
 class CalibratedTree:
@@ -42,14 +43,14 @@ class CalibratedTree:
     children.
 
     Args:
-        tree: a junction tree with a clique around every table.
-        inputs: for each table its attributes as a set, the table with its axes in the domain's
+        tree: a junction tree in which the attributes of every table share a clique.
+        inputs: for each table its attributes as a bit set, the table with its axes in the domain's
             order and entries in [0, 1], and the logarithm of the number it was divided by.
         conditional: whether the tables are the conditional distributions of a Bayesian network.
-        most: the most cells that a pass over all cliques may go through.
+        most: the largest number of cells that all clique tables together may have.
 
     Raises Underflow if the sum over all records is zero or too small to be reliable, and
-    ModelTooLarge if there are more cells.
+    ModelTooLarge if the clique tables have more than ``most`` cells or take too much memory.
     """
 
     def __init__(
@@ -61,17 +62,19 @@ class CalibratedTree:
     ) -> None:
         self.tree, self.domain = tree, tree.domain
         if 8 * (cells := tree.domain.size(tree.largest)) > _MOST_BYTES:
-            raise ModelTooLarge(f"a clique of {cells:,} cells, and at most {_MOST_BYTES:,} bytes")
+            raise ModelTooLarge(f"a clique has {cells:,} cells; the limit is {_MOST_BYTES:,} bytes")
         self.parents, self.children = tree.parents, tree.children
         self.number = {}
-        """``number`` maps each clique to its place among its parent's children."""
+        """The position of each clique among its parent's children."""
         for below in self.children:
             self.number.update({child: place for place, child in enumerate(below)})
         self.log_sum = sum([log for _, _, log in inputs])
         self.cliques: list[TreeClique] = []
         self._calibrate(inputs, conditional)
         if self.work > most:
-            raise ModelTooLarge(f"{self.work:,.0f} cells, and at most {most:,.0f} pay")
+            raise ModelTooLarge(
+                f"the cliques have {self.work:,.0f} cells; the limit is {most:,.0f}"
+            )
         self._lay_out()
         if tree.cells <= CACHE_CELLS:
             for here, clique in enumerate(self.cliques):
@@ -101,12 +104,12 @@ class CalibratedTree:
             table /= spread(frame.axes, frame.separator, np.where(message > 0, message, 1.0))
             self.cliques.append((SmallClique if frame.small else LargeClique)(frame, table))
             if 8 * (held := held + self.cliques[-1].table.size) > _MOST_BYTES:
-                raise ModelTooLarge(f"{held:,} cells, and at most {_MOST_BYTES:,} bytes are taken")
+                raise ModelTooLarge(f"{held:,} cells; the limit is {_MOST_BYTES:,} bytes")
         self.cliques.reverse()
 
     @property
     def work(self) -> int:
-        """The cells that a pass goes through."""
+        """The number of cells of all clique tables together."""
         return sum([clique.table.size for clique in self.cliques])
 
     def _frames(self) -> list[Frame]:
@@ -121,8 +124,8 @@ class CalibratedTree:
         return found
 
     def _assigned(self, inputs: Sequence[Input]) -> list[list[tuple[tuple[str, ...], Array]]]:
-        """Return for each clique the tables assigned to it: each table goes to the smallest clique
-        that holds its attributes.
+        """Return, for each clique, the tables assigned to it with their axes. Each table is
+        assigned to the smallest clique that contains its attributes.
         """
         names = self.domain.attributes
         given: list[list[tuple[tuple[str, ...], Array]]] = [[] for _ in self.tree.cliques]
@@ -134,11 +137,11 @@ class CalibratedTree:
         return given
 
     def _lay_out(self) -> None:
-        """Assign each attribute's marginal a slice of one vector, so that the slices of a subtree
-        are adjacent.
+        """Assign each attribute's marginal a slice of one vector of all marginals, so that the
+        slices of each subtree are adjacent.
         """
         self.top: dict[str, int] = {}
-        """The clique that adds each attribute."""
+        """The clique in whose rest each attribute is."""
         self.place: dict[Clique, slice] = {}
         self.width = [0] * len(self.cliques)
         self.start = [0] * len(self.cliques)
@@ -164,12 +167,15 @@ class CalibratedTree:
         self._below: dict[int, Array | None] = {}
 
     def below(self, here: int) -> Array | None:
-        """Return the matrix P(value of each attribute of the subtree | separator) without evidence,
-        of shape (cells of the separator, values of all attributes); None if it is too large.
+        """Return the matrix P(value of an attribute of the subtree | separator) without evidence,
+        of shape (cells of the separator, values of all attributes of the subtree), where the
+        subtree is that of clique ``here`` and the separator that to its parent. None if it is too
+        large.
         """
         if here in self._below:
             return self._below[here]
-        # Children first: a subtree may be deeper than calls may nest.
+        # The children's matrices are computed first, in a loop, since a subtree may be deeper than
+        # Python allows recursive calls.
         order = [here]
         for each in order:
             if each not in self._below and self._fits(each):
@@ -218,8 +224,8 @@ def _product(
 
 
 def _check_nothing_lost(factors: Sequence[tuple[tuple[str, ...], Array]]) -> None:
-    """Raise Underflow if a product of positive entries might come near the smallest
-    floating-point number.
+    """Raise Underflow if the product of the smallest positive entries of the tables is so small
+    that products of entries may underflow.
     """
     least = 1.0
     for _, table in factors:

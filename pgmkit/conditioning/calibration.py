@@ -1,7 +1,7 @@
 """The posterior of one set of evidence on a calibrated junction tree.
 
-Evidence is absorbed upward to the root from the cliques that add the observed attributes;
-posteriors are computed downward as they are asked for.
+Evidence is absorbed upward to the root, from the cliques in whose rest the observed attributes are.
+Posteriors are computed downward when they are asked for.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Calibration:
         self.calibrated, self.evidence = calibrated, evidence
         self.place = calibrated.place
         self.tables: dict[int, Array] = {}
-        """P(rest, evidence below | separator) of each clique on a path from evidence up to the
-        root.
+        """P(rest, evidence in the subtree | separator) of each clique on a path from evidence up to
+        a root.
         """
         self.messages: dict[int, Array] = {}
-        """The messages P(evidence below | separator) of the same cliques."""
+        """The messages P(evidence in the subtree | separator) of the same cliques."""
         self._outputs: dict[int, Array] = {}
         self.log_sum = calibrated.log_sum
         self._absorb()
@@ -52,7 +52,7 @@ class Calibration:
             while here >= 0 and here not in received:
                 received[here] = []
                 here = parents[here]
-        for here in sorted(received, reverse=True):  # children follow their parents
+        for here in sorted(received, reverse=True):  # children before their parents
             table, message = calibrated.cliques[here].absorb(self.evidence, received[here])
             self.tables[here], self.messages[here] = table, message
             if parents[here] >= 0:
@@ -65,9 +65,9 @@ class Calibration:
 
     @cached_property
     def singles(self) -> Array:
-        """The marginals of all attributes given the evidence, each of sum 1, in one vector;
-        ``CalibratedTree.place[(name,)]`` is the slice of an attribute. Raises Underflow if the sums
-        are off.
+        """The marginals of all single attributes given the evidence, each with sum 1, in one
+        vector. ``CalibratedTree.place[(name,)]`` is the slice of an attribute. Raises Underflow if
+        the sums differ from 1 by more than rounding.
         """
         calibrated = self.calibrated
         cliques, children, starts = calibrated.cliques, calibrated.children, calibrated.start
@@ -85,13 +85,14 @@ class Calibration:
             for child, axes in zip(children[here], clique.below, strict=True):
                 first, last = clique.spans[axes]
                 left.append((child, outputs[first:last]))
-        # One sum for all; a NaN is found as well.
+        # The sum of all marginals must equal their number. If an entry is NaN, the comparison is
+        # false, so Underflow is raised for this too.
         if not abs(float(found.sum()) - len(calibrated.place)) < DRIFT:
             raise Underflow
         return found
 
     def _spread(self, here: int, posterior: Array) -> Array:
-        """Return the outputs of a clique from the posterior of its separator's cells."""
+        """Return the outputs of clique ``here``, given the posterior of its separator's cells."""
         clique = self.calibrated.cliques[here]
         table = self.tables.get(here)
         if table is None:
@@ -105,15 +106,17 @@ class Calibration:
         return posterior / np.maximum(self.messages[here], TINY)
 
     def marginal(self, members: int) -> Array:
-        """Return the marginal of a set of attributes (a bit mask) that share a clique, axes in the
-        domain's order. Observed attributes are left out.
+        """Return the joint marginal of a set of attributes (a bit mask) that share a clique, with
+        axes in the domain's order. Observed attributes are left out. Raises Underflow if its sum
+        shows that terms were lost.
         """
         calibrated = self.calibrated
         attributes, codes = calibrated.domain.attributes, self.evidence.codes
         names = [name for v in each_bit(members) if (name := attributes[v]) not in codes]
         if not names:
             return np.array(1.0)
-        # Cliques follow their parents, and the last one that adds an attribute holds them all.
+        # Cliques follow their parents, so the last clique that has one of the attributes in its
+        # rest contains all of them.
         here = max([calibrated.top[name] for name in names])
         clique = calibrated.cliques[here]
         if len(names) == 1:
@@ -132,7 +135,9 @@ class Calibration:
         return table / total
 
     def _outputs_of(self, here: int) -> Array:
-        """Return the outputs of a clique, computed from those of the cliques above it."""
+        """Return the outputs of clique ``here``, computed from those of the cliques above it, and
+        remember them.
+        """
         path = []
         while here >= 0 and here not in self._outputs:
             path.append(here)

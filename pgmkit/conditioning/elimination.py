@@ -1,14 +1,14 @@
 """Elimination trees: the order in which tables are multiplied and attributes summed out.
 
 A tree's first nodes are the inputs. Every further node is the product of two nodes, or a copy of
-one, with those attributes summed out that no other remaining node holds. Sets of attributes are
-integers with one bit for each attribute.
+one, from which the attributes that no other remaining node has are summed out. Sets of attributes
+are integers with one bit for each attribute.
 
-If the inputs are conditional distributions, a product from which all attributes that it is a
+If the inputs are conditional distributions, then a product from which all attributes that it is a
 distribution of have been summed out is 1 everywhere (*barren*: Shachter 1986). Such a node is part
-of the tree, since its attributes connect others, but holds no table, and a product with it is a
-copy. So a node has two sets of attributes: those of its place in the tree (``scope``) and those its
-table depends on.
+of the tree, since its attributes connect others, but it has no table, and a product with it is a
+copy of the other operand. So a node has two sets of attributes: those of its place in the tree
+(``scope``) and those that its table depends on.
 """
 
 from __future__ import annotations
@@ -33,29 +33,31 @@ _MEASURES_OF_A_TABLE = 4
 the tree takes.
 """
 WRITTEN = 2
-"""The number of multiplications in the time that writing one cell of a table takes, its allocation
-included.
+"""The number of multiplications in the time that writing one cell of a table takes, including the
+allocation of its memory.
 """
 _NEARLY = 1.5
-"""The factor by which an order's cliques may exceed the fewest cells found and still have their
-tree built; the best tree is chosen by its own cells.
+"""The tree of an order is built only if its cliques have at most this many times the fewest cells
+found so far. Among the trees that are built, the best is chosen by its own cost.
 """
 _PATIENCE = 12
-"""The search stops after this many orders beyond twice the number tried at the last improvement."""
+"""The search for orders stops after this many more than twice the number of orders that had been
+tried at the last improvement.
+"""
 
 
 @dataclass
 class EliminationTree:
-    """A sum of products as a tree of nodes, listed so that operands come before the node made of
-    them.
+    """A sum of products as a tree of nodes, in which operands are listed before the node that is
+    made from them.
 
-    All lists but ``roots`` and ``order`` have one entry for each node; ``inputs`` is the number of
-    inputs.
+    All lists except ``roots`` and ``order`` have one entry for each node; ``inputs`` is the number
+    of inputs.
     """
 
     sizes: tuple[int, ...]
     scopes: list[int]
-    """The attributes that each node may depend on by its place in the tree, as a set."""
+    """The attributes that each node has by its place in the tree, as a set."""
     tables: list[int]
     """The attributes that each node's table depends on; a subset of its scope."""
     barren: list[bool]
@@ -69,20 +71,20 @@ class EliminationTree:
     inputs: int
     roots: list[int] = field(default_factory=list)
     cells: float = 0.0
-    """Multiplications of a pass upward and downward, and the time for the cells that it writes in
-    the same unit.
+    """The cost of an upward and a downward pass, in multiplications: those of the products, and the
+    time for writing cells in the same unit.
     """
     order: list[int] = field(default_factory=list)
-    """The order of elimination that the tree was built from."""
+    """The elimination order that the tree was built from."""
 
     @property
     def largest(self) -> int:
-        """The cells of the largest product, before attributes are summed out of it."""
+        """The number of cells of the largest product, before attributes are summed out of it."""
         return max([self.cells_of(self.scopes[n] | self.summed(n)) for n in self.made], default=1)
 
     @property
     def attributes(self) -> int:
-        """All attributes of the inputs."""
+        """The set of all attributes of the inputs."""
         return union(self.scopes[: self.inputs])
 
     @property
@@ -91,7 +93,7 @@ class EliminationTree:
         return range(self.inputs, len(self.scopes))
 
     def cells_of(self, members: int) -> int:
-        """Return the cells of a table over these attributes."""
+        """Return the number of cells of a table over these attributes."""
         return cells_of(members, self.sizes)
 
     def summed(self, node: int) -> int:
@@ -113,8 +115,9 @@ class EliminationTree:
         return found
 
     def lowest(self, members: int) -> Iterator[tuple[int, int]]:
-        """Yield for each component with some of the attributes ``members`` the lowest node that has
-        all of them in its scope or summed out below it, and these attributes.
+        """For each connected component that has some of the attributes ``members``, yield a node
+        and the set of these attributes. It is the lowest node such that each of them is in its
+        scope or summed out at it or below it.
         """
         below = self.below
         for root in self.roots:
@@ -127,8 +130,9 @@ class EliminationTree:
                 yield node, inside
 
     def joint_cells(self, members: int) -> int:
-        """Return the multiplications for the joint marginal of some attributes by messages on the
-        tree, with what is written on the way; 0 if a node's table has them all.
+        """Return the cost, in multiplications, of the joint marginal of some attributes by messages
+        on the tree: of the products and of writing their results. It is 0 if the table of one node
+        has all the attributes.
         """
         if not members & (members - 1) or any(not members & ~table for table in self.tables):
             return 0
@@ -141,15 +145,16 @@ class EliminationTree:
         )
 
     def products_across(self, node: int, inside: int) -> Iterator[tuple[int, int]]:
-        """Yield the products on the way to a node's value in which the attributes ``inside`` are
-        kept: for each product its attributes, and those left after the sum.
+        """Yield the products that compute the value of ``node`` if the attributes ``inside`` are
+        not summed out on the way: for each product its attributes, and those that are left after
+        its sum.
         """
         kept, left = inside & self.below[node], [node]
         for each in left:
             if each >= self.inputs and (lost := self.below[each] & kept):
                 for operand in self.operands[each]:
-                    # A barren operand is no longer 1 everywhere if an attribute that it sums out is
-                    # kept.
+                    # A barren operand is not 1 everywhere any more if an attribute that it sums out
+                    # is kept.
                     known = self.scopes if self.below[operand] & kept else self.tables
                     lost |= known[operand]
                 yield lost, lost & (self.scopes[each] | kept)
@@ -160,15 +165,17 @@ Cost = Callable[[EliminationTree], float]
 
 
 def cost_of_maxima(tree: EliminationTree) -> float:
-    """Return the cost of maxima over a tree: every product is gone through cell by cell."""
+    """Return the cost of maxima over a tree, in multiplications. A maximum has to compute every
+    cell of a product, so this is ``tree.cells``.
+    """
     return tree.cells
 
 
 def cost_of_sums(tree: EliminationTree) -> float:
     """Return the cost of sums over a tree, in multiplications.
 
-    Products are matrix products, so moving tables that a core's cache does not hold may take longer
-    than the products themselves.
+    Products are computed as matrix products. Moving tables that do not fit a core's cache may take
+    longer than the products themselves, so their cells count extra.
     """
     if tree.cells <= CACHE_CELLS:
         return tree.cells
@@ -177,7 +184,7 @@ def cost_of_sums(tree: EliminationTree) -> float:
 
 
 class Planning:
-    """The search for the elimination tree with the fewest multiplications, over many orders.
+    """The search for the elimination tree of the lowest cost, over many orders.
 
     Args:
         scopes, heads, sizes: as ``elimination_tree`` takes them.
@@ -197,7 +204,7 @@ class Planning:
         steps = self._search.order(next(self._ways))
         assert steps is not None
         self.first = self._tree(steps)
-        """The tree of one greedy order."""
+        """The tree of the first greedy order."""
         self._least = self._search.cells_of(steps)
 
     def _tree(self, steps: Sequence[Step]) -> EliminationTree:
@@ -208,13 +215,14 @@ class Planning:
         start: EliminationTree | None = None,
         cost: Cost = cost_of_sums,
     ) -> EliminationTree:
-        """Return the tree with the fewest multiplications among many orders and ``start``, or the
-        tree of a sweep through the graph if its ``cost`` is lower.
+        """Return the cheapest tree among those of many orders and ``start``, by
+        ``EliminationTree.cells``; or the tree of a sweep through the graph, if its ``cost`` is
+        lower.
 
-        The search stops when another order would cost more time than the best tree so far takes to
-        run, or when many orders in a row brought no improvement: a small graph gets one greedy
-        order. The search measures work, not time, so the same graph gets the same tree on every
-        machine.
+        The search stops when another order would take more time to search than the best tree so far
+        takes to run, or when many orders in a row brought no improvement; a small graph gets one
+        greedy order. The search counts work instead of measuring time, so the same graph gets the
+        same tree on every machine.
         """
         best, improved, planned, least = self.first, 1, 1, self._least
         if start is not None and start.cells <= best.cells:
@@ -227,8 +235,8 @@ class Planning:
             if (way := next(self._ways, None)) is None:
                 break
             tried += 1
-            # The cliques' cells are known during the search, and are nearly proportional to the
-            # tree's.
+            # The cells of the cliques are known before the tree is built, and nearly proportional
+            # to its cost.
             steps = self._search.order(way, _NEARLY * least)
             if steps is not None:
                 least, planned = min(least, self._search.cells_of(steps)), planned + 1
@@ -243,8 +251,8 @@ class Planning:
 
 
 class _Growing:
-    """A tree under construction: the nodes that are not operands yet, and which of them hold each
-    attribute.
+    """A tree under construction. ``holders`` has, for each attribute, those nodes with this
+    attribute that are not operands yet.
     """
 
     def __init__(self, scopes: Sequence[int], heads: Sequence[int], sizes: tuple[int, ...]) -> None:
@@ -263,7 +271,7 @@ class _Growing:
     def cells(self, members: int) -> float:
         found = self.known.get(members)
         if found is None:
-            found = 1.0  # a scope of a thousand attributes has more cells than floats count: inf
+            found = 1.0  # a float: a thousand attributes have more cells than it can count, inf
             for v in each_bit(members):
                 found *= self.sizes[v]
             self.known[members] = found
@@ -284,8 +292,8 @@ class _Growing:
             heapq.heappush(queue, (self.cells(tree.tables[made]), made))
 
     def join(self, left: int, right: int | None) -> int:
-        """Add the product of two nodes (or a copy of one), with the attributes summed out that no
-        other node holds, and return the new node.
+        """Add the product of two nodes, or a copy of one, to the tree and return the new node. The
+        attributes that no other node has are summed out.
         """
         tree, holders = self.tree, self.holders
         node = len(tree.scopes)
@@ -309,7 +317,8 @@ class _Growing:
         if heads > 0:
             heads &= ~gone
         barren = heads == 0
-        # One product upward and one downward for each operand, and the cells that each writes.
+        # The cost is that of one product upward, one product downward for each operand, and the
+        # cells that each of them writes.
         value = 0.0 if barren else self.cells(table) + WRITTEN * self.cells(table & ~gone)
         adjoint = len(operands) * self.cells(scope) + WRITTEN * self.cells(scope & ~gone)
         tree.cells += value + adjoint
@@ -330,10 +339,11 @@ def elimination_tree(
     """Return the elimination tree of an order.
 
     Args:
-        scopes: the attributes of each input.
-        heads: the attributes each input is a conditional distribution of; -1 for any other table.
-        order: every attribute of the inputs; others are passed over.
-        sizes: of all attributes.
+        scopes: the attributes of each input, as a set.
+        heads: the attributes that each input is a conditional distribution of, as a set; -1 for any
+            other table.
+        order: every attribute of the inputs, the first eliminated first; others are skipped.
+        sizes: the sizes of all attributes.
 
     >>> tree = elimination_tree([0b1, 0b11], [0b1, 0b10], [1, 0], (2, 3))
     >>> tree.operands[2:], tree.scopes[2:], tree.barren[2:]

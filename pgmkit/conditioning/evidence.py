@@ -14,8 +14,8 @@ from pgmkit.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Evidence:
-    """The codes of observed attributes, and for each softly observed attribute a weight for every
-    value.
+    """The codes of observed attributes, and for each attribute with uncertain (soft) evidence its
+    likelihood: one weight for every value.
     """
 
     codes: Mapping[str, int]
@@ -29,10 +29,13 @@ class Evidence:
         evidence: Mapping[str, Hashable] | None,
         likelihood: Mapping[str, ArrayLike] | None,
     ) -> Evidence:
-        """Check evidence as a user gives it, and return it with states as codes.
+        """Check evidence as a user gives it, and return it with codes in place of states.
 
-        Raises InvalidInput that names an unknown attribute or state, a code out of range, or a
-        likelihood that is not one non-negative number for each value.
+        ``states`` has the named states of some attributes, in the order of their codes; a user may
+        give either a state or a code.
+
+        Raises InvalidInput for an unknown attribute or state, a code out of range, or a likelihood
+        that is not one non-negative number for each value.
         """
         for given in (evidence, likelihood):
             if given is not None and not isinstance(given, Mapping):
@@ -56,11 +59,11 @@ def sliced(
     tables: Iterable[tuple[Clique, NDArray[np.float64]]],
     evidence: Evidence,
 ) -> Iterator[tuple[Clique, NDArray[np.float64]]]:
-    """Yield the logarithms of the tables, with observed attributes fixed at their codes, followed
-    by those of the evidence's likelihoods.
+    """Yield the logarithms of the tables with observed attributes fixed at their codes, then those
+    of the likelihoods, each with its unobserved attributes.
 
-    Every attribute that was not observed is in at least one table. A table of which all attributes
-    are observed becomes a number, with the clique ().
+    An attribute in no table gets a table of ones, so every unobserved attribute is in at least one
+    table. A table of which all attributes are observed becomes a number, with the clique ().
     """
     codes = evidence.codes
     given = [*tables, *(((name,), weights) for name, weights in evidence.likelihood.items())]
@@ -79,8 +82,8 @@ def observed_codes(
     states: Mapping[str, tuple[Hashable, ...]],
     evidence: Mapping[str, Sequence[Hashable]],
 ) -> tuple[Clique, NDArray[np.int64]]:
-    """Return the observed attributes and their codes, one row for each record; checked as by
-    ``Evidence.of``.
+    """Return the observed attributes and their codes, with a row for each record, after the checks
+    of ``Evidence.of``. ``evidence`` has a column of values for each observed attribute.
     """
     if not isinstance(evidence, Mapping) or not evidence:
         raise InvalidInput(

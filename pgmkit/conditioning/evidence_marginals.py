@@ -1,4 +1,4 @@
-"""The ways to compute a posterior's marginals; each question takes the cheapest."""
+"""The ways to compute a posterior's marginals, of which each question takes the cheapest."""
 
 from __future__ import annotations
 
@@ -32,17 +32,21 @@ Prepared = Calibration | GivenJoint
 
 ALL = slice(None)
 OWN_TREE = 10
-"""The factor by which a tree for one marginal alone must take less work before it is used."""
+"""A marginal is computed on an elimination tree of its own if that takes less work than the shared
+tree by this factor.
+"""
 _FEW_SETS = 16
-"""The most sets of attributes whose joint marginals' cost on a tree is estimated one by one."""
+"""The largest number of sets of attributes for which the cost of each joint marginal on a tree is
+estimated.
+"""
 
 
 class EvidenceMarginals:
     """Marginals of a graph's attributes given evidence.
 
-    The joint distribution of a small graph or its calibrated tree, which serve any evidence, are
-    tried first; then messages for this evidence, on an elimination tree of the relevant attributes.
-    Sets of attributes are integers with one bit for each attribute.
+    If the graph has its joint distribution or a calibrated tree, which serve any evidence, they are
+    used first. Otherwise messages are computed for this evidence, on an elimination tree of the
+    relevant attributes. Sets of attributes are integers with one bit for each attribute.
     """
 
     def __init__(self, graph: GraphTables, evidence: Evidence) -> None:
@@ -62,8 +66,9 @@ class EvidenceMarginals:
         return self.observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
-        """Group the sets of attributes by the messages that answer them: usually one group, several
-        if one tree for all would have much larger tables.
+        """Group the sets of attributes so that each group is answered by messages on one tree.
+        Usually there is one group; there are several if one tree for all would have much larger
+        tables.
         """
         everything, graph = [list(sets)], self.graph
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
@@ -91,14 +96,15 @@ class EvidenceMarginals:
         for members, each in needed.items():
             groups[next(part for part in parts if not each & ~part)].append(members)
         found = [group for group in groups.values() if group]
-        # Inputs of groups that were only tried are dropped.
+        # Inputs of groups that were tried but not chosen are dropped.
         left = {self.graph.relevant(union(group) | self.known) for group in found}
         self._inputs_of = {part: made for part, made in self._inputs_of.items() if part in left}
         return found
 
     def prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
         """Return the graph's joint distribution or calibrated tree given this evidence, and the
-        logarithm of what the likelihoods were divided by; None if neither answers.
+        logarithm of the number that the likelihoods were divided by; None if the graph has neither,
+        or it cannot answer for these cliques.
         """
         if self.graph.joint is not None:
             return self._given_joint
@@ -109,10 +115,11 @@ class EvidenceMarginals:
         self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Calibration | JointTable, float]:
         """Return messages that give the marginals of these sets of attributes, and the logarithm of
-        the factors that their tables lack. ``asked`` are all cliques asked of, in this group or
-        another.
+        the number that their tables were divided by. ``asked`` are all cliques of the question, of
+        this group and of others.
 
-        Raises ModelTooLarge if they do not fit, before any work.
+        Raises ModelTooLarge, before any work, if they need too much memory, and Underflow if the
+        numbers are too small to be computed without logarithms.
         """
         if (prepared := self.prepared(asked)) is not None:
             return prepared
@@ -129,10 +136,11 @@ class EvidenceMarginals:
         return made, inputs.log_scale
 
     def log_sum(self) -> float:
-        """Return the logarithm of the sum over all records that agree with the evidence.
+        """Return the logarithm of the sum over all records that agree with the evidence. Raises
+        Underflow as ``messages`` does.
 
-        If the values of all tables do not fit together, each is freed as soon as it is
-        multiplied.
+        If the values of all nodes do not fit into memory together, each is freed as soon as it has
+        been multiplied.
         """
         try:
             messages, log_scale = self.messages((), ())
@@ -146,7 +154,9 @@ class EvidenceMarginals:
         return float(messages.log_sum) + log_scale
 
     def _sound(self, relevant: int) -> Inputs:
-        """Return the inputs. Raises Underflow if plain numbers cannot hold them, or one is zero."""
+        """Return the inputs. Raises Underflow if one of them is zero, or so small that products
+        without logarithms may underflow.
+        """
         inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
             raise Underflow
@@ -163,15 +173,15 @@ class EvidenceMarginals:
             check_marginals(tree, limit, here, made=made)
 
     def _lies_apart(self, tree: EliminationTree, members: int) -> bool:
-        """True if a marginal is answered by a tree of its own, because on this tree it needs far
-        larger tables.
+        """Return True if a marginal is to be computed on a tree of its own, because on this tree it
+        would need far larger tables.
         """
         most = OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
     def marginal(self, messages: Messages | Calibration | JointTable, members: int) -> Array:
-        """Return a marginal from messages, or from a tree of its own if the messages would need
-        large tables.
+        """Return a marginal from messages, or from messages on a tree of its own if these would
+        need much larger tables.
         """
         if not isinstance(messages, Messages):
             return messages.marginal(members)
@@ -179,21 +189,21 @@ class EvidenceMarginals:
             return messages.marginal(members)
         sizes = self.graph.sizes
         inputs = self._inputs(self.graph.relevant(members | self.known))
-        # A table of ones over the attributes makes them share a node, for which the order is
-        # searched.
+        # The search for an order sees a table of ones over the attributes as well, so that they
+        # share a node.
         inputs.add(members, np.ones([sizes[v] for v in each_bit(members)]), -1)
         return self._passed(inputs, [members]).marginal(members)
 
     def _sliced(self, relevant: int) -> Inputs:
-        """Return what ``_inputs`` returns, kept until messages are computed from it."""
+        """Return the result of ``_inputs``, which is kept until messages are computed from it."""
         found = self._inputs_of.get(relevant)
         if found is None:
             found = self._inputs_of[relevant] = self._inputs(relevant)
         return found
 
     def _inputs(self, relevant: int) -> Inputs:
-        """Return the tables of the relevant attributes (a bit mask), with observed attributes fixed
-        at their codes, and the likelihoods.
+        """Return the tables of the relevant attributes (a bit mask), sliced at the codes of
+        observed attributes, and the likelihoods.
         """
         graph, observed = self.graph, self.observed
         inputs = Inputs()
@@ -229,11 +239,15 @@ class EvidenceMarginals:
         return inputs
 
     def _few_cells(self, members: int) -> bool:
-        """True if the joint distribution of these attributes is small enough to be written out."""
+        """Return True if the joint distribution of these attributes has few enough cells to be
+        computed.
+        """
         return cells_of(members & ~self.observed, self.graph.sizes) <= MOST_CELLS
 
     def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
-        """Return the work of an answer by one tree of the relevant attributes."""
+        """Return an estimate of the cost of answering for the sets ``asked`` on one tree of the
+        relevant attributes.
+        """
         draft = self._drafted(self._sliced(relevant))
         cells, sizes = draft.tree.cells, self.graph.sizes
         joint = [m for m in asked if m & (m - 1)]
@@ -249,7 +263,7 @@ class EvidenceMarginals:
         return inputs.draft
 
     def _count(self, cells: float, tables: int) -> None:
-        """Add the work of a pass, over so many cells of so many tables, to that of this
+        """Add the cost of a pass over this many cells of this many tables to the cost of this
         evidence.
         """
         passes = self.graph.passes
@@ -271,8 +285,9 @@ class EvidenceMarginals:
     def _given(
         self, prepare: Callable[[ScaledEvidence], Prepared]
     ) -> tuple[Prepared, float] | None:
-        """Return the joint distribution or calibrated tree given the evidence; None if the
-        evidence is too unlikely for plain numbers.
+        """Return the joint distribution or calibrated tree given the evidence, and the logarithm of
+        the number that the likelihoods were divided by; None if the evidence is so unlikely that it
+        would underflow.
         """
         if (known := self._scaled_evidence()) is None:
             return None
@@ -282,8 +297,8 @@ class EvidenceMarginals:
             return None
 
     def _scaled_evidence(self) -> tuple[ScaledEvidence, float] | None:
-        """Return the evidence with likelihoods of maximum 1, and the logarithm of what they were
-        divided by; None if some weights are too small for plain numbers.
+        """Return the evidence with likelihoods of maximum 1, and the logarithm of the number that
+        they were divided by; None if some weights are so small that products may underflow.
         """
         codes = self.evidence.codes
         weights, log_scale = {}, 0.0
@@ -305,7 +320,7 @@ class EvidenceMarginals:
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
 
     def _written_out(self, inputs: Inputs) -> JointTable | None:
-        """Return the joint distribution of the inputs' attributes; None if it has too many
+        """Return the joint distribution of the inputs' attributes, or None if it has too many
         cells.
         """
         held = union(inputs.scopes)

@@ -1,4 +1,6 @@
-"""The tables of a factor graph as inference takes them, and what questions to one graph share."""
+"""The tables of a factor graph as inference takes them, and what is kept from one question to the
+next.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +34,28 @@ from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS, MULTIPLICATIONS_A_SECOND
 Input = tuple[int, Array, float]
 
 REMEMBERED = 64
-"""The structures whose trees, or groups of questions, are kept."""
+"""The number of structures whose elimination trees, or groups of questions, are kept."""
 _REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
 _CALIBRATED_AFTER = 2
-"""The number of sets of evidence that are answered one by one before the graph is calibrated: a
-calibration takes about as long as two more.
+"""The number of sets of evidence that are answered each by itself before a calibrated tree is
+built, which takes about as long as two more.
 """
 CELLS_OF_A_TABLE = MULTIPLICATIONS_A_SECOND / 50_000
-"""The cells that a pass covers in the time that ordering one table and reading its marginal
-takes.
+"""The number of cells that a pass processes in the time that handling one table (ordering it and
+reading its marginal) takes.
 """
 _SEARCH_CELLS = MULTIPLICATIONS_A_SECOND / MEASURES_A_SECOND
-"""The cells that a pass covers in the time that a search spends on one attribute."""
+"""The number of cells that a pass processes in the time that a search for orders spends on one
+attribute.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class GraphTables:
-    """Checked tables over a domain, and in a Bayesian network the variable of each.
+    """The checked tables of a factor graph and, in a Bayesian network, the variable that each is
+    the distribution of (``children``).
 
-    Elimination trees (by structure) and kernels are kept for later questions.
+    Elimination trees and kernels are kept for later questions.
     """
 
     domain: Domain
@@ -67,16 +72,16 @@ class GraphTables:
     masks).
     """
     groups: dict[tuple[tuple[int, ...], int], list[list[int]]] = field(default_factory=dict)
-    """The groups of questions that one tree each answers, by the sets asked of and the attributes
-    with evidence; the last entry is that of the last question.
+    """The groups of sets of attributes that are answered by one tree each, by the sets asked for
+    and the attributes with evidence. The last entry is that of the last question.
     """
     _inputs: dict[int, Input] = field(default_factory=dict)
     uses: FirstUses = field(default_factory=FirstUses)
     passes: list[float] = field(default_factory=list)
-    """The cost, in cells, of each set of evidence that was answered by itself."""
+    """The cost, in cells, of each set of evidence that was answered by messages of its own."""
 
     def prepare(self) -> None:
-        """Compute the numbers of attributes and tables, which every question needs."""
+        """Compute the bit sets and sizes that every question needs."""
         self.bits  # noqa: B018 - kept from now on
         self.sizes  # noqa: B018
         if self.children is not None:
@@ -84,9 +89,9 @@ class GraphTables:
 
     @property
     def plain_sums(self) -> PlainSums:
-        """The tables as the second computation takes them, which shares nothing with inference but
-        an elimination order: any order gives the same sums. It has the memory that the limit leaves
-        beside the answer.
+        """Plain sums over the tables, for the second computation. They share only an elimination
+        order with inference, and any order gives the same sums. They may use the memory that the
+        limit leaves beside the answer.
         """
         latest = next(reversed(self.trees.values()), None)
         names, kept = self.domain.attributes, 0.0
@@ -115,14 +120,14 @@ class GraphTables:
 
     @property
     def inputs(self) -> list[Input]:
-        """The result of ``input`` for each table."""
+        """The results of ``input`` for all tables."""
         return [self.input(number) for number in range(len(self.tables))]
 
     def input(self, number: int) -> Input:
-        """Return a table's attributes as a set, the table with ascending axes scaled to the maximum
-        1, and the logarithm of the former maximum.
+        """Return a table's attributes as a set, the table divided by its maximum, with its axes
+        ascending, and the logarithm of that maximum.
 
-        The conditional distributions of a Bayesian network are not scaled, since inference uses
+        The conditional distributions of a Bayesian network are not divided, since inference uses
         that they sum to one; their logarithm is 0.
         """
         found = self._inputs.get(number)
@@ -140,8 +145,8 @@ class GraphTables:
 
     @cached_property
     def lost(self) -> bool:
-        """True if some entries are so far below their table's maximum that products of plain
-        numbers may underflow.
+        """True if some entries are so far below their table's maximum that products may underflow
+        unless they are computed in logarithms.
         """
         return self.children is None and any(
             bool((table[table > 0] / table.max() < LEAST_ENTRY).any())
@@ -158,13 +163,13 @@ class GraphTables:
 
     @cached_property
     def families(self) -> list[int]:
-        """The set of each attribute and its parents in a Bayesian network."""
+        """For each attribute the set of itself and its parents in a Bayesian network."""
         bits = self.bits
         return [sum([bits[name] for name in self.tables[number][0]]) for number in self.own]
 
     @cached_property
     def ancestors(self) -> list[int]:
-        """The set of each attribute and its ancestors in a Bayesian network."""
+        """For each attribute the set of itself and its ancestors in a Bayesian network."""
         found = [0] * len(self.domain)
         for start in range(len(found)):
             waiting = [start]
@@ -180,9 +185,9 @@ class GraphTables:
         return found
 
     def relevant(self, asked: int) -> int:
-        """Return the attributes whose tables determine the answer about ``asked`` (the attributes
-        asked of and those with evidence): in a Bayesian network these and their ancestors, else
-        all.
+        """Return the attributes whose tables determine the answer about ``asked``, the attributes
+        asked for and those with evidence. In a Bayesian network these are ``asked`` and their
+        ancestors, else all attributes.
         """
         if self.children is None:
             return (1 << len(self.domain)) - 1
@@ -197,7 +202,7 @@ class GraphTables:
 
     @cached_property
     def order(self) -> list[int]:
-        """An elimination order of the whole graph without evidence, which serves for any
+        """An elimination order of the whole graph without evidence. It can be used with any
         evidence.
         """
         children = self.children or (None,) * len(self.tables)
@@ -212,11 +217,12 @@ class GraphTables:
     def draft(
         self, scopes: tuple[int, ...], heads: tuple[int, ...], cost: Cost = cost_of_sums
     ) -> Draft:
-        """Return what is known of a structure's tree before any search: a remembered tree, one by
-        the whole graph's order, or one by a greedy order.
+        """Return what is known about a structure's elimination tree before a search: a remembered
+        tree, one by the whole graph's order, or one by a greedy order. ``scopes`` and ``heads`` are
+        those of ``elimination_tree``.
 
-        The whole graph's order serves neither the first structure, nor one with fewer than half of
-        the tables, nor one for which it is slower than a search.
+        The whole graph's order is not used for the first structure, for one with fewer than half of
+        the tables, or where its tree costs more than a search.
         """
         sizes, best = self.sizes, self.trees.get((scopes, heads, cost))
         if best is not None:
@@ -228,7 +234,9 @@ class GraphTables:
         return Draft(scopes, heads, cost, best, Planning(scopes, heads, sizes))
 
     def tree(self, draft: Draft) -> EliminationTree:
-        """Return the tree of a draft after the search, and remember it."""
+        """Return the tree of a draft, after the search for a better one if the draft has one, and
+        remember it.
+        """
         key = draft.scopes, draft.heads, draft.cost
         found = self.trees.get(key)
         if found is None:
@@ -245,8 +253,8 @@ class GraphTables:
 
     @property
     def was_split(self) -> bool:
-        """True if the last question about most attributes was split over several trees: the whole
-        graph's order is then not reused, as its tree is too large.
+        """True if the last question about most attributes was answered by several trees. The tree
+        of the whole graph's order is then too large, so the order is not reused.
         """
         for (sets, _), found in reversed(self.groups.items()):
             if 2 * len(sets) > len(self.domain):
@@ -256,7 +264,8 @@ class GraphTables:
     @property
     def joint(self) -> Joint | None:
         """The joint distribution of all attributes, from which further evidence is answered; None
-        before any evidence was answered by itself, and if it has more than ``MOST_CELLS`` cells.
+        before the first evidence was answered by itself, and if it has more than ``MOST_CELLS``
+        cells.
         """
         return self._joint if self.passes else None
 
@@ -268,22 +277,23 @@ class GraphTables:
 
     @property
     def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree for further evidence, as soon as it pays; None before, and if it is too
-        large or slower than a tree for each set of evidence.
+        """A calibrated tree from which further evidence is answered, once enough sets of evidence
+        were answered; None before, and if it is too large or slower than a tree for each set of
+        evidence.
         """
         if "_calibrated" in self.__dict__:
             return self._calibrated
-        # While the questions are split over several trees, a later one may still need the whole
-        # tree.
+        # While questions are answered by several trees, a later one may still need the tree of the
+        # whole graph.
         early = len(self.passes) < _CALIBRATED_AFTER or self.was_split
         return None if early else self._calibrated
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
-        """Return the calibrated tree if these marginals are best read from it, that is, if each
-        clique's attributes share a clique of the tree; else None.
+        """Return the calibrated tree if it can answer for these cliques, that is, if the attributes
+        of each share a clique of the tree; else None.
 
-        Cliques of several attributes never cause a calibration: few attributes matter to them, and
-        an elimination tree leaves the others out.
+        Cliques of several attributes never cause a calibration: few attributes are relevant to
+        them, and an elimination tree leaves the others out.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
         if sets and "_calibrated" not in self.__dict__:
@@ -298,7 +308,9 @@ class GraphTables:
         if self.lost:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
-        # A calibrated tree goes through its cliques about twice, and evidence slices them less.
+        # An answer from a calibrated tree processes its cliques about twice, and evidence makes
+        # fewer of its tables smaller. So it pays only with at most half the cells of an average
+        # pass.
         most = min(
             sum(self.passes) / len(self.passes) / 2,
             self.memory_limit // CELL_BYTES,
@@ -313,26 +325,28 @@ class GraphTables:
 
 @dataclass
 class Draft:
-    """The knowledge of a structure's elimination tree before the search."""
+    """What is known about a structure's elimination tree before a search."""
 
     scopes: tuple[int, ...]
     heads: tuple[int, ...]
     cost: Cost
     start: EliminationTree | None
-    """A tree that is there already; None if there is none."""
+    """A tree that exists already, or None."""
     planning: Planning | None
-    """A search for a better tree if it may pay; else None."""
+    """A search for a better tree, if it may pay, or None."""
 
     @property
     def tree(self) -> EliminationTree:
-        """The best tree so far."""
+        """The cheapest tree so far."""
         known = [self.start, None if self.planning is None else self.planning.first]
         return min([tree for tree in known if tree is not None], key=lambda each: each.cells)
 
 
 @dataclass
 class Inputs:
-    """Tables with their attributes as sets, axes ascending."""
+    """The input tables of an elimination tree, with axes ascending, and their attributes as
+    sets.
+    """
 
     scopes: list[int] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
@@ -341,17 +355,19 @@ class Inputs:
     """
     tables: list[Array] = field(default_factory=list)
     lost: bool = False
-    """True if some entries are so far below their table's maximum that products of plain numbers
-    may underflow.
+    """True if some entries are so far below their table's maximum that products may underflow
+    unless they are computed in logarithms.
     """
     log_scale: float = 0.0
-    """The logarithm of the numbers that the tables were divided by."""
+    """The logarithm of the product of the numbers that the tables were divided by."""
 
     draft: Draft | None = None
     """The draft of the tables' elimination tree; None until it is made."""
 
     def add(self, members: int, table: Array, head: int) -> None:
-        """Add one more table; a table of no attributes goes to ``log_scale``."""
+        """Add a table over the attributes ``members``; the logarithm of a table without attributes,
+        a number, is added to ``log_scale``.
+        """
         if members:
             self.scopes.append(members)
             self.heads.append(head)

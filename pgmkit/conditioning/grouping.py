@@ -1,10 +1,11 @@
-"""The choice of which questions are answered by the same messages.
+"""The choice of which questions are answered by messages on the same tree.
 
-A marginal of a Bayesian network depends only on the tables of the attributes asked of, those
-observed, and their ancestors (all others are *barren*: Shachter 1986). One tree for all questions
-goes through every table once, but joins the parents of all children: its tables may be hundreds of
-times as large as those of each question by itself. So the questions are split if that costs less,
-into those that have a certain ancestor and those that have not, and so on.
+A marginal of a Bayesian network depends only on the tables of the attributes asked for, of those
+observed, and of their ancestors (all others are *barren*: Shachter 1986). One tree for all
+questions processes every table once, but it joins the parents of every attribute that matters to
+any question. Its tables may be hundreds of times as large as those of a tree for each question. If
+that costs less, the questions are therefore split into those that depend on a certain attribute and
+those that do not, and each part again.
 """
 
 from __future__ import annotations
@@ -16,50 +17,58 @@ from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
 LARGE_PASS = MULTIPLICATIONS_A_SECOND / 300
-"""Multiplications that take longer than the search of orders for two halves of the questions."""
+"""The number of multiplications above which a pass takes longer than the search for orders of two
+halves.
+"""
 MOSTLY_CELLS = 6
-"""A pass is split only if its multiplications take this many times as long as handling its tables,
-since every part handles the shared ancestors' tables again; with fewer questions than this, that
-many times.
+"""A pass is split only if its multiplications take at least this many times as long as handling its
+tables, since every part handles the tables of shared ancestors again. For fewer questions than
+this, the factor is their number.
 """
 _WORTH = 1.5
-"""The factor by which all parts together must be cheaper than one tree: a search improves the
-larger tree by more.
+"""The questions are split only if all parts together cost less than one tree by this factor. The
+estimate is made before the search for orders, which usually improves the larger tree more.
 """
 
 Part = tuple[float, int]
-"""The work of a part's answer, and its attributes as a set."""
+"""The estimated work of a part, and the set of attributes that it depends on."""
 Closed = tuple[int, list[int]]
 """A set of attributes with all their relevant ancestors, and the questions that it answers."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an answer by one tree."""
+    """The estimated cost of answering questions by one tree."""
 
     cells: float
-    """Multiplications."""
+    """The number of multiplications."""
     tables: float
-    """The work of handling the tables themselves, in the time of so many multiplications."""
+    """The work of handling the tables themselves, as a number of multiplications that take as
+    long.
+    """
 
     @property
     def work(self) -> float:
-        """The sum of both."""
+        """The multiplications and the handling of tables together."""
         return self.cells + self.tables
 
 
 Draft = Callable[[int, Sequence[int]], Cost]
-"""A function of a set of attributes and some questions: the cost of their answers by one tree."""
+"""A function of a set of attributes and some questions that returns the cost of answering them by
+one tree.
+"""
 
 
 def may_pay(whole: Cost, questions: int) -> bool:
-    """True if the work of one tree is large enough to try to split the questions."""
+    """Return True if one tree for so many questions costs so much that splitting them may be
+    cheaper.
+    """
     return whole.cells >= max(LARGE_PASS, min(MOSTLY_CELLS, questions) * whole.tables)
 
 
 def split_questions(questions: Mapping[int, int], draft: Draft) -> list[int]:
-    """Split the questions into groups, each answered by one tree, and return the trees' sets of
-    attributes, those with the least work first.
+    """Split the questions into groups that are answered by one tree each, and return the set of
+    attributes of each group's tree, the tree with the least work first.
 
     Args:
         questions: for each question's set of attributes the set that its answer depends on,
@@ -90,8 +99,8 @@ def _parts(sets: Sequence[Closed], whole: Cost, draft: Draft) -> list[Part]:
 
 
 def _halves(sets: Sequence[Closed]) -> tuple[list[Closed], list[Closed]]:
-    """Split the sets into those that hold a certain attribute, which about half of them do, and the
-    others.
+    """Split the sets into those that contain a certain attribute and the others. The attribute is
+    the one that most nearly half of the sets contain.
     """
     counts: dict[int, int] = {}
     for members, _ in sets:

@@ -15,8 +15,8 @@ from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
 
 
 class SpreadKernel:
-    """The product of two tables, broadcast over the attributes of both and summed to the wanted
-    ones.
+    """The product of two tables, broadcast over the attributes of both and summed over all but the
+    wanted ones.
     """
 
     __slots__ = ("away", "cells", "first", "second")
@@ -36,11 +36,12 @@ class SpreadKernel:
 
 
 class MatrixKernel:
-    """The product of two tables as a batch of matrix products, summed to the wanted attributes.
+    """The product of two tables as a batch of matrix products, summed over all but the wanted
+    attributes.
 
     Attributes in both tables form the batch if they are wanted, and are summed over if not; those
-    in one table are rows or columns. Where nothing is summed over, the tables are broadcast over
-    the attributes of both, and the result has the memory order of the larger one.
+    in one table are rows or columns. If nothing is summed over, the tables are multiplied with
+    broadcasting, and the result has the memory order of the larger one.
     """
 
     __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")
@@ -63,11 +64,12 @@ class MatrixKernel:
                 tuple([sizes[v] if held >> v & 1 else 1 for v in axes]) for held in (one, other)
             )
             self.left, self.right = (None, left), (None, right)
-            # The attributes summed over have one value each, so their axes are dropped without a
-            # sum.
+            # The attributes that are summed over have one value each, so their axes are dropped
+            # without a sum.
             self.shape, self.out = [sizes[v] for v in axes if wanted >> v & 1], None
             return
-        # Without rows and columns, each cell of the batch would be a matrix product of its own.
+        # Without rows and columns, `matmul` would compute each cell of the batch as a matrix
+        # product of its own.
         self.form = "inner" if r == c == 1 else "matrix"
         orders = [batch + rows + summed, batch + summed + columns]
         order = batch + rows + columns
@@ -106,8 +108,10 @@ def kernel_of(
     other: int,
     wanted: int,
 ) -> Kernel:
-    """Return the kernel, which is kept for the next time. Raises ModelTooLarge where its result
-    takes more than ``limit`` bytes.
+    """Return the kernel that multiplies tables over the attributes ``one`` and ``other`` and sums
+    over all but ``wanted``. It is looked up in ``kernels``, where a new one is added.
+
+    Raises ModelTooLarge if the result takes more than ``limit`` bytes.
     """
     key = (one, other, wanted)
     found = kernels.get(key)
@@ -129,7 +133,9 @@ def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
 
 
 def axes_alone(members: int, others: int) -> tuple[int, ...]:
-    """Return the axes of the attributes that are not among the others."""
+    """Return the axes, in a table over ``members``, of the attributes that are not in
+    ``others``.
+    """
     if not members & ~others:
         return ()
     return tuple(axis for axis, v in enumerate(each_bit(members)) if not others >> v & 1)

@@ -1,11 +1,11 @@
-"""Messages on an elimination tree: every table's sum from below, and its adjoint from above.
+"""Messages on an elimination tree: every node's value from below, and its adjoint from above.
 
 The *value* of a node is the product of the inputs below it, with attributes summed out. Its
 *adjoint* is the product of all other inputs with all other attributes summed out, divided by the
 sum over all records. Value times adjoint is the marginal over the node's attributes (Darwiche 2003;
-Shafer and Shenoy 1990 on a binary tree). Values are computed once, adjoints when an answer needs
-them, from the root down, and kept. The marginal of attributes that share no node is computed on the
-part of the tree between them.
+Shafer and Shenoy 1990 on a binary tree). Values are computed at once; adjoints are computed from
+the root down when an answer needs them, and kept. The marginal of attributes that share no node is
+computed on the part of the tree between them.
 """
 
 from __future__ import annotations
@@ -25,29 +25,33 @@ from pgmkit.runtime.precision import EPSILON, TINY
 Table = tuple[int, Array]
 """Attributes as a set, and a table over them with its axes ascending."""
 Scale = float | Array
-"""A logarithm, or an array with one for each of many records."""
+"""The logarithm of a number that a table was divided by, or an array with one for each of many
+records.
+"""
 
 LEAST_ENTRY = TINY / EPSILON
-"""The least positive entry of a table with maximum 1 for which products of plain numbers
-are safe.
+"""The smallest positive entry, of a table with maximum 1, with which products without logarithms
+are safe from underflow.
 """
 
 LOST = TINY ** (1 / 3)
-"""Products of tables with maxima near 1 may have lost terms to underflow if their maximum is
-below this.
+"""If the maximum of a product of tables with maxima near 1 is below this, terms that matter may
+have been lost to underflow.
 """
 FAR = LOST ** (1 / 5)
-"""A table whose maximum is above this, and below its inverse, may be multiplied once more without
-rescaling: ``LOST`` is not near.
+"""A table whose maximum is between this and its inverse may be multiplied once more without
+rescaling, since it is far above ``LOST``.
 """
 DRIFT = 1e-6
-"""The most by which rounding moves a sum of probabilities from one."""
+"""The largest difference from one that rounding causes in a sum of probabilities."""
 LEAST_SUM = LEAST_ENTRY / EPSILON
-"""A sum of numbers in [0, 1] that is at least this large has lost nothing that counts."""
+"""A sum of numbers in [0, 1] that is at least this large has lost only negligible terms to
+underflow.
+"""
 
 
 class Underflow(ArithmeticError):
-    """Raised if a sum is zero, or too small for floating-point numbers."""
+    """Raised if a sum is zero, or so small that floating-point numbers may have lost part of it."""
 
 
 class Messages:
@@ -58,8 +62,8 @@ class Messages:
         tables: the tables of its inputs, axes ascending, entries in [0, 1].
         conditional: whether all values and adjoints stay in [0, 1], as products of conditional
             distributions and likelihoods do; then they need no scaling.
-        limit: the most bytes of a table.
-        kernels: the kernels made so far; new ones are added.
+        limit: the largest number of bytes that a table may take.
+        kernels: the kernels made so far, by their attributes; new ones are added.
 
     Raises Underflow if the sum over all records is zero or too small to be reliable.
     """
@@ -83,7 +87,7 @@ class Messages:
         for node in range(self.tree.inputs, len(self.tree.scopes)):
             value: Array | None = None
             scale: Scale = 0.0
-            if not self.tree.barren[node]:  # a barren node is 1, whatever is below it
+            if not self.tree.barren[node]:  # a barren node is 1 everywhere and needs no product
                 value = self._made(node)
                 for operand in self.tree.operands[node]:
                     scale = scale + scales[operand]
@@ -99,7 +103,8 @@ class Messages:
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
         """Return the table, divided by its maximum unless that is near 1, and the logarithm of the
-        divisor. Raises Underflow if the maximum is too small or not finite.
+        divisor. Raises Underflow if the maximum is not finite, or so small that terms may have been
+        lost.
         """
         peak = float(table[1].max())
         if not LOST < peak < math.inf:
@@ -109,7 +114,7 @@ class Messages:
         return table[1] / peak, math.log(peak)
 
     def log_of(self, value: Array) -> Scale:
-        """Return the logarithm of a root's value. Raises Underflow if it is too small or not
+        """Return the logarithm of a root's value. Raises Underflow if the value is too small or not
         finite.
         """
         if not LEAST_SUM < float(value) < math.inf:
@@ -134,13 +139,13 @@ class Messages:
         return kernel_of(self.kernels, self.tree.sizes, self.limit, one, other, wanted)
 
     def reduced(self, table: Table, wanted: int) -> Table:
-        """Return the table summed to those of its attributes that are wanted."""
+        """Return the table, summed over all attributes but the wanted ones."""
         members, values = table
         axes = axes_alone(members, wanted)
         return members & wanted, sum_axes(values, axes)
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
-        """Return the product of two tables, summed to those of its attributes that are wanted."""
+        """Return the product of two tables, summed over all attributes but the wanted ones."""
         if not one[0]:  # a number
             return self.reduced((other[0], one[1] * other[1]), wanted)
         if not other[0]:
@@ -149,8 +154,8 @@ class Messages:
         return (one[0] | other[0]) & wanted, made
 
     def adjoint(self, node: int) -> Table:
-        """Return a node's adjoint; it lacks attributes of the node's scope along which it is
-        constant.
+        """Return a node's adjoint. Attributes of the node's scope along which the adjoint is
+        constant are left out.
         """
         path = []
         while node not in self.adjoints:
@@ -166,7 +171,7 @@ class Messages:
         return self.adjoints[path[0] if path else node]
 
     def root_adjoint(self, node: int) -> Array:
-        """Return the adjoint of a root: 1 over its value, or 1 if tables are scaled."""
+        """Return the adjoint of a root: 1 divided by its value, or 1 if tables are rescaled."""
         value = self.values[node]
         return np.array(1.0 if value is None or self.scaled else 1.0 / float(value))
 
@@ -185,8 +190,8 @@ class Messages:
         return found
 
     def belief(self, node: int, wanted: int) -> Table:
-        """Return the marginal over those wanted attributes that the node's table or adjoint depends
-        on.
+        """Return the marginal over those of the wanted attributes that the node's value or adjoint
+        depends on.
         """
         upper = self.adjoint(node)
         value = self.values[node]
@@ -217,7 +222,7 @@ class Messages:
 
     @property
     def homes(self) -> list[int]:
-        """For each attribute the node with the smallest table that depends on it; -1 if there is
+        """For each attribute the node with the smallest value that depends on it; -1 if there is
         none.
         """
         if not hasattr(self, "_homes"):
@@ -235,8 +240,8 @@ class Messages:
         return self._homes
 
     def _home(self, members: int) -> int | None:
-        """Return the node with the smallest table that depends on all of these attributes,
-        or None.
+        """Return the node with the smallest value that depends on all these attributes, or None if
+        there is none.
         """
         held = [
             (value.size, -node)
@@ -246,7 +251,9 @@ class Messages:
         return -min(held)[1] if held else None
 
     def across(self, node: int, kept: int) -> Table:
-        """Return a node's value in which the attributes ``kept`` are not summed out."""
+        """Return the value that a node would have if the attributes ``kept`` were not summed out
+        below it.
+        """
         memory: dict[int, Table | None] = {}
         order = [node]
         for each in order:
@@ -270,7 +277,7 @@ class Messages:
         return found
 
     def joint(self, members: int) -> Table:
-        """Return the joint marginal of attributes that no single node need hold."""
+        """Return the joint marginal of attributes, also if no single node has all of them."""
         parts = [self._connected(node, inside) for node, inside in self.tree.lowest(members)]
         found = parts[0] if parts else (0, np.array(1.0))
         for part in parts[1:]:
@@ -278,7 +285,9 @@ class Messages:
         return found
 
     def _connected(self, node: int, members: int) -> Table:
-        """Return the joint marginal of attributes in the scope of a node or summed out below it."""
+        """Return the joint marginal of attributes that all are in the scope of a node or summed out
+        at or below it.
+        """
         kept = members & self.tree.below[node]
         upper = self.adjoint(node)
         if not kept and self.values[node] is None:
@@ -288,8 +297,8 @@ class Messages:
 
 
 class Sums(Messages):
-    """Messages of which only the sum over all records is asked: operands are dropped once
-    multiplied.
+    """Messages that are used only for the sum over all records: the value of an operand is freed as
+    soon as it has been multiplied.
     """
 
     def _made(self, node: int) -> Array:

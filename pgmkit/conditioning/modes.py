@@ -1,10 +1,10 @@
 """The most likely records of a product of tables, by maxima on an elimination tree, in logarithms.
 
-The *value* of a node is the sum of the inputs' logarithms below it, maximised over the attributes
-that are eliminated at or below it. A best record is read from the last maximum to the first: each
-keeps, for every remaining cell, where it was attained, so no value is kept longer than it is
-needed. The best record with each value of an attribute comes from messages in which maxima take the
-place of sums.
+The *value* of a node is the sum of the logarithms of the inputs below it, maximised over the
+attributes that are eliminated at or below it. Each maximisation also stores, for every remaining
+cell, the index at which the maximum is attained, so that its operands' values can be freed. A best
+record is read from these indices, from the last maximisation to the first. The best record with
+each value of an attribute comes from messages in which maxima take the place of sums.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ Places = NDArray[np.unsignedinteger]
 
 
 class MaxKernel:
-    """The sum of the logarithms of two tables, broadcast over the attributes of both, and maximised
-    over those that are not wanted.
+    """The sum of two log tables, broadcast over the attributes of both and maximised over all but
+    the wanted attributes.
 
-    Axes are the attributes kept, then those maximised over, both ascending. A large sum is never
-    held as a whole, but made in blocks, one for each value of the first attributes maximised over.
+    Axes are first the attributes kept, then those maximised over, both ascending. A large sum is
+    not built as a whole but in blocks, one for each value of the first attributes that are
+    maximised over.
     """
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
@@ -54,8 +55,8 @@ class MaxKernel:
         return best.reshape(self.shape)
 
     def attained(self, one: Array, other: Array) -> tuple[Array, Places]:
-        """Return the maxima, and for each the index of the values of the attributes maximised over
-        that attain it.
+        """Return the maxima, and for each the flat index, over the attributes maximised over, at
+        which it is attained.
         """
         best: Array | None = None
         kind = pointer_type(prod(self.looped) * self.inner)
@@ -74,8 +75,8 @@ class MaxKernel:
         return best.reshape(self.shape), places.reshape(self.shape)
 
     def _terms(self, one: Array, other: Array) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of the sum, with a row for each cell that is kept, and the index of each
-        block's first column.
+        """Yield the sum in blocks, each with the number of its first column. Rows are the cells of
+        the attributes kept, columns those of the attributes maximised over.
         """
         a, b = (
             table.transpose(axes).reshape(shape)
@@ -93,7 +94,8 @@ class MaxKernel:
 
 
 class MaxMessages(Messages):
-    """Messages whose tables are logarithms, and in which maxima take the place of sums.
+    """Messages whose tables are logarithms and in which maxima take the place of sums. ``marginal``
+    then returns max-marginals: the largest log weight of a record with each cell.
 
     Args:
         tree: an elimination tree without barren nodes.
@@ -132,7 +134,7 @@ class MaxMessages(Messages):
 
 
 def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[int, int], float]:
-    """Return a record of the highest weight, as a code for each attribute's number, and the
+    """Return a record of the largest weight, as a code for each attribute's number, and the
     logarithm of its weight.
 
     Args:
@@ -168,7 +170,7 @@ def most_likely(tree: EliminationTree, tables: Sequence[Array]) -> tuple[dict[in
 
 
 def pointer_type(count: int) -> np.dtype[np.unsignedinteger]:
-    """Return the smallest unsigned type that holds ``count`` different indices."""
+    """Return the smallest unsigned integer type that can number ``count`` different cells."""
     return np.min_scalar_type(count - 1)
 
 
@@ -178,7 +180,9 @@ _NOTHING: Table = (0, np.array(0.0))
 def _view(
     held: int, order: Sequence[int], sizes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the order of a table's axes, and its shape with length 1 along the axes it lacks."""
+    """Return the permutation that brings a table's axes into the order ``order``, and its shape
+    with length 1 along axes it lacks.
+    """
     axes = each_bit(held)
     moved = tuple([axes.index(v) for v in order if held >> v & 1])
     return moved, tuple([sizes[v] if held >> v & 1 else 1 for v in order])

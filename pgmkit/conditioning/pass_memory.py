@@ -1,7 +1,7 @@
-"""Bounds of the memory that answers by an elimination tree hold at once, checked before any is
-taken.
+"""Upper bounds on the memory that answers by an elimination tree need, checked before any is
+allocated.
 
-They count the inputs, the tables that are kept, and beside them the largest step: the copies of its
+They count the inputs, the tables that are kept, and the largest single step: the copies of its
 operands in the order of a matrix product, its result, and the result divided by its maximum.
 """
 
@@ -15,34 +15,35 @@ from pgmkit.runtime.memory import check_room, counted, room
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 _SMALL_PASS = 8 * TABLE_CELLS * CELL_BYTES
-"""The bytes of the quick bound below which the system's counters are not read. Reading them takes a
-millisecond, a thirtieth of a pass of this size; such a pass holds about a tenth of the bound.
+"""The bytes of the quick bound below which the free memory of the machine is not asked for. Asking
+takes a millisecond, a thirtieth of the time of a pass with this bound; such a pass takes about a
+tenth of the bound.
 """
 _COPIES = 2
-"""The arrays that a step makes: its result, and the result divided by its maximum."""
+"""The number of arrays that a step makes: its result, and the result divided by its maximum."""
 
 
 def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
-    """True if a pass fits in memory by a quick bound, also with a marginal of ``cells`` cells
-    spread over all its tables; False says nothing.
+    """Return True if a quick bound shows that a pass fits into memory, even if a marginal of
+    ``cells`` cells is carried along all tables. If it returns False, only the exact bound can tell.
 
-    Twice ``tree.cells``, the multiplications, is more than the cells of all tables and copies
-    together.
+    The quick bound is twice ``tree.cells``, the number of multiplications, which is more than the
+    cells of all tables and copies together.
     """
     bound = 2 * CELL_BYTES * tree.cells * cells
     return bound <= limit and (bound <= _SMALL_PASS or bound <= room())
 
 
 def check_sum(tree: EliminationTree, limit: int) -> None:
-    """Raise ModelTooLarge if the sum over all records does not fit, with operands freed once
-    multiplied.
+    """Raise ModelTooLarge if the sum over all records does not fit into memory, with each operand
+    freed once it is multiplied.
     """
     _check(tree, _upward(tree, _own_cells(tree), kept=False), limit, "the sum over all records")
 
 
 def check_marginals(tree: EliminationTree, limit: int, sets: Iterable[int], *, made: bool) -> None:
-    """Raise ModelTooLarge if the marginals of these sets of attributes do not fit; ``made`` says
-    that the values are computed already.
+    """Raise ModelTooLarge if the marginals of these sets of attributes do not fit into memory.
+    ``made`` says whether the nodes' values are in memory already.
     """
     own = _own_cells(tree)
     upward = _upward(tree, own, kept=True)
@@ -51,8 +52,8 @@ def check_marginals(tree: EliminationTree, limit: int, sets: Iterable[int], *, m
 
 
 def check_record(tree: EliminationTree, limit: int) -> None:
-    """Raise ModelTooLarge if the search for the most likely record does not fit: beside the tables
-    that are still needed, it holds an index for each cell of every maximum.
+    """Raise ModelTooLarge if the search for the most likely record does not fit into memory. Beside
+    the tables that are still needed, it stores an index for each cell of every maximum.
     """
     own, places = _own_cells(tree), 0
     for node in tree.made:
@@ -64,8 +65,11 @@ def check_record(tree: EliminationTree, limit: int) -> None:
 
 
 def records_within(tree: EliminationTree, count: int, limit: int) -> int:
-    """Return how many of ``count`` records fit side by side, given the tree of one record, whose
-    multiplications are more than the cells of all its tables and their copies.
+    """Return how many of ``count`` records can be computed at the same time within ``limit`` bytes
+    and the free memory, given the elimination tree of one record.
+
+    The bound for one record is twice the tree's multiplications, which is more than the cells of
+    all its tables and copies.
     """
     each = 2 * CELL_BYTES * max(tree.cells, 1.0)
     if count * each > _SMALL_PASS:
@@ -74,9 +78,9 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
 
 
 def kept_bytes(tree: EliminationTree, limit: int) -> float:
-    """Return a bound of the bytes that marginals leave behind for further ones, beside which a
-    second computation runs: inputs, values and adjoints. Above the ``limit`` a quick bound is made
-    exact.
+    """Return an upper bound on the bytes that marginals leave in memory for further ones (inputs,
+    values and adjoints), while a second computation runs. The bound is a quick one, or the exact
+    one if the quick one is above ``limit``.
     """
     if (bound := 2 * CELL_BYTES * tree.cells) <= limit:
         return bound
@@ -91,8 +95,8 @@ def _own_cells(tree: EliminationTree) -> list[int]:
 
 
 def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
-    """Return the most cells held on the way up, with every value kept, or each freed once it is
-    multiplied.
+    """Return the largest number of cells in memory during the upward pass, with every value kept or
+    each freed once it is multiplied.
     """
     held = most = sum(own[: tree.inputs])
     for node in tree.made:
@@ -105,8 +109,8 @@ def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
 
 
 def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) -> int:
-    """Return the cells that the marginals of these sets need beside the values: adjoints, steps,
-    answers.
+    """Return the cells that the marginals of these sets need in addition to the values: the
+    adjoints, the largest step, and the answers.
     """
     reached: set[int] = set()
     held = largest = 0

@@ -32,8 +32,8 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng
 
 _WORTH_ALL = 8
-"""The share, as one in so many, of the attributes from which all marginals together are faster than
-one by one.
+"""If at least one in this many of the attributes are asked for, all marginals together are computed
+faster than each by itself.
 """
 
 
@@ -52,7 +52,8 @@ class Posterior:
     @property
     def log_partition(self) -> float:
         """The logarithm of the sum, over all records that agree with the evidence, of the product
-        of the tables and likelihoods; of a Bayesian network the log-probability of the evidence.
+        of the tables and likelihoods. For a Bayesian network this is the log-probability of the
+        evidence.
         """
         started = self._started
         found = self._log_sum()
@@ -68,8 +69,11 @@ class Posterior:
         started: tuple[float, bool],
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
-        """Check the answer by a second computation, unless one of the same kind was checked
-        before.
+        """Check an answer by a second computation, unless an answer of the same kind and structure
+        was checked before.
+
+        ``kind`` and ``asked`` say what was asked, ``started`` is from ``_started``, and ``at``
+        checks the answer, given the second computation and the seconds it may take.
         """
         (begun, calibrated), evidence = started, self.evidence
         structure = *evidence.codes, None, *evidence.likelihood, None, calibrated, *asked
@@ -77,8 +81,8 @@ class Posterior:
 
     @property
     def _started(self) -> tuple[float, bool]:
-        """The time, and whether the graph may answer from a joint distribution or calibrated tree
-        for any evidence.
+        """The present time, and whether the graph may answer from a joint distribution or
+        calibrated tree that serves any evidence.
         """
         return time.perf_counter(), len(self.graph.passes) > 1
 
@@ -91,7 +95,7 @@ class Posterior:
 
     @property
     def probability(self) -> float:
-        """The probability of the evidence: exp(log_partition), divided by the same without
+        """The probability of the evidence: exp(log_partition), divided by its value without
         evidence.
         """
         if self.graph.children is not None:
@@ -108,8 +112,8 @@ class Posterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return many marginals with shared work, by clique; of every single attribute if no
-        cliques are given.
+        """Return marginals as `marginal` does, by clique, with shared work; those of all single
+        attributes if ``cliques`` is None.
         """
         domain = self.graph.domain
         if cliques is None:
@@ -131,7 +135,7 @@ class Posterior:
         return found
 
     def _together(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return the marginals, computed from shared messages."""
+        """Return the marginals of these cliques, computed from shared messages."""
         bits = self.graph.bits
         sets = [sum([bits[name] for name in clique]) for clique in asked]
         free, tables = ~self._evidence_marginals.observed, dict[int, Array]()
@@ -147,9 +151,9 @@ class Posterior:
         }
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Return marginals of many single attributes at once from a calibrated tree or joint
-        distribution; None if some clique has several attributes, few are asked, or the graph has
-        neither.
+        """Return marginals of many single attributes at once, from a calibrated tree or joint
+        distribution; None if a clique has several attributes, few are asked for, or the graph has
+        neither of the two.
         """
         if {*map(len, asked)} != {1} or (known := self._evidence_marginals.prepared(())) is None:
             return None
@@ -168,8 +172,8 @@ class Posterior:
         return found
 
     def fits(self) -> bool:
-        """True if the marginals of all single attributes fit the memory limit; they are computed
-        and kept.
+        """Return True if the marginals of all single attributes fit the memory limit. This computes
+        them, and their messages are kept.
         """
         try:
             self.marginals()
@@ -179,8 +183,10 @@ class Posterior:
 
     def map(self) -> tuple[dict[str, int], float]:
         """Return a most probable record that agrees with the evidence, and the logarithm of its
-        weight, the product of the tables and likelihoods; in a Bayesian network that is its
-        log-probability together with the evidence.
+        weight.
+
+        The weight is the product of the tables and likelihoods at the record; in a Bayesian network
+        its logarithm is the joint log-probability of the record and the evidence.
         """
         started = self._started
         best, log_weight = self._most_likely
@@ -193,8 +199,8 @@ class Posterior:
         return record, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
-        """Return for each attribute and value the log weight of the best record that has
-        the value.
+        """Return, for each attribute, an array with the log weight of the best record that has each
+        of its values; minus infinity if there is none.
         """
         started = self._started
         _, best = self._most_likely
@@ -231,7 +237,7 @@ class Posterior:
         return expected
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Draw ``n`` independent records; observed attributes have their values.
+        """Draw ``n`` independent records; observed attributes have their observed values.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one.
         """
@@ -247,8 +253,8 @@ class Posterior:
         return Dataset(domain, {name: columns[name] for name in domain})
 
     def model(self, total: float = 1.0) -> GraphicalModel:
-        """Return the distribution of the attributes that were not observed as a model of ``total``
-        records.
+        """Return the distribution of the unobserved attributes as a model of ``total`` records.
+        Raises InvalidInput if all attributes are observed.
         """
         _ = self.log_partition  # raises for evidence of probability zero
         started = self._started
@@ -276,8 +282,8 @@ class Posterior:
         return EvidenceMarginals(self.graph, self.evidence)
 
     def _logarithms(self) -> Iterator[tuple[Clique, Array]]:
-        """Yield the logarithms of the tables and likelihoods, with observed attributes fixed (see
-        ``sliced``).
+        """Yield the logarithms of the tables and likelihoods, with observed attributes fixed; see
+        ``sliced``.
         """
         return sliced(self.graph.domain, self.graph.tables, self.evidence)
 
@@ -298,8 +304,8 @@ class Posterior:
 
     @cached_property
     def _in_logarithms(self) -> GraphicalModel:
-        """A model, which computes with logarithms, for evidence with which plain numbers
-        underflow.
+        """The posterior as a model, which computes with logarithms, for evidence so improbable that
+        other products underflow.
         """
         return self._as_model(1.0)
 
@@ -317,8 +323,9 @@ class Posterior:
         return {m: tables[clique] for m, clique in cliques.items()}
 
     def _arranged(self, clique: Clique, table: Array) -> Array:
-        """Bring a table over the unobserved attributes, axes ascending, into the clique's order;
-        observed attributes get full axes that are 0 off the observed code.
+        """Return a marginal with its axes in the clique's order, given ``table`` over the
+        unobserved attributes, axes ascending. The axes of observed attributes are added, with 0 at
+        all codes but the observed one.
         """
         bits, sizes, codes = self.graph.bits, self.graph.domain.sizes, self.evidence.codes
         ordered = sorted(clique, key=bits.__getitem__)
@@ -329,8 +336,8 @@ class Posterior:
         return table.transpose([ordered.index(name) for name in clique])
 
     def _impossible(self) -> str:
-        """Return the message that names the first observation that is impossible given those before
-        it.
+        """Return an error message that names the first observation that is impossible given those
+        before it.
         """
         for count in range(len(self.evidence.codes)):
             names = list(self.evidence.codes)[: count + 1]
@@ -352,7 +359,7 @@ class Posterior:
     @cached_property
     def _most_likely(self) -> tuple[dict[int, int], float]:
         """A most likely record of the unobserved attributes, by their numbers, and the logarithm of
-        its weight.
+        its weight. Raises InvalidInput if the evidence has probability zero.
         """
         tree, tables, constant = self._maximised
         check_record(tree, self.graph.memory_limit)
@@ -364,7 +371,7 @@ class Posterior:
     @cached_property
     def _maximised(self) -> tuple[EliminationTree, list[Array], float]:
         """The elimination tree of the unobserved attributes, the logarithms of their tables with
-        ascending axes, and the sum of the logarithms of tables that have none of them.
+        ascending axes, and the summed logarithms of tables of which all attributes are observed.
         """
         bits, constant = self.graph.bits, 0.0
         scopes, tables = list[int](), list[Array]()

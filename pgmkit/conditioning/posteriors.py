@@ -28,23 +28,23 @@ Codes = NDArray[np.int64]
 
 _REMEMBERED = REMEMBERED // 4
 _LENGTHS = 2
-"""The number of lengths of batches that keep their kernels: that of full batches and that of the
-last.
+"""The number of lengths of batches whose kernels are kept: the length of full batches and that of
+the last, shorter one.
 """
 FEW_RECORDS = 32
-"""The fewest different records that are computed side by side: fewer are faster one by one, for
-which the graph calibrates itself.
+"""The smallest number of different records that are computed side by side. Fewer are faster one by
+one, since the graph calibrates itself.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
     """The answer of ``FactorGraph.posteriors``: what ``Posterior`` answers, for each of many
-    records.
+    records of observed codes.
 
-    Arrays have one more axis, the first, which counts the records. Equal records are computed once,
-    the others side by side. Every answer raises InvalidInput if a record has probability zero,
-    naming the first, and ModelTooLarge if a table would not fit.
+    Arrays have one more axis, the first, with an entry for each record. Equal records are computed
+    once, the others side by side. Every answer raises InvalidInput, naming the first such record,
+    if a record has probability zero, and ModelTooLarge if a table would not fit.
     """
 
     graph: GraphTables
@@ -58,8 +58,8 @@ class Posteriors:
 
     @property
     def log_partition(self) -> Array:
-        """For each record the logarithm of the sum of the product of the tables over all records
-        that agree with it; of a Bayesian network its log-probability.
+        """For each record of evidence, the logarithm of the sum of the tables' product over all
+        records that agree with it. For a Bayesian network this is its log-probability.
         """
         started = time.perf_counter()
         found = self._spread([each.log_sums() for each in self._passed(0)])
@@ -78,8 +78,9 @@ class Posteriors:
         started: float,
         at: Callable[[int, float], None],
     ) -> None:
-        """Check two records' answers by a second computation, unless some of the same kind were
-        checked.
+        """Check the answers for two of the records by a second computation, unless answers of the
+        same kind and structure were checked before. ``at`` checks the answer for a given row, in
+        given seconds.
         """
         rows = len(self)
 
@@ -90,15 +91,15 @@ class Posteriors:
         self.graph.uses.check(kind, (self.names, rows.bit_length(), *asked), started, check)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """Return the probabilities over any attributes, of shape (records, *sizes in the given
-        order).
+        """Return the probabilities over any attributes, of shape (records, *sizes of the attributes
+        in the given order).
         """
         clique = self.graph.domain.clique(attrs)
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return many marginals with shared work, by clique; of every single attribute if no
-        cliques are given.
+        """Return marginals as `marginal` does, by clique, with shared work; those of all single
+        attributes if ``cliques`` is None.
         """
         started = time.perf_counter()
         domain, bits = self.graph.domain, self.graph.bits
@@ -125,19 +126,19 @@ class Posteriors:
 
     @cached_property
     def _different(self) -> tuple[Codes, Codes]:
-        """For each different record the row where it occurs first, and for every record its place
+        """The row at which each different record occurs first, and for every record its number
         among the different ones.
         """
         _, first, which = np.unique(self.codes, axis=0, return_index=True, return_inverse=True)
         return first, which.reshape(-1)
 
     def _spread(self, parts: Sequence[Array]) -> Array:
-        """Join the results of the different records, and repeat them for all records."""
+        """Join the results for the different records, and return them for all records."""
         return np.concatenate(parts)[self._different[1]]
 
     def _passed(self, wanted: int) -> list[_Pass]:
-        """Return passes over all different records that give marginals of the attributes ``wanted``
-        (a bit mask).
+        """Return passes over all different records, which together give marginals of the attributes
+        ``wanted`` (a bit mask).
         """
         observed = sum([self.graph.bits[name] for name in self.names])
         relevant = self.graph.relevant(wanted | observed)
@@ -168,14 +169,14 @@ class Posteriors:
         return [_Batch(self, observed, part, structure) for part in parts]
 
     def alone(self, row: int) -> Posterior:
-        """Return the posterior of one record."""
+        """Return the posterior of one record, given its row."""
         codes = dict(zip(self.names, self.codes[row].tolist(), strict=True))
         return Posterior(self.graph, Evidence(codes, {}))
 
 
 @dataclass(frozen=True, eq=False)
 class _Structure:
-    """The parts that all records share: the tables that matter, and the elimination tree of their
+    """What the passes of all records share: the relevant tables, and the elimination tree of their
     unobserved attributes.
     """
 
@@ -188,10 +189,10 @@ class _Structure:
     scopes: list[int]
     """The unobserved attributes of each input."""
     numbers: list[int]
-    """The indices of tables of which all attributes are observed."""
+    """The indices of the tables of which all attributes are observed."""
     tree: EliminationTree
     kernels: dict[int, dict[tuple[int, int, int], Kernel]] = field(default_factory=dict)
-    """Kernels by the number of records in a batch."""
+    """The kernels made so far, for each number of records in a batch."""
 
     @classmethod
     def of(cls, graph: GraphTables, relevant: int, observed: int) -> _Structure:
@@ -219,7 +220,7 @@ class _Structure:
 
     @property
     def largest(self) -> int:
-        """The cells of the largest table for one record."""
+        """The number of cells of the largest table for one record."""
         sizes = self.tree.sizes
         return max((cells_of(scope, sizes) for scope in self.tree.scopes), default=1)
 
@@ -234,8 +235,8 @@ class _Structure:
         return BatchedMessages(tree, tables, False, self.graph.memory_limit, kernels)
 
     def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
-        """Return a table at the records' codes: the axis of records first if the table has an
-        observed attribute, else the table itself.
+        """Return a table at the observed codes of all records. If it has an observed attribute, its
+        first axis numbers the records; otherwise it is the table itself.
         """
         members, table, _ = self.graph.inputs[place]
         if not members & self.observed:
@@ -248,7 +249,7 @@ class _Structure:
 
 @dataclass(eq=False)
 class _OneByOne:
-    """Some of the different records (``rows`` of ``whole``), each answered by itself."""
+    """Those different records that are listed in ``rows``, each answered by itself."""
 
     whole: Posteriors
     observed: int
@@ -274,7 +275,7 @@ class _OneByOne:
 
 
 class _Batch:
-    """Some of the different records (``rows`` of ``whole``), answered side by side by batched
+    """Those different records that are listed in ``rows``, answered together by batched
     messages.
     """
 
@@ -319,12 +320,13 @@ class _Batch:
         return found
 
     def _lost(self) -> Codes:
-        """Return the records that underflow in plain numbers, which include impossible ones."""
+        """Return the records whose products underflow; these include all impossible ones."""
         return np.flatnonzero(self.messages.lost)
 
     def _arranged(self, clique: Clique, table: Array) -> Array:
-        """Bring tables over the unobserved attributes (records first, then axes ascending) into the
-        clique's order; observed attributes get full axes that are 0 off each record's code.
+        """Return marginals with the axis of records first and then the clique's, given ``table``
+        over records and unobserved attributes, axes ascending. The axes of observed attributes are
+        added, with 0 at all codes but each record's own.
         """
         graph, names = self.whole.graph, self.whole.names
         ordered = sorted(clique, key=graph.bits.__getitem__)

@@ -193,7 +193,7 @@ def report(
     page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
     with atomic_writer(target_file) as file:
         file.write(page.encode("utf-8"))
-    private = against is None and loaded.secure
+    private = against is None and loaded.secure and not loaded.exact
     emit({"out": out, "private": private}, f"wrote {out}", json_out, loaded.caution)
 
 

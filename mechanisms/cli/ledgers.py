@@ -58,13 +58,13 @@ def ledger(
     from mechanisms.release.record import Release
 
     found: Ledger | None
-    caution = ""
+    caution = exception = ""
     if create:
         total = Budget(epsilon, delta, reserved)
         found = Ledger.create(writable(file), total, neighbours=neighbours, unit=unit)
     elif _is_archive(file):
         release = Release.load(file, allow_modified=allow_modified)
-        found, caution = release.ledger, release.caution
+        found, caution, exception = release.ledger, release.caution, release.exception
         if found is None:
             _emit_tables(release, json_out)
             return
@@ -75,7 +75,9 @@ def ledger(
     text = str(found)
     # The ledger's own text says already if its noise was seeded.
     said = [line for line in caution.splitlines() if line not in text.splitlines()]
-    emit(found.to_dict(), "\n".join([text, *said]), json_out, caution if json_out else "")
+    said += [exception] * bool(exception)
+    values = found.to_dict() | ({"exception": exception} if exception else {})
+    emit(values, "\n".join([text, *said]), json_out, caution if json_out else "")
 
 
 def _emit_tables(release: Release, json_out: bool) -> None:

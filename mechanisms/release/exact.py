@@ -37,9 +37,11 @@ def with_exact(
             f"exact tables need a graphical model, which {release.mechanism} has not; use a "
             "mechanism such as aim, mst or matrix+pgm"
         )
-    noisy = [each for each in release.measurements if isinstance(each, Measurement)]
+    paid = release.measurements[: len(release.measurements) - release.exact]
+    noisy = [each for each in paid if isinstance(each, Measurement)]
+    before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
     stddev = min(_MOST_STDDEV, _PART * min(map(_noise, noisy)))
-    exact = [
+    exact = before + [
         Measurement(each.clique, each.values, stddev, each.matrix)
         for path in paths
         for each in read_noisy_tables(path, schema, rounding=1)
@@ -53,7 +55,7 @@ def with_exact(
                 f"the exact table over {', '.join(each.clique)} is missed by {missed:.3g} counts: "
                 "the exact tables contradict each other, or what the schema rules out"
             )
-    return replace(release, model=model, measurements=(*release.measurements, *exact))
+    return replace(release, model=model, measurements=(*paid, *exact), exact=len(exact))
 
 
 def _noise(each: Measurement) -> float:

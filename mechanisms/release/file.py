@@ -62,6 +62,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         "schema": parts["schema"],
         "ledger": None if parts["ledger"] is None else parts["ledger"].to_dict(),
         "modified": parts["modified"],
+        "exact": parts["exact"],
     }
     arrays: dict[str, Any] = {}
     stored = [_stored(m, f"m{i}", arrays) for i, m in enumerate(parts["measurements"])]
@@ -122,6 +123,7 @@ def load(
             "settings": _settings(header["mechanism"], header["settings"]),
             "schema": None if header["schema"] is None else dict(header["schema"]),
             "modified": modified or header["modified"] is not False,
+            "exact": _exact(header.get("exact", 0), len(measurements)),
         }
 
 
@@ -133,6 +135,13 @@ def checksum(body: bytes) -> bytes:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidInput(f"it has {type(value).__name__} where a text belongs")
+    return value
+
+
+def _exact(value: object, most: int) -> int:
+    """Return the number of exact tables, which files written before there were any do not have."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InvalidInput(f"it has {value!r} exact tables among {most} tables")
     return value
 
 

@@ -19,10 +19,10 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
     `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """
     rows = [
-        ["promise", promise(release.ledger)],
+        ["promise", promise(release)],
         ["mechanism", release.mechanism],
         ["records (estimated)", f"{release.model.total:,.0f}"],
-        ["noisy tables", str(len(release.measurements))],
+        ["noisy tables", str(len(release.measurements) - release.exact)],
         *fit_rows(release),
         *more,
     ]
@@ -36,13 +36,15 @@ def fit_rows(release: Any) -> list[list[str]]:
     return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
 
 
-def promise(ledger: Ledger | None) -> str:
-    """Return the privacy promise in one line."""
+def promise(release: Any) -> str:
+    """Return the privacy promise in one line, with what it does not cover."""
+    ledger: Ledger | None = release.ledger
     if ledger is None:
         return "that of whoever published the noisy tables"
     budget = ledger.budget
     said = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}"
-    return f"{said}, neighbours: {ledger.neighbours}"
+    exception = f"; {release.exception}" if release.exception else ""
+    return f"{said}, neighbours: {ledger.neighbours}{exception}"
 
 
 def warnings(release: Any) -> list[str]:

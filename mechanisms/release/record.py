@@ -57,6 +57,8 @@ class Release:
         settings: The mechanism's settings.
         schema: The meaning of the codes, as from `pgmkit.Schema.to_dict`; None if unknown.
         modified: Whether it was read from a file that was changed after it was written.
+        exact: The number of measurements, the last ones, that were not paid for: they were given
+            as known exactly (`TableRelease.with_exact`).
     """
 
     mechanism: str
@@ -66,6 +68,7 @@ class Release:
     settings: object
     schema: Mapping[str, Any] | None = None
     modified: bool = field(default=False, kw_only=True)
+    exact: int = field(default=0, kw_only=True)
 
     @property
     def secure(self) -> bool:
@@ -83,6 +86,12 @@ class Release:
         modified = "INSECURE: modified after it was written; rely on nothing in it"
         known = self.ledger is None or self.ledger.secure
         return "\n".join([seeded] * (not known) + [modified] * self.modified)
+
+    @property
+    def exception(self) -> str:
+        """A sentence on exact tables, which the promise does not cover; empty without any."""
+        tables = f"{self.exact} table{'s' if self.exact > 1 else ''}"
+        return f"the promise does not cover what {tables}, given exactly, tell" * (self.exact > 0)
 
     @property
     def certificate(self) -> str:
@@ -168,7 +177,8 @@ class Release:
         return cls(**file.load(path, allow_modified=allow_modified, max_bytes=max_bytes))
 
     def __repr__(self) -> str:
-        marks = ["INSECURE"] * (not self.secure) + ["modified"] * self.modified
+        marks = [f"{self.exact} exact"] * (self.exact > 0)
+        marks += ["INSECURE"] * (not self.secure) + ["modified"] * self.modified
         marks += [self.certificate] * (not self.certified)
         measured = f"{len(self.measurements)} measurements"
         return f"<Release of {self.mechanism}: {', '.join([measured, repr(self.ledger), *marks])}>"

@@ -104,6 +104,8 @@ def _released(release: TableRelease) -> Iterator[str]:
             "These sections may be shared: they were computed from noisy values, and the promise "
             "below holds whatever is done with them. "
         )
+    if release.exact:
+        shared = f"These sections were computed from noisy values, but {release.exception}. "
     yield "<div class='box'><h2>In short</h2><ul>"
     yield from (f"<li>{escape(each)}</li>" for each in release.verdict.sentences)
     yield "</ul></div>"
@@ -112,11 +114,11 @@ def _released(release: TableRelease) -> Iterator[str]:
     yield table(
         ["", ""],
         [
-            ["promise", promise(release.ledger)],
+            ["promise", promise(release)],
             ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
             ["columns", _listed(list(release.schema.columns))],
             ["records (estimated)", f"{release.model.total:,.0f}"],
-            ["noisy tables", str(len(release.measurements))],
+            ["noisy tables", str(len(release.measurements) - release.exact)],
             *fit_rows(release),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],

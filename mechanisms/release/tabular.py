@@ -116,6 +116,16 @@ class TableRelease:
         return self.release.caution
 
     @property
+    def exact(self) -> int:
+        """The number of tables that were given exactly (`with_exact`)."""
+        return self.release.exact
+
+    @property
+    def exception(self) -> str:
+        """A sentence on exact tables, which the promise does not cover; empty without any."""
+        return self.release.exception
+
+    @property
     def certificate(self) -> str:
         """A sentence on how close a graphical model came to the best fit; empty for other
         models.
@@ -343,7 +353,8 @@ class TableRelease:
 
         `paths`: CSV files of counts over columns or levels (docs/noisy-tables.md). The model comes
         within half a count of them, and records within a few. Only the release is used, so it
-        costs nothing; but the promise does not cover what such tables tell.
+        costs nothing; but the promise does not cover what such tables tell, which the report and
+        the saved release say.
 
         Raises InvalidInput for tables that contradict each other, and for other models than
         graphical ones.

@@ -24,7 +24,8 @@ def round_at_random(
     Args:
         values: Numbers, such as the weights of a survey's records.
         points: Increasing numbers, at least two, which are public.
-        rng: A seed, a numpy Generator, or None for a fresh one.
+        rng: A seed, a numpy Generator, or None for a fresh one, which private tables need: with a
+            seed that is known, one row more would change how the rows after it are rounded.
 
     Raises InvalidInput for values that are no numbers, and for points that do not increase.
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from mechanisms import synthesize
+from mechanisms.cli import main
+from mechanisms.release.report import html
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Categorical, Forbid, Integer, Level, Schema
 from pgmkit.errors import InvalidInput
@@ -68,6 +71,26 @@ def test_exact_tables_are_the_models(mechanism: str, tmp_path: Path) -> None:
     release.save(tmp_path / "out.pgm")
     again = TableRelease.load(tmp_path / "out.pgm").ask("block").columns["count"]
     np.testing.assert_array_equal(again, found["count"])
+
+
+def test_what_the_promise_does_not_cover_is_said(tmp_path: Path) -> None:
+    """Also of a saved release, and where tables are added twice."""
+    (tmp_path / "ill.csv").write_text("ill,count\nno,1500\nyes,1500\n")
+    (tmp_path / "block.csv").write_text("block,count\nb0,250\n")
+    before = released("mst")
+    made = before.with_exact(tmp_path / "ill.csv").with_exact(tmp_path / "block.csv")
+    assert made.ask("ill").columns["count"] == pytest.approx([1500, 1500], abs=0.3)
+    made.save(tmp_path / "a.pgm")
+    said = "the promise does not cover what 2 tables, given exactly, tell"
+    for release in (made, TableRelease.load(tmp_path / "a.pgm")):
+        assert release.exception == said and "2 exact" in repr(release)
+        assert len(release.measurements) == len(before.measurements) + 2
+        page = html(release)
+        assert page.count(said) == 3 and said in release._repr_html_()
+        assert "hold whatever is done" not in page and "holds whatever is done" not in page
+        assert f"{len(before.measurements)} noisy tables were measured" in page
+    assert said in CliRunner().invoke(main, ["ledger", str(tmp_path / "a.pgm")]).output
+    assert before.exception == "" and "does not cover" not in html(before)
 
 
 def test_exact_tables_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -188,14 +188,30 @@ def test_a_line_changes_no_other(odd: bytes, tmp_path: Path) -> None:
     assert len(kept) == 9 and all(kept.count(each) >= 2 for each in one)
 
 
+@pytest.mark.parametrize("odd", [*ODD, b'{"age": 3}', b'{"age": 3, "sex": "F", "key": "private"}'])
+def test_no_line_is_a_header(odd: bytes, tmp_path: Path) -> None:
+    """The first line is a private record: whether a run begins must not depend on it."""
+    plain = [json.dumps(line).encode() for line in LINES]
+    path, placed = tmp_path / "a.jsonl", JSON.placed()
+    path.write_bytes(b"\n".join([odd, *plain, *plain]) + b"\n")
+    check_columns(path, placed, ignore_extra=False)
+    first: Any = encode_file(path, placed, ignore_extra=False)
+    path.write_bytes(b"\n".join([*plain, *plain, odd]) + b"\n")
+    last: Any = encode_file(path, placed, ignore_extra=False)
+    assert read_frame(path, placed, ignore_extra=False).num_rows == len(last) == 9
+    for name in placed.columns:
+        assert sorted(first.columns[name].tolist()) == sorted(last.columns[name].tolist())
+
+
 def test_json_lines_that_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "a.ndjson"
     path.write_text('{"age": 1, "sex": "F"}\nrubbish\n')
     with pytest.raises(InvalidInput, match="line 2"):
         encode_file(path, JSON)
     path.write_text("rubbish\n")
-    with pytest.raises(InvalidInput, match="does not begin with a JSON object"):
-        encode_file(path, JSON.placed())
+    for read in (lambda: encode_file(path, JSON), lambda: all_names(path, FileFormat())):
+        with pytest.raises(InvalidInput, match="does not begin with a JSON object"):
+            read()
 
 
 HEADER = "größe;ort\n1;a\n2;b\n"

@@ -1,7 +1,8 @@
 """Files of JSON lines: each line is an object and one record, and does not change other records.
 
-The keys of the first line are the column names. A key that another line lacks is missing there, and
-a key that the first line lacks is not read. Numbers are read as the texts in the file.
+The columns are those that are asked for, and a key that a line lacks is missing there. Where none
+are asked for, as by a draft, the keys of the first line stand for a header. Numbers are read as the
+texts in the file.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def encode_file(
     Raises InvalidInput for a file that cannot be read, with another suffix, without the schema's
     columns or with two of one name. Unless the schema is `placed`, also for an ill-formed line,
     text that is not in the encoding, no records, values outside the schema and broken constraints.
-    In a placed schema an ill-formed line is a record of which every value is outside.
+    In a placed schema an ill-formed line is a record of which every value is outside, and the keys
+    of JSON lines are private: what a line does not have is missing.
     """
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
     unread: Counter[str] = Counter()
@@ -155,8 +156,11 @@ def check_columns(
 ) -> None:
     """Raise InvalidInput for a file whose columns are not the schema's and those in `also`.
 
-    Only the names are read; for JSON lines this is the first record.
+    Only the names are read. JSON lines have none: a file without the schema's columns has records
+    whose values are all missing.
     """
+    if is_json_lines(path):
+        return
     _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
     if not ignore_extra:
         _check_no_others(path, schema, also)
@@ -165,6 +169,8 @@ def check_columns(
 def _check_no_others(
     path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
 ) -> None:
+    if is_json_lines(path) and not schema.checked:
+        return  # the keys of a record are private
     known = {*schema.shown, *also}
     found = all_names(path, schema.file)
     others = [n for n in found if n not in known and not _is_left_out(n, schema.file)]
@@ -218,6 +224,8 @@ def batches(
     errors. `repeating`: columns of few distinct texts, which are returned as dictionaries from CSV
     files. Raises InvalidInput as `encode_file` does.
     """
+    if is_json_lines(path) and names is not None and broken is not None:
+        return json_batches(os.fspath(path), names, broken)
     found = all_names(path, form)
     _check_names(path, form, found, names)
     wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)

@@ -32,16 +32,18 @@ def reweighted(
     tolerance: float,
     deadline: float,
 ) -> float:
-    """Return an upper bound on log Z: the mean of log Z_k over subgraphs that cover the graph and
+    """Return an upper bound on log Z: the mean of log Z_k over subgraphs k that cover the graph and
     whose potentials average to the graph's (Wainwright, Jaakkola and Willsky, 2005), minimised over
     these potentials.
 
-    Any iterate is a valid bound. The search ends when the subgraphs' marginals agree within
-    ``tolerance``, at ``deadline``, or when the gain is small relative to the gap to ``lower``, a
-    lower bound. ``order`` is an elimination order, ``most`` the most cells of a subgraph's bag.
+    Every iterate gives a valid bound. The search ends when the subgraphs' marginals agree within
+    ``tolerance``, at the ``deadline`` (``time.perf_counter``), or when the bound gains little
+    compared with its distance from ``lower``, a lower bound. ``order`` is an elimination order of
+    the attributes, and ``most`` the largest number of cells that a bag of a subgraph may have.
     Raises NumericalFailure if no record is possible.
     """
-    # A table over each single attribute lets subgraphs exchange potentials of the attribute.
+    # Each single attribute gets a table, so that subgraphs can exchange potentials of the
+    # attribute.
     held = [*tables, *(((name,), np.zeros(size)) for name, size in domain.sizes.items())]
     scopes = [sum(1 << domain.places[name] for name in clique) for clique, _ in held]
     trees = cover(order, domain.shape(), scopes, most)
@@ -72,12 +74,15 @@ def mean_field(
     singles: Mapping[str, Array],
     deadline: float,
 ) -> float:
-    """Return a lower bound on log Z: E_q[log product of the tables] + H(q) for a distribution q
-    that is a product over blocks of attributes, each of small width (Saul and Jordan, 1996).
+    """Return a lower bound on log Z: E_q[log product of the tables] + H(q), where the distribution
+    q is a product over blocks of attributes of small width (Saul and Jordan, 1996).
 
-    Each block in turn becomes the best given the others, starting from ``singles``, the
-    distributions of single attributes, or from their modes if zeros rule out that start. Minus
+    The distribution of one block after another is replaced by the best one given those of the
+    others, until ``deadline``. The search starts from ``singles``, distributions of the single
+    attributes, or from their modes if that start has impossible records. The bound is minus
     infinity if no product of blocks was found whose records are all possible.
+
+    ``order`` is an elimination order, and ``most`` the largest number of cells of a block's bag.
     """
     scopes = [sum(1 << domain.places[name] for name in clique) for clique, _ in tables]
     parts = blocks(order, domain.shape(), scopes, most)
@@ -90,11 +95,11 @@ def mean_field(
 
 
 class _Field:
-    """Blocks with their oracles, and the place of each table's cells in the marginals of every
-    block.
+    """Blocks of attributes with their oracles.
 
-    The marginals of all blocks lie in one vector, whose last entry is a 1 for blocks that hold no
-    attribute of a table.
+    The marginals of all blocks are in one vector. ``places`` has, for each block and each cell of
+    every table, the place in this vector of the cell of the block's marginal that agrees with it;
+    for a block with no attribute of the table it is -1, the last entry, which is 1.
     """
 
     def __init__(self, domain: Domain, tables: Sequence[Table], parts: Sequence[int]) -> None:
@@ -124,8 +129,8 @@ class _Field:
         self.places, self.starts = places, starts
 
     def bound(self, singles: Mapping[str, Array], deadline: float) -> float:
-        """Return the bound after at least one round over the blocks, when it has converged or time
-        is over.
+        """Return the bound after rounds over all blocks: at least one, until the bound has
+        converged or the deadline has passed. ``singles`` are the distributions to start from.
         """
         marginals = self._product(singles)
         reached = -inf
@@ -146,7 +151,9 @@ class _Field:
         return reached
 
     def _product(self, singles: Mapping[str, Array]) -> Array:
-        """Return the marginals of the blocks if all attributes are independent."""
+        """Return the vector of the blocks' marginals if all attributes are independent with these
+        distributions.
+        """
         tables = [np.ones(1)]
         for oracle in self.oracles:
             for clique in oracle.layout.cliques:
@@ -157,7 +164,9 @@ class _Field:
         return np.concatenate([*tables[1:], tables[0]])
 
     def _weights(self, marginals: Array, without: int = -1) -> Array:
-        """Return the probability of each table's cell under all blocks, or all but one."""
+        """Return the probability of every cell of the tables, as the product over all blocks; over
+        all blocks except ``without`` if it is given.
+        """
         found = np.ones(len(self.logs))
         for block, places in enumerate(self.places):
             if block != without:
@@ -165,8 +174,8 @@ class _Field:
         return found
 
     def _expected(self, marginals: Array, block: int) -> Array:
-        """Return the expectation of the tables' logarithms given the values of one block's
-        attributes.
+        """Return the potentials of one block: the expected logarithms of the tables under the other
+        blocks, for each cell of the block's marginals.
         """
         held = self.places[block] >= 0
         weights, logs = self._weights(marginals, block)[held], self.logs[held]
@@ -176,8 +185,8 @@ class _Field:
 
 
 def _dot(weights: Array, logs: Array) -> float:
-    """Return the sum of weights * logs, where a weight of zero counts as 0 whatever its
-    logarithm.
+    """Return the sum of weights * logs, in which a weight of zero contributes 0 even if its
+    logarithm is infinite.
     """
     present = weights > 0
     return float(weights[present] @ logs[present])

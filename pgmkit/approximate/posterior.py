@@ -23,7 +23,9 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
 
 REGION_CELLS = FEW_CELLS
-"""The default limit of a bag; `python -m benchmarks.approximate` compares it with other limits."""
+"""The default for the largest number of cells of a subgraph's table; `python -m
+benchmarks.approximate` compares it with others.
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,7 +92,9 @@ class ApproximatePosterior:
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]] | None = None) -> dict[Clique, Array]:
-        """Return many marginals, by clique; of every single attribute if no cliques are given."""
+        """Return marginals as `marginal` does, by clique; those of all single attributes if
+        ``cliques`` is None.
+        """
         if cliques is None:
             cliques = [(name,) for name in self.domain]
         asked = [self.domain.clique(clique) for clique in cliques]
@@ -104,8 +108,8 @@ class ApproximatePosterior:
             holding = self._index.containing(free)
             if not holding:
                 raise InvalidInput(
-                    f"the attributes {free!r} lie within no region, so that their joint marginal "
-                    "is not known approximately; ask for attributes that share a table, raise "
+                    f"the attributes {free!r} lie within no region, so their joint marginal is "
+                    "unknown; ask for attributes that share a table, raise "
                     'region_cells, or use inference="exact"'
                 )
             region = min((self.regions[place] for place in holding), key=self.domain.size)
@@ -147,7 +151,8 @@ def approximate(
     """Return the approximate posterior; the arguments are those of ``FactorGraph.posterior``."""
     _check(region_cells, tolerance, max_seconds)
     began, seconds = time.perf_counter(), inf if max_seconds is None else max_seconds
-    # Propagation, the mean field and the upper bound take half of the time that is left in turn.
+    # Propagation takes up to half of the time, the mean field up to half of the rest, and the upper
+    # bound what is left.
     first, second, last = began + seconds / 2, began + 3 * seconds / 4, began + seconds
     domain, (constant, tables) = graph.domain, _merged(graph, evidence)
     if constant == -inf:
@@ -178,15 +183,16 @@ def approximate(
         )
     except NumericalFailure:
         raise _impossible(evidence) from None
-    # If both bounds are exact, rounding may put the lower one above the upper one.
+    # If both bounds are exact, rounding may leave the lower one above the upper one.
     low, high = constant + min(lower, upper), constant + upper
     estimate = min(max(known.log_partition, low), high)
     return replace(known, log_partition=estimate, log_partition_bounds=(low, high))
 
 
 def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]:
-    """Return a number, and logarithms of tables with maximum 0, one for each set of attributes,
-    whose sum is the logarithm of the graph's tables given the evidence.
+    """Return a constant and one log table with maximum 0 for each set of attributes. Their sum is
+    the logarithm of the product of the graph's tables given the evidence. The constant is minus
+    infinity if the evidence is impossible.
     """
     tables = dict[Clique, Array]()
     for clique, table in sliced(graph.domain, graph.tables, evidence):

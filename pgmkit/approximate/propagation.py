@@ -1,13 +1,14 @@
 """Expectation propagation with distributions of small width: marginals and an estimate of log Z.
 
-The tables of a few subgraphs cover the graph; those in all of them are their base. A site is the
-base, the tables that only this subgraph has, and messages in place of the others' tables, which are
-tables over the base's bags. A step computes a site's marginals of the bags, and sends the
-distribution of the base that has them (tree-structured expectation propagation: Minka and Qi, 2004,
-with wider trees). With spanning trees it is belief propagation; with one site it is exact. If the
-steps do not converge, a double loop follows, which always does (Heskes and Zoeter, 2002; Opper and
-Winther, 2005): its inner problem minimises a convex function (``pgmkit.approximate.split``) with
-the base fixed.
+The tables are covered by a few subgraphs of small width. Those that all subgraphs have form the
+*base*, whose bags are the cliques of an elimination. Each subgraph is a *site*: the distribution of
+the base, of the tables that are assigned to this site, and of messages, tables over the base's bags
+that stand for the tables of the other sites. A step computes a site's marginals over the bags and
+replaces the base's distribution by the one that has these marginals (tree-structured expectation
+propagation: Minka and Qi, 2004, here with wider trees). With spanning trees this is belief
+propagation; with one site it is exact. If the steps do not converge, a double loop follows, which
+always does (Heskes and Zoeter, 2002; Opper and Winther, 2005): its inner problem minimises a convex
+function (``pgmkit.approximate.split``) with the base fixed.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from pgmkit.runtime.iterations import MOST_ROUNDS, WINDOW
 from pgmkit.runtime.precision import TINY
 
 Table = tuple[Clique, Array]
-"""The attributes of a table, and its logarithms."""
+"""The attributes of a table, and the logarithms of its entries."""
 
 _SHORTEST = 1 / 16
+"""The shortest step, as a share of a full one."""
 
 
 @dataclass(frozen=True)
 class Propagated:
-    """The marginals of the sites' tables, the estimate of log Z, and how far the sites agree."""
+    """The approximate marginals, the estimate of log Z, and how far the sites agree."""
 
     marginals: dict[Clique, Array]
     log_partition: float
     residual: float
-    """The largest difference between the sites' marginals of the base."""
+    """The largest difference between the sites' marginals over the base's bags."""
     iterations: int
 
 
@@ -55,8 +57,8 @@ def propagate(
     tolerance: float,
     deadline: float,
 ) -> Propagated:
-    """Return marginals by sites whose bags have at most ``most`` cells; every attribute is in a
-    bag.
+    """Return approximate marginals and log Z from sites whose bags have at most ``most`` cells.
+    Every attribute is in some bag. ``order`` is an elimination order.
 
     The search ends when all sites agree within ``tolerance``, or at ``deadline``
     (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site leaves no
@@ -70,8 +72,8 @@ def propagate(
 
 
 class _Sites:
-    """The base's bags, each with the attributes summed out in it as its last axes, and the tables
-    and oracles of the sites.
+    """The bags of the base, each with the attributes that are summed out in it as its last axes,
+    and the tables and oracles of the sites.
     """
 
     def __init__(
@@ -115,12 +117,12 @@ class _Sites:
 
     @property
     def cells(self) -> int:
-        """The cells of all bags."""
+        """The number of cells of all bags together."""
         return self.starts[-1]
 
     def projected(self, marginals: Array) -> Array:
-        """Return the logarithms of the bags' conditional distributions, for the distribution of the
-        base that has these marginals.
+        """Return the potentials of the base's distribution that has these marginals: the logarithms
+        of the bags' conditional distributions.
         """
         above = np.maximum(marginals[: self.cells], TINY)
         sums = np.add.reduceat(above, self.runs[:-1])
@@ -129,13 +131,17 @@ class _Sites:
         return logs
 
     def pass_through(self, site: int, potentials: Array) -> tuple[Array, float]:
-        """Return the marginals of a site's bags and own tables, and its log Z."""
+        """Return the marginals of a site's bags and own tables, and its log Z, given potentials of
+        the bags.
+        """
         masked = np.where(self.impossible, -inf, potentials)
         return inferred(self.oracles[site], np.concatenate([masked, self.logs[site]]))
 
 
 class MessageSearch:
-    """The base's distribution (``prior``) and the part of it that each site contributes."""
+    """The potentials of the base's distribution (``prior``), and the part of them that each site
+    contributes.
+    """
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:
         self.sites, self.deadline, self.tolerance = sites, deadline, tolerance
@@ -146,7 +152,9 @@ class MessageSearch:
         self.residual, self.iterations = inf, 0
 
     def settle(self) -> None:
-        """Run rounds over the sites, with shorter steps if the sites do not come closer."""
+        """Run rounds over the sites until they agree, with shorter steps if the residual does not
+        fall.
+        """
         step, history = 1.0, list[float]()
         for _ in range(MOST_ROUNDS):
             self.sweep(step)
@@ -169,7 +177,9 @@ class MessageSearch:
         self.iterations += 1
 
     def double_loop(self) -> None:
-        """Run rounds whose inner problems are convex; they need no step length."""
+        """Run rounds with a convex inner problem, which converge without a choice of step
+        length.
+        """
         sites, count = self.sites, len(self.messages)
         ends = sites.cells + np.cumsum([0, *map(len, sites.logs)])
         bags = np.arange(sites.cells)
@@ -205,16 +215,16 @@ class MessageSearch:
 
     @property
     def _bags(self) -> Array:
-        """The sites' marginals of the bags, a row for each site."""
+        """The sites' marginals over the bags, with a row for each site."""
         return np.array([marginals[: self.sites.cells] for marginals in self.marginals])
 
     def found(self) -> Propagated:
-        """Return the marginals (for the bags the mean of the sites) and the free energy's estimate
-        of log Z: sum_k log Z_k - (K - 1) log Z of the base's distribution, for K sites.
+        """Return the marginals (over the bags the mean of the sites') and the estimate of log Z by
+        the free energy: sum_k log Z_k - (K - 1) log Z of the base's distribution, for K sites.
         """
         sites, bags = self.sites, np.mean(self._bags, axis=0)
-        # To second order in the sites' disagreement, log Z of the base follows from Gibbs'
-        # inequality.
+        # By Gibbs' inequality this is log Z of the base, up to second-order terms in the sites'
+        # disagreement.
         base = float(bags @ (self.prior - sites.projected(bags)))
         found = dict[Clique, Array]()
         spans = zip(sites.starts, sites.starts[1:], strict=False)

@@ -3,7 +3,7 @@
     minimise  sum_k w log Z_k(theta_k / w)   over theta_k with  sum_k theta_k = theta
 
 Here theta are the logarithms of the tables and theta_k the part of subgraph k. With weights w =
-1/K, Hölder's inequality makes every value an upper bound on log Z(theta): the tree-reweighted bound
+1/K, every value is an upper bound on log Z(theta) by Hölder's inequality: the tree-reweighted bound
 (Wainwright, Jaakkola and Willsky, 2005), here over subgraphs of small width. The derivative with
 respect to a table is its marginal, so at the minimum the subgraphs agree on shared tables. The
 minimum is found by L-BFGS.
@@ -27,13 +27,13 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 
 PASSES = 2 * FEW_ROUNDS
-"""The number of passes over which progress is judged."""
+"""The number of passes after which the progress of the search is judged."""
 _LITTLE = 0.01
-"""The share of the gap between value and floor that they have to gain."""
+"""The search ends if PASSES passes gain less than this share of the gap between value and floor."""
 
 
 def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
-    """Return the marginals of the oracle's cliques, flat, and log Z."""
+    """Return the flat marginals of the oracle's cliques, and log Z, for these flat potentials."""
     with oracle.session():
         marginals, log_partition = oracle.fast_marginals(torch.from_numpy(potentials))
         return marginals.numpy().copy(), float(log_partition)
@@ -41,17 +41,17 @@ def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
 
 @dataclass(frozen=True)
 class Shared:
-    """One way to divide the tables among the subgraphs."""
+    """One way to divide the tables among the subgraphs, and the inference results for it."""
 
     value: float
     tables: list[Array]
     """The potentials of each subgraph's distribution: its part divided by its weight."""
     marginals: Array
-    """The mean of every table's marginal over the subgraphs that have it, flat."""
+    """The mean of each cell's marginal over the subgraphs that have it, flat."""
     residual: float
-    """The largest difference of a subgraph's marginal from that mean."""
+    """The largest difference between a subgraph's marginal and that mean."""
     parts: list[Array]
-    """The marginals of each subgraph."""
+    """The flat marginals of each subgraph."""
     log_partitions: list[float]
 
 
@@ -61,7 +61,9 @@ class _Stop(Exception):
 
 @dataclass(frozen=True)
 class Split:
-    """Subgraphs, and for each the places of its cells in one flat vector of all tables."""
+    """Subgraphs that share tables: the oracle of each, and the places of its cells in a flat vector
+    of all tables, which has ``size`` cells.
+    """
 
     oracles: Sequence[MarginalOracle]
     cells: Sequence[NDArray[np.int64]]
@@ -90,14 +92,22 @@ class Split:
         iterations: int,
         deadline: float,
     ) -> Shared:
-        """Minimise, and return the division of least value.
+        """Minimise the convex problem, and return the division of the smallest value that was
+        found.
 
-        The search starts from parts that differ as those of ``start`` do (equal ones if it is
-        None), and makes at least one pass. It ends when the subgraphs' marginals agree within
-        ``tolerance``, when iterations or time (``time.perf_counter``) are over, or when some tens
-        of passes gain little relative to the gap to ``floor``. ``total`` is minus infinity if a
-        cell is impossible; ``start`` is finite. Raises NumericalFailure if a subgraph leaves no
-        record possible.
+        Args:
+            total: theta, the logarithms of all tables; minus infinity where a cell is impossible.
+            weight: w, the weight of each subgraph.
+            start: finite parts of the subgraphs; the search starts from a division of ``total``
+                whose parts differ as these do, or from equal parts if it is None.
+            floor: a lower bound on the value; the search ends if some tens of passes gain little
+                relative to the gap to it.
+            tolerance: the residual at which the search ends.
+            iterations: the largest number of iterations of L-BFGS.
+            deadline: a time of ``time.perf_counter`` at which the search ends, after at least one
+                pass.
+
+        Raises NumericalFailure if a subgraph leaves no record possible.
         """
         from scipy.optimize import minimize
 
@@ -122,8 +132,8 @@ class Split:
         return best[0]
 
     def _at(self, total: Array, weight: float, moves: Sequence[Array]) -> tuple[Shared, Array]:
-        """Return the division into equal parts changed by ``moves``, and the derivative of its
-        value by the moves.
+        """Return the division whose parts are equal except for ``moves``, and the derivative of its
+        value with respect to these.
         """
         shares = total / self._copies - self.mean(moves)
         pairs = zip(self.cells, moves, strict=True)

@@ -1,10 +1,9 @@
-"""Subgraphs whose elimination needs only small tables: trees of tables that cover a graph, and
-blocks.
+"""Subgraphs of small width: sets of tables that cover a graph, and blocks of attributes.
 
-One elimination order is fixed for the whole graph. A subgraph takes tables one after the other as
-long as the bags of this order stay below a number of cells; a bag is an attribute together with the
-attributes it is joined to when it is summed out. Sets of attributes are integers with one bit for
-each attribute.
+One elimination order is used for the whole graph. When an attribute is summed out, it and the
+attributes that it is joined to form its *bag*. A subgraph takes one table after another as long as
+no bag of this order exceeds a number of cells. Sets of attributes (*scopes* of tables) are integers
+with one bit for each attribute.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
-    """Return the greedy order of fewest cells.
+    """Return the greedy elimination order that always takes the attribute with the smallest bag
+    next.
 
-    If a bag has more than the square of ``most`` cells, its attributes are not joined: no subgraph
-    has such a bag, and in a random graph these edges would be most of the work.
+    If that bag has more than ``most`` squared cells, its attributes are not joined to each other:
+    no subgraph has such a bag, and in a random graph these edges would take most of the time.
     """
     neighbours = [0] * len(sizes)
     for scope in scopes:
@@ -50,7 +50,9 @@ def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) 
 
 
 class Bags:
-    """The bags of an order for the scopes taken so far, each of at most ``most`` cells."""
+    """The bags of an elimination order for the scopes added so far, each of at most ``most``
+    cells.
+    """
 
     def __init__(self, order: Sequence[int], sizes: tuple[int, ...], most: int) -> None:
         self.order, self.sizes, self.most = order, sizes, most
@@ -62,8 +64,8 @@ class Bags:
         return min(each_bit(scope), key=self.turn.__getitem__)
 
     def add(self, scope: int) -> bool:
-        """Add a scope with the fill-in it causes; False, without change, if a bag would exceed the
-        limit.
+        """Add a scope and the fill-in that it causes, and return True. If a bag would then exceed
+        the limit, change nothing and return False.
         """
         grown, rest = dict[int, int](), scope
         while rest:
@@ -81,17 +83,17 @@ class Bags:
         return True
 
     def remove(self, v: int) -> None:
-        """Leave an attribute out of every bag from now on."""
+        """Leave attribute ``v`` out of every bag from now on."""
         self.absent |= 1 << v
 
     def cliques(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return the maximal bags: for each the set of attributes that it shares with later bags,
-        and those that are summed out in it. The model is the product of the bags' conditional
-        distributions.
+        and those that are summed out in it. The distribution is the product of the bags'
+        conditional distributions of the latter given the former.
         """
         hosts, kept = dict[int, int](), dict[int, list[int]]()
         for v in self.order:
-            # A bag that equals the rest of an earlier one lies in that one.
+            # A bag equal to what remains of an earlier bag lies within that one.
             host = hosts.get(self.bags[v], v)
             kept.setdefault(host, []).append(v)
             hosts.setdefault(self.bags[v] & ~(1 << v), host)
@@ -104,10 +106,12 @@ class Bags:
 def cover(
     order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
 ) -> list[list[int]]:
-    """Return the numbers of the scopes in each of a few subgraphs, so that every scope is in at
-    least one.
+    """Return a few subgraphs that together contain every scope, each as a sorted list of indices
+    into ``scopes``.
 
-    Each subgraph begins with the scopes that are in none yet, and takes all others that fit.
+    Each subgraph first takes the scopes that no earlier subgraph has, then all others that it can,
+    as long as no bag of the elimination ``order`` exceeds ``most`` cells. ``sizes`` are those of
+    the attributes.
     """
     found, missing = list[list[int]](), set(range(len(scopes)))
     while missing or not found:
@@ -121,10 +125,12 @@ def cover(
 def blocks(
     order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
 ) -> list[int]:
-    """Return a partition of the attributes into sets, the largest first; the scopes within each set
-    fit.
+    """Return a partition of the attributes into sets such that the parts of the scopes within each
+    set need no bag of more than ``most`` cells. Earlier sets take what they can, so they tend to be
+    larger.
 
-    If a scope does not fit, its attribute that is in the most scopes is left to a later block.
+    If a scope would exceed the limit, the attribute of it that is in the most scopes is left to a
+    later set.
     """
     degrees = Counter(v for scope in scopes for v in each_bit(scope))
     found, left = list[int](), (1 << len(sizes)) - 1
@@ -137,7 +143,7 @@ def blocks(
                 bags.remove(v)
                 cut |= 1 << v
                 part &= ~cut
-        # A single scope always fits, so a block is empty only if all of it was cut.
+        # Every attribute may have been cut; a block then is a single attribute.
         block = left & ~cut or left & -left
         found.append(block)
         left &= ~block

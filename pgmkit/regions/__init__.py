@@ -1,3 +1,3 @@
-"""Estimation if no junction tree fits: tables that agree locally, and a joint distribution near
+"""Estimation where no junction tree fits: tables that agree locally, and a joint distribution near
 them.
 """

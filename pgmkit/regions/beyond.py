@@ -1,11 +1,11 @@
 """Answers about attributes that share no region, from the records that the joint distribution was
 fitted with.
 
-Of the attributes of a question, one was drawn last. Its conditional probabilities in each record
-are known, and are summed instead of the value that was drawn (Rao and Blackwell): the answer has
-the same expectation and only the sampling noise of the other attributes. If an attribute that it
-was conditioned on was drawn again later, these probabilities no longer belong to the record, and
-values are counted instead.
+Of a question's attributes, consider the one that was drawn last. The probabilities from which its
+value was drawn are known for each record, and are summed in place of the value
+(Rao-Blackwellisation). The answer then has the same expectation, but only the sampling noise of the
+other attributes. If an attribute that these probabilities were conditioned on was drawn again
+later, they no longer belong to the record, and values are counted instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, 
     last = {clique: joint.last_drawn(clique) for clique in asked}
     counted = joint.records.marginals([clique for clique in asked if last[clique] is None])
     found = {clique: counts / len(joint.records) for clique, counts in counted.items()}
-    # Cliques with the same last attribute follow each other, so that its chances are computed once.
+    # Cliques with the same last attribute are processed in turn, so that its probabilities are
+    # computed once.
     for clique in sorted(asked, key=lambda clique: last[clique] or ""):
         name = last[clique]
         if name is not None:
@@ -56,10 +57,11 @@ def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
 
 
 def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
-    """Return the query's answers over the joint distribution, as fractions.
+    """Return the query's answers over the joint distribution, as fractions of the total. Raises
+    ModelTooLarge if there are too many answers for the memory limit.
 
-    Records are processed in blocks; a matrix product joins the two halves of the query's
-    attributes.
+    Records are processed in blocks. One matrix product joins the answers over the first half of the
+    query's attributes with those over the second.
     """
     cells = prod(query.shape)
     if cells * CELL_BYTES > MEMORY_LIMIT:
@@ -99,7 +101,9 @@ def _products(
 
 
 def expected_product(joint: Joint, weights: Mapping[str, Array]) -> float:
-    """Return the mean over the records of the product of the weights of their values."""
+    """Return the mean, over the records, of the product over attributes of the weight of the
+    record's value. For the attribute drawn last, the mean weight under its probabilities is used.
+    """
     last, each = joint.last_drawn(tuple(weights)), np.ones(len(joint.records))
     for name, values in weights.items():
         if name == last:

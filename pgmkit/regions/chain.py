@@ -1,4 +1,4 @@
-"""Records drawn one attribute after the other, without those that structural zeros rule out."""
+"""Records drawn one attribute after the other, none of which structural zeros rule out."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Columns = dict[str, Codes]
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A joint distribution as a chain of conditional ones.
+    """A joint distribution as a chain of conditional distributions.
 
     Each of the ``steps`` draws an attribute given those drawn before it; a later step may draw it
-    again, given all others. Records for which zeros leave no value of some attribute are drawn
-    again.
+    again, given all others. A record for which zeros leave no value of some attribute is discarded
+    and another one drawn.
     """
 
     domain: Domain
@@ -38,20 +38,20 @@ class Chain:
     def sample(self, n: int, rng: np.random.Generator) -> Dataset:
         """Draw ``n`` records, in random order.
 
-        Raises ``InvalidInput`` if zeros leave a value of every attribute to hardly any of the
-        records drawn.
+        Raises ``InvalidInput`` if structural zeros leave no value of some attribute for nearly all
+        records that are drawn.
         """
         columns = enough(lambda m: self.drawn(m, rng), n)
         return Dataset(self.domain, {name: columns[name] for name in self.domain})
 
     def drawn(self, n: int, rng: np.random.Generator) -> Columns:
         """Draw ``n`` records, and return the columns of those for which zeros leave a value of
-        every attribute.
+        every attribute; these may be fewer.
         """
         strata, rows = Strata(n, len(self.steps), rng), np.arange(n)
         columns: Columns = {}
         for place, (name, conditional) in enumerate(self.steps):
-            some = followed(self.domain, name, conditional.possible, columns, len(rows))
+            some = has_possible_value(self.domain, name, conditional.possible, columns, len(rows))
             if not some.all():
                 rows = rows[some]
                 columns = {key: codes[some] for key, codes in columns.items()}
@@ -60,10 +60,10 @@ class Chain:
         return columns
 
 
-def followed(
+def has_possible_value(
     domain: Domain, name: str, possible: Sequence[Possible], columns: Columns, records: int
 ) -> NDArray[np.bool_]:
-    """Return a mask of the records for which some value of the attribute is possible."""
+    """Return a mask of the records for which some value of the attribute ``name`` is possible."""
     if not possible:
         return np.ones(records, dtype=np.bool_)
     cells = cells_of(domain, scopes((), possible), columns, records)
@@ -71,7 +71,11 @@ def followed(
 
 
 def enough(draw: Callable[[int], Columns], n: int) -> Columns:
-    """Return ``n`` records, by drawing again in place of those for which zeros left no value."""
+    """Return ``n`` records. ``draw(m)`` draws m records and returns those for which zeros left a
+    value; it is called again until there are enough.
+
+    Raises ``InvalidInput`` if that takes too many calls.
+    """
     columns = draw(n)
     found = length_of(columns, n)
     if found == n:
@@ -84,22 +88,23 @@ def enough(draw: Callable[[int], Columns], n: int) -> Columns:
             return {name: np.concatenate([part[name] for part in parts])[:n] for name in columns}
     raise InvalidInput(
         f"the structural zeros left only {found:,} of {MOST_ROUNDS * max(n, CALL_CELLS):,} "
-        f"records with a value for every attribute, and {n:,} are needed: what they rule out "
-        "together is not seen while records are drawn; join zeros that overlap into one over all "
-        'their attributes, allow more, or measure less and use inference="exact"'
+        f"records with a value for every attribute, and {n:,} are needed: an attribute is drawn "
+        "before it is known that zeros leave no value of a later one; join zeros that overlap into "
+        'one over all their attributes, allow more, or measure less and use inference="exact"'
     )
 
 
 def length_of(columns: Columns, unknown: int) -> int:
-    """Return the number of these records; ``unknown`` if there is no column."""
+    """Return the number of records in these columns; ``unknown`` if there is no column."""
     return len(next(iter(columns.values()))) if columns else unknown
 
 
 class Kinds:
-    """Records sorted by the cells that they lie in; records that lie in the same cells are of one
-    kind.
+    """Records grouped by kind: records are of one kind if they lie in the same cell of every table.
 
-    ``levels``: one number for each record, uniform between 0 and 1 (``pgmkit.regions.strata``).
+    ``cells`` has a row for each record with its cell in each table. ``levels`` has one number for
+    each record, uniform between 0 and 1 (``pgmkit.regions.strata``). The attributes ``cells`` and
+    ``counts`` hold the cells and the number of records of each kind.
     """
 
     def __init__(self, cells: Codes, levels: Array) -> None:
@@ -115,12 +120,12 @@ class Kinds:
         self.cells, self.counts = ordered[first], np.bincount(self._kind)
 
     def pick(self, conditional: Conditional) -> Codes:
-        """Return a value for each record.
+        """Draw a value for each record from its conditional distribution.
 
-        The records of a kind, in the order of their levels, take values by a systematic sample, so
-        that their counts are within one record of the expected ones. The sample starts at the sum
-        of their levels modulo 1, which is uniform; for a record alone of its kind this is its
-        level.
+        The records of a kind, in the order of their levels, get values by systematic sampling, so
+        that the count of each value differs from its expectation by less than one record. The
+        sample starts at the sum of their levels modulo 1, which is uniform; for the only record of
+        a kind this is its level.
         """
         chances = conditional.chances(self.cells)
         highest = chances.shape[1] - 1 - np.argmax(chances[:, ::-1] > 0, axis=1)
@@ -129,7 +134,7 @@ class Kinds:
         level = (ranks + offsets[self._kind]) / self.counts[self._kind]
         below = chances.cumsum(axis=1)[self._kind] <= level[:, None]
         picked = np.empty(len(self._order), dtype=np.int64)
-        # By rounding, the sum of the probabilities may be below the level.
+        # Rounding may leave the sum of the probabilities below the level.
         picked[self._order] = np.minimum(below.sum(axis=1), highest[self._kind])
         return picked
 

@@ -1,8 +1,8 @@
-"""Checks of a region model's answers: one number of each answer, computed in another way.
+"""Checks of a region model's answers: one number of each answer is computed in another way.
 
-An answer sums a table, or records, over all combinations of rows of its query at once. Here one
-combination, that of the largest answer, is summed by itself: over the cells of another region that
-holds the attributes, if there is one, or record by record.
+An answer sums a table, or records, for all combinations of the query's rows at once. Here one
+combination, that of the largest answer, is summed by itself: over the cells of a region that
+contains the attributes, if there is one, or record by record.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from pgmkit.runtime.sizes import CALL_CELLS
 from pgmkit.structural_zeros import Zeros
 
 Weights = Mapping[str, Array]
-"""One number for each value of an attribute; values of attributes that are left out have
+"""One number for each value of an attribute; all values of an attribute without weights count with
 weight 1.
 """
 
 _DEVIATIONS = sqrt(2 * RARE)
-"""The standard deviations between two samples' shares of a cell beyond which they cannot be of one
-distribution."""
+"""The number of standard deviations by which the shares of a cell in two samples may differ;
+samples of one distribution differ less.
+"""
 
 
 def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights, float]:
-    """Return the weights that pick the largest cell of a marginal, and its count."""
+    """Return the weights (0 or 1) that select the largest cell of a marginal, and its count."""
     cell = np.unravel_index(int(found.argmax()), found.shape) if clique else ()
     chosen = zip(clique, cell, strict=True)
     weights = {name: np.eye(1, domain.sizes[name], int(value))[0] for name, value in chosen}
@@ -42,8 +43,8 @@ def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights,
 
 
 def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
-    """Return the one answer of largest magnitude, with its sign, and the rows that it belongs to:
-    one row of each attribute's factor, as weights of that attribute's codes.
+    """Return the answer of largest magnitude and the row of each attribute's factor that it belongs
+    to, as weights of the attribute's codes: (weights, answer).
     """
     place = int(np.abs(found).argmax())
     rows = np.unravel_index(place, query.shape) if query.shape else ()
@@ -53,15 +54,17 @@ def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
 
 
 def check_table(table: Array, region: Clique, weights: Weights, found: float, total: float) -> None:
-    """Raise ``NumericalFailure`` unless ``found`` is the table's sum with these weights."""
+    """Raise ``NumericalFailure`` unless ``found`` is the sum of the table's cells with these
+    weights, up to rounding.
+    """
     for name in reversed(region):
         table = table @ weights.get(name, np.ones(table.shape[-1]))
     _compare(float(table), found, weights, total, f"the table of the region {region!r}")
 
 
 def check_mean(mine: float, weights: Weights, found: float, total: float) -> None:
-    """Raise ``NumericalFailure`` unless ``found`` equals ``mine``, which was summed record by
-    record.
+    """Raise ``NumericalFailure`` unless ``found`` equals ``mine``, a sum over the model's records,
+    up to rounding.
     """
     _compare(mine, found, weights, total, "the model's records")
 
@@ -92,7 +95,8 @@ def check_sample(
         met &= block[name] == value
     share, other = float(counts[cell]) / len(fitted), float(met.mean())
     spread = (share * (1 - share) * (1 / length + 1 / len(fitted))) ** 0.5
-    # Eight standard deviations of a binomial share, and some records more if it is skewed.
+    # The bound is about nine standard deviations of the difference of two binomial shares, and some
+    # records more as these may be skewed.
     if abs(share - other) > _DEVIATIONS * (spread + _DEVIATIONS / length):
         raise NumericalFailure(
             f"{other:.3g} of {length} drawn records lie in the cell {tuple(map(int, cell))} of "

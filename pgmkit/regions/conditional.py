@@ -2,12 +2,14 @@
 
 It is a multinomial logistic regression with the tables t_c as its sufficient statistics:
 
-    minimise  mean_n log sum_v exp(sum_c theta_c[x_n, v]) - sum_c <theta_c, t_c> + sum slack theta^2
+    minimise  mean_n log sum_v exp(sum_c theta_c[x_n, v])
+              - sum_c <theta_c, t_c> + sum slack theta^2 / 2
 
 over one table theta_c of parameters for each t_c; n runs over records x_n, v over the possible
-values. Its dual maximises the entropy given tables that may be missed by theta times the slack. The
-slack is the variance of a cell, from the noise of the measurements and from the records being a
-sample. Without it the search would follow noise that no joint distribution can have.
+values. Its dual maximises the entropy of distributions whose tables may differ from the given ones,
+by theta times the slack. The slack is the variance of a cell, from the noise of the measurements
+and from the records being a sample. Without it the search would fit noise that no joint
+distribution can have.
 """
 
 from __future__ import annotations
@@ -31,24 +33,26 @@ if TYPE_CHECKING:
 
 _SCALINGS = 3
 _NOISE = 100.0
-"""The slack for a unit of a measured cell's variance: tables that are noisy in many cells
-contradict each other by more than their own noise. Between 10 and 100 the distance of records from
-the tables changes by a twentieth; 1 takes many times as long.
+"""The slack, in units of the variance of a measured cell. It is above 1 since tables that are noisy
+in many cells contradict each other by more than their own noise. Between 10 and 100 the distance of
+records from the tables changes by a twentieth; 1 takes many times as long.
 """
 FOLLOWED = 0.01
-"""The most slack of a cell, as a share of its table's mean cell. If a table asks for e times what
-the others imply, it is followed to within this share of a mean cell. So a table that its
-measurements leave partly open is followed too, if better known tables permit it.
+"""The largest slack of a cell, as a share of the mean cell of its table. If a table has e times the
+count that the other tables imply for a cell, the fitted count differs from the table's by at most
+this share of a mean cell. So a table that its own measurements determine only in part is still
+fitted, if better known tables permit it.
 """
 _FALL = FOLLOWED**2
-"""The fall of the objective, in nats a record, below which a step is the last: a change of
-probabilities enters it by its square."""
+"""The search ends when a step lowers the objective by less than this, in nats for each record; the
+objective changes by the square of a change of probabilities.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """A table, in fractions, over the attributes ``given`` and, as its last axis, the new
-    attribute.
+    """A target table, in fractions, over the attributes ``given`` and, as its last axis, the
+    attribute to be drawn. ``variance`` is that of the noise of one cell.
     """
 
     given: Clique
@@ -61,8 +65,9 @@ class Conditional:
     """The probabilities of an attribute's values given other attributes: the softmax, over the
     possible values, of the sum of one row of each parameter table.
 
-    ``given``: the attributes of each table; ``theta``: the tables, one below the other, a column
-    for each value; ``starts``: the first row of each; ``possible``: masks that rule out values.
+    ``given`` are the attributes that select the row of each table; ``theta`` are the tables, one
+    below the other, with a column for each value; ``starts`` is the first row of each table;
+    ``possible`` are masks that rule out values.
     """
 
     given: tuple[Clique, ...]
@@ -72,12 +77,15 @@ class Conditional:
 
     @property
     def scopes(self) -> tuple[Clique, ...]:
-        """The attributes whose cells the columns of ``cells`` hold."""
+        """The sets of attributes on which the probabilities depend: those of each parameter table,
+        then those of each mask. Column c of the argument of ``chances`` is a record's flat cell
+        over set c.
+        """
         return scopes(self.given, self.possible)
 
     def chances(self, cells: NDArray[np.int64]) -> Array:
-        """Return a row of probabilities for each row of ``cells``; some value must be possible in
-        each.
+        """Return the probabilities of all values, a row for each row of ``cells``, whose columns
+        are flat cells over ``scopes``. At least one value must be possible in each row.
         """
         logits = np.zeros((len(cells), self.theta.shape[1]))
         for column, start in zip(cells.T, self.starts, strict=False):
@@ -89,15 +97,14 @@ class Conditional:
 
 
 def scopes(given: Sequence[Clique], possible: Sequence[Possible]) -> tuple[Clique, ...]:
-    """Return the sets of attributes whose cells determine a record's kind: those of the tables,
-    then those of ``possible``.
-    """
+    """Return the sets of attributes ``given``, then those of the masks ``possible``."""
     return (*given, *(each.given for each in possible))
 
 
 def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -> NDArray[np.bool_]:
-    """Return a mask of the values that are possible for each row of ``cells``, whose last columns
-    are those of ``possible``.
+    """Return a mask of the values that are possible for each row of ``cells``, of shape (rows,
+    ``size``). The last columns of ``cells`` are the flat cells over the attributes of each mask in
+    ``possible``.
     """
     found = np.ones((len(cells), size), dtype=np.bool_)
     for place, each in enumerate(reversed(possible), 1):
@@ -112,12 +119,13 @@ def fit(
     statistics: Sequence[Statistics],
     possible: Sequence[Possible] = (),
 ) -> Conditional:
-    """Fit the distribution of an attribute of ``size`` values given others: the one of maximum
-    entropy whose tables, over records of these kinds, are the ``statistics`` up to their slack.
+    """Fit the conditional distribution of an attribute of ``size`` values: the one of maximum
+    entropy for which the tables over these records equal the ``statistics`` up to their slack.
 
-    ``cells[k, c]`` is the cell, in records of kind k, of the attributes given by ``statistics[c]``;
-    there are ``counts[k]`` such records. Further columns are those of ``possible``, which leaves
-    some value to every kind. Without statistics all values have the same probability.
+    Records are given by kinds: ``counts[k]`` of them are of kind k, and ``cells[k, c]`` is their
+    flat cell over the attributes given by ``statistics[c]``. Further columns of ``cells`` are those
+    of ``possible``, which must leave some value to every kind. Without statistics all possible
+    values have the same probability.
 
     >>> table = Statistics(("a",), np.array([[0.4, 0.1], [0.1, 0.4]]), 0.0)
     >>> kinds = np.array([[0], [1]])
@@ -147,8 +155,9 @@ def fit(
 
 
 class _Regression:
-    """The regression: rows of features with weights, the wanted statistics, the slack of each
-    parameter, and a mask of the values that are impossible in each row.
+    """The regression problem: sparse indicator rows, one for each kind of records, with weights;
+    the wanted statistics; the slack of each parameter; and a mask of the values that are impossible
+    in each row.
     """
 
     def __init__(
@@ -165,8 +174,8 @@ class _Regression:
         self.across.data = weights[self.across.indices]
 
     def minimise(self, floored: Array) -> Array:
-        """Minimise by truncated Newton steps, after a few rounds of iterative scaling, which move
-        the many small cells by their logarithms.
+        """Minimise by a few rounds of iterative scaling and then truncated Newton steps. Scaling
+        changes logarithms, so it fits the many small cells quickly.
         """
         theta = self._scaled(floored)
         shares, value = self._chances(theta)
@@ -210,7 +219,7 @@ class _Regression:
         return logits, free + float((theta * (self.slack * theta / 2 - self.wanted)).sum())
 
     def _direction(self, theta: Array, shares: Array) -> tuple[Array, float]:
-        """Return Newton's direction, as far as conjugate gradients solve for it, and the slope
+        """Return Newton's direction, solved approximately by conjugate gradients, and the slope
         along it.
         """
         reached = self.across @ shares

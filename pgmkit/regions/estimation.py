@@ -25,8 +25,8 @@ from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
 _REGION_BYTES = 64 * CELL_BYTES
-"""The bytes of a region's cell: its entries in the constraints and their transpose, weights, and
-vectors.
+"""The bytes needed for each cell of a region: its entries in the constraints and their transpose,
+weights, and vectors.
 """
 
 
@@ -43,14 +43,16 @@ def estimate_regions(
     shrink: bool = True,
     report: Callable[[Progress], None] | None = None,
 ) -> RegionModel:
-    """Fit tables of the measured cliques that agree locally to the ``known`` measurements; the
-    other arguments are those of ``estimate``, checked.
+    """Fit tables over the measured cliques, which agree locally, to the measurements in ``known``.
+    The other arguments are those of ``estimate``, already checked.
 
-    If ``shrink``, shrunk tables (``pgmkit.regions.shrinkage``) replace a certified least-squares
-    fit of whole tables if their estimated risk is clearly less. If no measured clique holds a
-    structural zero's attributes, a table over them is fitted too, but not kept: no measurement
-    distinguishes one such table from another. Raises ``InvalidInput`` if no attribute is measured
-    and for a callable loss, ``ModelTooLarge`` if the tables do not fit into memory.
+    If ``shrink``, a certified least-squares fit of whole tables is replaced by shrunk tables
+    (``pgmkit.regions.shrinkage``) if their estimated risk is clearly lower. If no measured clique
+    contains the attributes of a structural zero, a table over them is fitted too, but not kept,
+    since no measurement distinguishes one such table from another.
+
+    Raises ``InvalidInput`` if no attribute is measured and for a callable loss, and
+    ``ModelTooLarge`` if the tables do not fit into memory.
     """
     measurements, constant = known.measurements, float(known.constant)
     regions = _regions(domain, measurements, zeros)
@@ -129,8 +131,8 @@ def _split(layout: Layout, cells: Array, regions: Sequence[Clique]) -> dict[Cliq
 def _variances(
     layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
 ) -> list[float]:
-    """Return the mean variance of each table's cells: from the measurements' full curvature if
-    ``inner`` has it and the ``deadline`` allows, else from its diagonal.
+    """Return the mean variance of the cells of each table. It comes from all of the measurements'
+    curvature if ``inner`` has it and the ``deadline`` allows, and otherwise from its diagonal.
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]
@@ -149,8 +151,8 @@ def _interior(
     memory: int,
     deadline: float,
 ) -> Parts | None:
-    """Return the parts for an interior-point search; None if a projection is the solution, or if
-    the parts do not fit into memory or time.
+    """Return the parts for an interior-point search, or None if it is not needed, since the
+    solution is a projection, or does not fit into the memory or time.
     """
     if _whole_tables(measurements, objective):
         return None
@@ -163,7 +165,9 @@ def _interior(
 
 
 def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:
-    """True if the loss is a sum of squares over cells, so that its best fit is a projection."""
+    """Return True if the loss is a sum of squares over cells, so that the best fit is a
+    projection.
+    """
     return all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
 
 

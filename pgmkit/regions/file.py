@@ -1,6 +1,6 @@
-"""Region models as files: numpy's zip of arrays, without pickle; a model is read back bit for bit.
+"""Region models as files: numpy's zip of arrays, without pickle. A model is read back bit for bit.
 
-The joint distribution is not in the file: it follows from the tables, and is fitted again when it
+The joint distribution is not in the file. It is determined by the tables, and fitted again when it
 is needed.
 """
 
@@ -41,8 +41,8 @@ def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
-    """Return the fields that ``write_regions`` wrote. Raises ``InvalidInput`` for any other
-    file.
+    """Return the fields that ``write_regions`` wrote. Raises ``InvalidInput`` for any other file
+    and for one that would expand to more than ``max_bytes``.
     """
     with refusing(path, "a file of a region model"):
         header, arrays = read_container(path, FORMAT, max_bytes)

@@ -1,4 +1,4 @@
-"""Answers of a region model about the records that meet conditions."""
+"""Answers of a region model about those records that meet given conditions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 _MOST_DRAWS = 2 * BLOCK_CELLS
-"""The most records that are drawn; those that meet the conditions are kept."""
+"""The largest number of records that are drawn in order to keep those that meet the conditions."""
 _TOGETHER = _MOST_DRAWS // 10
+"""The number of records that are drawn in one call after the first."""
 
 
 class Whole(Protocol):
-    """The model of all records."""
+    """The model of all records, as far as it is used here."""
 
     @property
     def domain(self) -> Domain: ...
@@ -37,11 +38,11 @@ class Whole(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class GivenRegions(QueryAnswers):
-    """Counts of the records with given codes, made by ``RegionModel.given``.
+    """Counts of the records with given codes, as ``RegionModel.given`` returns it.
 
-    Every answer is the model's own answer to the question with the conditions added: from a region
-    that holds all attributes of both, else from records near the tables, with the warning
-    ``FromRecords``.
+    Every answer is the model's own answer to the question with the conditions added. It comes from
+    a region that contains the attributes of both, or else from records near the tables, with the
+    warning ``FromRecords``.
     """
 
     model: Whole
@@ -54,7 +55,7 @@ class GivenRegions(QueryAnswers):
 
     @cached_property
     def total(self) -> float:
-        """The expected number of such records."""
+        """The expected number of records that meet the conditions."""
         return float(self.answer(FactoredQuery({})).sum())
 
     def marginal(self, attrs: Iterable[str]) -> Array:
@@ -63,7 +64,7 @@ class GivenRegions(QueryAnswers):
         return self.answer(FactoredQuery.marginal(self.domain, clique))
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Return many marginals, by clique."""
+        """Return marginals as `marginal` does, by clique."""
         checked = [self.domain.clique(clique) for clique in cliques]
         return {clique: self.marginal(clique) for clique in checked}
 
@@ -82,8 +83,8 @@ class GivenRegions(QueryAnswers):
         """Draw ``n`` records that meet the conditions, by drawing records of the model and
         rejecting the others.
 
-        Raises ``InvalidInput`` if 2 million records of the model hold fewer than ``n`` such
-        records.
+        Raises ``InvalidInput`` if some two million records of the model contain fewer than ``n``
+        such records.
         """
         drawn_from, kept, found = generator(rng), list[Dataset](), 0
         size = min(_MOST_DRAWS, max(n, 1000))

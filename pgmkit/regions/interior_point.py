@@ -49,8 +49,8 @@ _TO_BOUNDARY = 0.995
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """One region's unknowns, or their changes, named as in the module's equations (``multipliers``
-    are l).
+    """One region's unknowns, or changes of them, named as in the module's equations;
+    ``multipliers`` are l.
     """
 
     x: Array
@@ -61,7 +61,7 @@ class Local:
     b: Array
 
     def along(self, other: Local, step: float) -> Local:
-        """Return these unknowns plus a step along others."""
+        """Return these unknowns plus ``step`` times ``other``."""
         return Local(
             self.x + step * other.x,
             self.z + step * other.z,
@@ -76,8 +76,8 @@ class Local:
         return self.x * self.z, self.a * (height - self.u), self.b * (height + self.u)
 
     def longest(self, other: Local, height: float) -> float:
-        """Return the longest step, at most 1, after which no quantity that must not be
-        negative is.
+        """Return the longest step along ``other``, at most 1, after which no quantity that must not
+        be negative is negative.
         """
         pairs = (
             (self.x, other.x),
@@ -91,9 +91,11 @@ class Local:
 
 
 class InteriorPoint:
-    """The search: ``step`` moves the state; ``tables`` and ``bound`` are those of the state.
+    """An interior-point search: ``step`` improves the state, of which ``tables`` and ``bound`` tell
+    the result.
 
-    Raises OutOfTime at the ``deadline`` of ``time.perf_counter``, which leaves the state as it was.
+    Methods raise OutOfTime at the ``deadline`` of ``time.perf_counter``, which leaves the state as
+    it was.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class InteriorPoint:
         return region.curvature(np.full(len(region.values), 1 / self._softness))
 
     def _start(self, region: Region) -> Local:
-        """Return a start with uniform tables, and products of about one size."""
+        """Return a start with uniform tables and products that all are of about the same size."""
         check_time(self._deadline)
         x = np.full(len(region.cells), self.total / len(region.cells))
         residual = region.view @ x - region.values
@@ -132,8 +134,8 @@ class InteriorPoint:
 
     @property
     def tables(self) -> Array:
-        """The tables, one after the other; they agree up to rounding and the remaining error of the
-        constraints.
+        """The tables, one after the other. They agree up to rounding and the error of the
+        constraints that is left.
         """
         flat = np.zeros(self._cells)
         for region, local in zip(self.regions, self._state, strict=True):
@@ -141,8 +143,8 @@ class InteriorPoint:
         return flat
 
     def bound(self) -> float:
-        """Return a lower bound of the loss of all tables that agree: Fenchel's inequality at u,
-        over the polytope.
+        """Return a lower bound on the loss of all tables that agree locally, by Fenchel's
+        inequality at u.
         """
         shared = self.shared.gathered([local.multipliers[1:] for local in self._state])
         excess, left = self.shared.spread(shared)
@@ -155,7 +157,7 @@ class InteriorPoint:
         return bound
 
     def step(self) -> float:
-        """Predict, correct and move; return the length as a share of Newton's step.
+        """Make one predictor-corrector step, and return its length as a share of Newton's step.
 
         Raises LinAlgError if rounding leaves a matrix that is not positive definite, or not finite.
         """
@@ -209,12 +211,14 @@ class InteriorPoint:
 
 @dataclass(frozen=True, eq=False)
 class _Elimination:
-    """Newton's equations of one region, all solved for except those of the multipliers:
+    """Newton's equations of one region, after all unknowns except x and the multipliers have been
+    eliminated:
 
         (Q'WQ + Z/X) dx - M'dl = r,  M dx = m + ds_c.
 
     ``inner`` is the inverse of the first matrix, with W = ``weights``. ``up`` and ``down`` are h -
-    u and h + u; ``wrong``, ``missing`` and ``residual`` are the errors of the optimum's equations.
+    u and h + u; ``wrong``, ``missing`` and ``residual`` are the errors of the equations that hold
+    at the optimum.
     """
 
     region: Region
@@ -255,8 +259,8 @@ class _Elimination:
 
 
 class _Newton:
-    """Newton's equations of all regions: each region is eliminated first, the shared residuals are
-    solved for last.
+    """Newton's equations of all regions. The unknowns of each region are eliminated, and the
+    equations that remain, of the shared residuals, are solved.
     """
 
     def __init__(
@@ -294,7 +298,9 @@ class _Newton:
 
 
 class _Inverse:
-    """The inverse of a positive definite matrix plus a diagonal, or of a diagonal (a vector)."""
+    """The inverse of a positive definite matrix plus ``diagonal``, as a function that multiplies by
+    it; a vector stands for a diagonal matrix. A small ridge is added to a full matrix.
+    """
 
     def __init__(self, matrix: Array, diagonal: Array | float = 0.0) -> None:
         self._vector = matrix + diagonal if matrix.ndim == 1 else None
@@ -315,7 +321,9 @@ class _Inverse:
 
 
 def _finite(array: Array) -> Array:
-    """Return the array. Raises LinAlgError if it is not finite, as when a cell has become zero."""
+    """Return the array. Raises LinAlgError if an entry is not finite, as happens when a cell
+    becomes zero.
+    """
     if not np.isfinite(array).all():
         raise LinAlgError("rounding left numbers that are not finite")
     return array

@@ -1,12 +1,13 @@
 """Records near tables that agree only locally, drawn one attribute after the other.
 
-Each attribute is drawn from a conditional distribution given the attributes that the records have
-already: the one of maximum entropy whose tables over the new attribute and earlier ones are the
-given tables (``pgmkit.regions.conditional``). It depends on every table at once, so no tree has to
-hold them. It does not take account of tables with later attributes, so records may miss tables that
-some distribution has. The attributes of such tables are then drawn again, given all others; if that
-does not help, all are drawn in an order in which such tables come earlier. Values that structural
-zeros rule out have probability zero (``pgmkit.regions.possible``).
+Each attribute is drawn from a conditional distribution given the attributes that the records
+already have: the one of maximum entropy whose tables over the new attribute and earlier ones are
+the given tables (``pgmkit.regions.conditional``). It depends on all these tables at once, so they
+need not fit into a tree. Tables with later attributes have no influence on it, so the records'
+tables may differ from the given ones even if some distribution has them all. The attributes of
+tables that are missed are then drawn again, given all others. If that does not help, all attributes
+are drawn in another order, in which such tables come earlier. Values that structural zeros rule out
+have probability zero (``pgmkit.regions.possible``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.records.dataset import Dataset
-from pgmkit.regions.chain import Chain, Codes, Columns, Kinds, cells_of, enough, followed, length_of
+from pgmkit.regions.chain import (
+    Chain,
+    Codes,
+    Columns,
+    Kinds,
+    cells_of,
+    enough,
+    has_possible_value,
+    length_of,
+)
 from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, scopes
 from pgmkit.regions.possible import Possible, possible_values
 from pgmkit.regions.strata import Strata
@@ -34,25 +44,28 @@ from pgmkit.structural_zeros import Zeros
 Tables = Mapping[Clique, Array]
 
 _ORDERS = 5
-"""The most orders of drawing that are tried. Of the 1,300 tables of 200 random sets of pairs that
-some distribution has nearly exactly, records miss 24 by more than a fiftieth when they are drawn
-once, and 2 with these orders and redraws."""
+"""The largest number of orders of drawing that are tried. In a test with 200 random sets of pairs,
+whose 1,300 tables some distribution has nearly exactly, records miss 24 tables by more than a
+fiftieth if they are drawn once, and 2 with these orders and redraws.
+"""
 _EARLIER = 4.0
-"""The factor by which the weight of a table that was missed grows in the next order."""
+"""The factor by which the weight of a missed table grows for the next order of drawing."""
 _FALL = 0.95
-"""A round that leaves more than this share of the sum of distances is undone."""
+"""A round of redrawing is undone if it leaves more than this share of the sum of distances."""
 _LOOSE = 5 * FOLLOWED
-"""The distance that is tolerated from a table which its measurements leave open, as a share of a
-mean cell: a factor of e^5 is followed to within that."""
+"""The distance, as a share of a mean cell, that is tolerated for a table which its measurements
+determine only in part. It is five times ``FOLLOWED``: the table may ask for e^5 times what the
+others imply.
+"""
 
 
 @dataclass(frozen=True)
 class Missed:
-    """The distance of records from a table.
+    """A table that the records miss, and their distance from it.
 
-    ``counts``: half the sum of the cells' absolute differences, that is, the counts that lie in
-    wrong cells; ``noise_units``: the root mean squared difference of a cell, in standard deviations
-    of the table's noise.
+    ``counts`` is half the sum of the cells' absolute differences, that is, the number of counts in
+    wrong cells. ``noise_units`` is the root mean squared difference of a cell, in standard
+    deviations of the table's noise.
     """
 
     clique: Clique
@@ -64,8 +77,8 @@ class Missed:
 class Agreement:
     """Total variation distances, from 0 to 1, between given tables and those of the records.
 
-    ``missed``: the tables at a greater distance than their noise and the sampling of the records
-    explain, the farthest first.
+    ``missed`` are the tables whose distance is larger than their noise and the sampling of the
+    records explain, the farthest first.
     """
 
     mean: float
@@ -76,7 +89,7 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """A distribution near tables, and the records that it was fitted with."""
+    """A distribution near given tables, and the records that it was fitted with."""
 
     chain: Chain
     records: Dataset
@@ -86,9 +99,9 @@ class Joint:
         return self.chain.sample(n, rng)
 
     def last_drawn(self, names: Iterable[str]) -> str | None:
-        """Return the one of these attributes that was drawn last. Return None if an attribute that
-        it was conditioned on has been drawn again since, so that its probabilities are not known,
-        or if ``names`` is empty.
+        """Return the attribute of ``names`` that was drawn last, or None if ``names`` is empty.
+        Return None also if an attribute that it was conditioned on has been drawn again since, so
+        that the probabilities it was drawn from no longer apply.
         """
         name = max(names, key=self._places.__getitem__, default=None)
         if name is None:
@@ -98,8 +111,8 @@ class Joint:
         return name if earlier else None
 
     def chances(self, name: str) -> Array:
-        """Return the probabilities of the values of an attribute that ``last_drawn`` returned, a
-        row for each record.
+        """Return the probabilities from which the values of an attribute, one that ``last_drawn``
+        returned, were drawn; a row for each record.
         """
         return self._chances(name)
 
@@ -130,9 +143,14 @@ def fit_joint(
     """Fit a joint distribution near ``tables``, which are fractions that agree on shared
     attributes.
 
-    ``variances``: the variance of a cell of each table, in fractions; if no distribution has all
-    tables, those with less noise are approached more closely. ``records``: the number of records
-    that each conditional distribution is fitted on. ``zeros``: combinations that no record has.
+    Args:
+        domain: all attributes.
+        tables: the target table of each clique.
+        variances: the variance of a cell of each table, in squared fractions. If no distribution
+            has all tables, those with less noise are approached more closely.
+        records: the number of records on which each conditional distribution is fitted.
+        rng: the generator for the records.
+        zeros: combinations that no record has.
 
     Raises ``InvalidInput`` if zeros leave no record, or if they rule out nearly all records drawn.
 
@@ -165,7 +183,7 @@ def fit_joint(
 
 
 class _Fitting:
-    """The records drawn so far, and the steps that drew them."""
+    """The records drawn so far, column by column, and the steps that drew them."""
 
     def __init__(
         self,
@@ -182,8 +200,8 @@ class _Fitting:
         self.steps: list[tuple[str, Conditional]] = []
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
-        """Draw the attribute, for the first time or again, given all other attributes drawn
-        so far.
+        """Draw the attribute ``name``, for the first time or again, given all other attributes
+        drawn so far.
         """
         targets = _targets(self.tables, self.variances, name, self.columns)
         self.columns = self._refilled(name, possible)
@@ -196,17 +214,17 @@ class _Fitting:
         self.steps.append((name, conditional))
 
     def _refilled(self, name: str, possible: Sequence[Possible]) -> Columns:
-        """Return the records, with new ones in place of those for which no value of the attribute
-        is possible.
+        """Return the records with new ones in place of those for which no value of the attribute is
+        possible.
         """
         domain, before = self.domain, Chain(self.domain, tuple(self.steps))
 
         def drawn(n: int) -> Columns:
             found = before.drawn(n, self.rng)
-            some = followed(domain, name, possible, found, length_of(found, n))
+            some = has_possible_value(domain, name, possible, found, length_of(found, n))
             return {key: codes[some] for key, codes in found.items()}
 
-        some = followed(domain, name, possible, self.columns, self.records)
+        some = has_possible_value(domain, name, possible, self.columns, self.records)
         if some.all():
             return self.columns
         others = enough(drawn, int((~some).sum()))
@@ -216,16 +234,16 @@ class _Fitting:
         return columns
 
     def missed(self) -> dict[Clique, float]:
-        """Return the distance of each table that the records miss by more than noise and sampling
-        explain, in units of that explained distance.
+        """Return the tables that the records miss by more than noise and sampling explain, each
+        with its distance divided by the explained distance.
         """
         population = Dataset(self.domain, {name: self.columns[name] for name in self.domain})
         return _missed(self.tables, self.variances, population)
 
     def redraw(self, zeros: Sequence[Zeros]) -> None:
-        """Draw the attributes of missed tables again, given all others, as long as that helps.
-
-        An attribute was first drawn without regard to those that came after it.
+        """Draw the attributes of missed tables again, given all others, for a few rounds as long as
+        that helps. It helps since an attribute was first drawn without regard to those that were
+        drawn after it.
         """
         for _ in range(FEW_ROUNDS):  # further rounds add columns to every later draw
             missed = self.missed()
@@ -244,10 +262,10 @@ class _Fitting:
 
 
 def agreement(tables: Tables, variances: Mapping[Clique, float], records: Dataset) -> Agreement:
-    """Return the distances between the records and the tables, of which there is at least one, of
-    any scale.
+    """Return the distances between the records and the tables, of which there must be at least one.
+    The tables may be in fractions or in counts.
 
-    ``variances``: the variance of a cell of each table, in the squared scale of the tables.
+    ``variances`` has the variance of a cell of each table, in squared units of the tables.
     """
     totals = {clique: float(table.sum()) for clique, table in tables.items()}
     fractions = {clique: table / totals[clique] for clique, table in tables.items()}
@@ -269,8 +287,8 @@ def agreement(tables: Tables, variances: Mapping[Clique, float], records: Datase
 def _missed(
     tables: Tables, variances: Mapping[Clique, float], records: Dataset
 ) -> dict[Clique, float]:
-    """Return the tables, of fractions, that records miss by more than noise and sampling explain,
-    each with its distance in units of the explained one.
+    """Return the tables, given as fractions, that the records miss by more than noise and sampling
+    explain, each with its distance divided by the explained distance.
     """
     apart = distances(tables, records)
     return {
@@ -286,7 +304,9 @@ def _noise_units(table: Array, variance: float, records: Dataset, clique: Clique
 
 
 def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
-    """Return the total variation distance of each table, of fractions, from that of the records."""
+    """Return the total variation distance between each table, given as fractions, and that of the
+    records.
+    """
     counted = records.marginals(list(tables))
     return {
         clique: float(np.abs(counted[clique] / len(records) - table).sum() / 2)
@@ -295,17 +315,19 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 
 
 def explained(table: Array, variance: float, records: int) -> float:
-    """Return the distance from the table that its noise and a sample of so many records explain."""
-    # Each direction that no measurement determines adds the square of the total to the sum of the
-    # variances of the cells.
+    """Return the expected distance between a table and that of so many records, from the table's
+    noise and from sampling.
+    """
+    # Each direction that no measurement determines adds the squared total, here 1, to the summed
+    # variances of the cells. Such a table is known only in part.
     if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)
 
 
 def _given_others(zeros: Zeros, name: str) -> Possible:
-    """Return the mask of the attribute's values that zeros allow given the others of their
-    clique.
+    """Return the mask of an attribute's values that zeros allow, given the other attributes of the
+    zeros' clique.
     """
     others = tuple(other for other in zeros.clique if other != name)
     table = np.moveaxis(zeros.allowed, zeros.clique.index(name), -1)
@@ -313,10 +335,11 @@ def _given_others(zeros: Zeros, name: str) -> Possible:
 
 
 def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> list[str]:
-    """Return an order that draws every attribute after those that tell most about it.
+    """Return an order in which every attribute comes after those that tell the most about it, by
+    weighted mutual information.
 
-    Related attributes follow each other, so that attributes that depend on each other through a
-    third one are rarely drawn before it.
+    Related attributes come close together, so two attributes that depend on each other only through
+    a third are rarely both drawn before it.
     """
     near: dict[str, dict[str, float]] = {name: {} for name in domain}
     for clique, table in tables.items():
@@ -347,8 +370,8 @@ def _information(table: Array, i: int, j: int) -> float:
 def _targets(
     tables: Tables, variances: Mapping[Clique, float], name: str, drawn: Mapping[str, Codes]
 ) -> list[Statistics]:
-    """Return the tables over ``name`` and other drawn attributes: those that lie within no other,
-    and those that lie within others but are known better.
+    """Return the tables over ``name`` and other attributes drawn so far: those that are contained
+    in no other, and those that are contained in others but known more precisely.
     """
     found: dict[frozenset[str], Statistics] = {}
     for clique, table in tables.items():
@@ -372,8 +395,8 @@ def _targets(
 
 
 def _better(smaller: Statistics, other: Statistics) -> bool:
-    """True unless the other table holds this one's attributes and determines their counts at least
-    as well.
+    """Return False if the other table contains this one's attributes and determines its counts at
+    least as well, else True.
     """
     cells = other.table.size / smaller.table.size
     return not set(smaller.given) <= set(other.given) or smaller.variance < cells * other.variance

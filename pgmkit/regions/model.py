@@ -1,4 +1,4 @@
-"""The model of the relaxed problem: measured tables that agree locally, and records near them."""
+"""The model of the relaxed problem: tables that agree locally, and records near them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ from pgmkit.runtime.untrusted import LARGEST
 from pgmkit.structural_zeros import Zeros
 
 RECORDS = 20_000
-"""The number of records that the joint distribution is fitted with, and answers are computed from.
-A larger table has mostly empty cells, and is not scaled to known sums.
+"""The number of records that the joint distribution is fitted with and answers are computed from.
+Tables with more cells than this are not scaled to known sums, since most of their cells would be
+empty.
 """
 
 
@@ -50,13 +51,13 @@ A larger table has mostly empty cells, and is not scaled to known sums.
 class RegionModel(QueryAnswers):
     """Tables that fit the measurements and agree wherever they overlap.
 
-    They are the best fit among all such tables, or are drawn from it towards independence by as
-    much as the noise asks for (``pgmkit.regions.shrinkage``). The model is a relaxation: there need
-    not be a distribution that has all these tables at once. Marginals and queries within a region
-    are answered from its table. All others, and records, come from ``joint``, a distribution near
-    the tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. Those of up
-    to ``RECORDS`` cells are scaled to the sums that regions tell. There is no most probable record
-    (``map`` refuses).
+    They are the best fit among all such tables, or that fit shrunk towards independence by as much
+    as the noise requires (``pgmkit.regions.shrinkage``). The model is a relaxation: there need not
+    be a distribution that has all these tables at once. Marginals and queries within a region are
+    answered from its table. All others, and records, come from ``joint``, a distribution near the
+    tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. Marginals of up
+    to ``RECORDS`` cells are scaled to the sums that are known from regions. There is no most
+    probable record (``map`` refuses).
 
     Attributes:
         domain: the attributes.
@@ -65,19 +66,19 @@ class RegionModel(QueryAnswers):
         variances: the noise variance of a cell of each table, in squared counts.
         total: the number of records that each table sums to.
         loss: the loss of the measurements at the tables.
-        gap: certified: for any tables that agree locally, loss plus penalty is at least that of
-            these tables minus the gap.
-        bound: a lower bound of the loss of any tables that agree locally, and so of any
+        gap: an upper bound on how much smaller loss plus penalty could be for any other tables that
+            agree locally.
+        bound: a lower bound on the loss of any tables that agree locally, and so of any
             distribution. The loss of the best distribution may be well above it.
-        weight, penalty: the weight in the objective, and the size, of the penalty on the
+        weight, penalty: the weight in the objective, and the value, of the penalty on the
             information that attributes have about each other; 0 if the tables are the best fit.
-        unit: the noise unit, the standard deviation of the loss at the truth, in which to judge the
-            gap.
+        unit: the noise unit, the standard deviation of the loss at the true tables, with which to
+            compare the gap.
         certified: whether the gap of the relaxed problem is within the requested tolerance.
         iterations, stopped: how long the search took and why it ended.
         zeros: combinations that cannot occur, neither in the tables nor in any record.
-        measurements: the measurements it was estimated from with the squared loss, for ``fit``;
-            they are not saved in the model's file, but in that of a release.
+        measurements: the measurements it was estimated from, if with the squared loss, for ``fit``.
+            They are not saved in the model's file, but in that of a release.
 
     >>> from pgmkit import Measurement, estimate
     >>> y = [Measurement(("a", "b"), [[40.0, 10.0], [12.0, 38.0]], 1.0)]
@@ -113,7 +114,9 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def fit(self) -> Fit | None:
-        """The test of how well the measurements agree; None if they are not known."""
+        """The test of how well the measurements agree with each other; None if they are not
+        known.
+        """
         from pgmkit.least_squares.goodness import goodness_of_fit
 
         return goodness_of_fit(self, self.measurements) if self.measurements else None
@@ -133,7 +136,7 @@ class RegionModel(QueryAnswers):
 
     @property
     def poor_fit(self) -> bool:
-        """True if the search ended more than a noise unit from the best fit."""
+        """True if the search may have ended more than a noise unit from the best fit."""
         return not self.certified and self.gap > self.unit
 
     @property
@@ -142,19 +145,21 @@ class RegionModel(QueryAnswers):
         return tuple(self.tables)
 
     def region(self, attrs: Iterable[str]) -> Clique | None:
-        """Return the smallest region that holds ``attrs``; None if ``joint`` would answer."""
+        """Return the smallest region that contains ``attrs``, or None if there is none, so that
+        ``joint`` answers.
+        """
         places = self._index.containing(self.domain.clique(attrs))
         holding = [self.cliques[place] for place in places]
         return min(holding, key=self.domain.size, default=None)
 
     @cached_property
     def joint(self) -> Joint:
-        """A distribution whose marginals are near the tables, always the same one; it answers
-        queries that lie in no region.
+        """A distribution whose marginals are near the tables; it answers queries that lie in no
+        region. The same tables always give the same distribution.
 
-        It is fitted on first use, in seconds, one attribute after the other, each given those
-        before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` if structural zeros leave no
-        record, or if they rule out nearly all records drawn.
+        It is fitted on first use, which takes seconds: one attribute after the other, each given
+        those before it (``pgmkit.regions.joint``). Raises ``InvalidInput`` if structural zeros
+        leave no record, or if they rule out nearly all records drawn.
         """
         fractions = {clique: table / self.total for clique, table in self.tables.items()}
         noise = {clique: each / self.total**2 for clique, each in self.variances.items()}
@@ -168,14 +173,14 @@ class RegionModel(QueryAnswers):
     def marginal(self, attrs: Iterable[str]) -> Array:
         """Return the expected counts over ``attrs``; axes in the given order.
 
-        They come from the smallest region that holds the attributes, or from ``joint``, with a
-        warning, if there is none. Raises ``InvalidInput`` for unknown or duplicate attributes.
+        They come from the smallest region that contains the attributes or, if there is none, from
+        ``joint``, with a warning. Raises ``InvalidInput`` for unknown or duplicate attributes.
         """
         clique = self.domain.clique(attrs)
         return self.marginals([clique])[clique]
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
-        """Return many marginals at once, by clique; see ``marginal``."""
+        """Return marginals as ``marginal`` does, by clique."""
         asked = [self.domain.clique(clique) for clique in cliques]
         found = {clique: table for clique in asked if (table := self._within(clique)) is not None}
         for clique, table in found.items():
@@ -186,13 +191,15 @@ class RegionModel(QueryAnswers):
         return {clique: found[clique] for clique in asked}
 
     def _within(self, clique: Clique) -> Array | None:
-        """Return the marginal from the smallest region that holds it; None if there is none."""
+        """Return the marginal from the smallest region that contains it, or None if there is
+        none.
+        """
         region = self.region(clique)
         return None if region is None else np.array(sum_to(self.tables[region], region, clique))
 
     def _beyond(self, cliques: Sequence[Clique]) -> dict[Clique, Array]:
-        """Return marginals over attributes that share no region: those of ``joint`` or, of no more
-        cells than it has records, the nearest tables with the sums that are known of them.
+        """Return marginals over attributes that share no region: those of ``joint``, scaled to the
+        sums that are known from regions if they have at most ``RECORDS`` cells.
         """
         found = {}
         for clique, shares in expected_marginals(self.joint, cliques).items():
@@ -202,7 +209,9 @@ class RegionModel(QueryAnswers):
         return found
 
     def _raked(self, clique: Clique, table: Array) -> Array:
-        """Return the nearest table with the sums that regions have over some of its attributes."""
+        """Return the table nearest to ``table`` with the sums over some of its attributes that are
+        known from regions.
+        """
         index = self._index
         near = dict.fromkeys(place for name in clique for place in index.places.get(name, ()))
         parts = [tuple([n for n in clique if n in index.sets[place]]) for place in near]
@@ -211,16 +220,16 @@ class RegionModel(QueryAnswers):
             return table
         wanted = [self._spread(clique, part) for part in parts]
         found = raked(table, wanted, MOST_ROUNDS)
-        if not found.any():  # all records have values that the regions rule out
+        if not found.any():  # the regions rule out all records
             return table
         left = found.sum(axis=tuple(i for i, n in enumerate(clique) if n not in parts[-1]))
         self._check(("sums", clique), *cell_weights(self.domain, parts[-1], left))
-        # Cells that no record has cannot be scaled; the others take their share.
+        # Cells that no record has stay empty; the others are scaled to make up for their share.
         return found * (self.total / found.sum())
 
     def _spread(self, clique: Clique, part: Clique) -> Array:
         """Return the marginal over ``part``, whose attributes share a region, with an axis of
-        length 1 for each further attribute of the clique.
+        length 1 for each other attribute of the clique.
         """
         known = self._within(part)
         assert known is not None
@@ -246,8 +255,7 @@ class RegionModel(QueryAnswers):
         ``rng``: a seed, a numpy Generator, or None for a fresh one. If ``joint`` is farther from
         some table than its noise explains, because no distribution may have all the tables at once,
         the warning ``FromRecords`` names the table and the distance; ``agreement.missed`` has all
-        of them. Raises ``InvalidInput`` for a number that is not a positive integer, and as
-        ``joint`` does.
+        of them. Raises ``InvalidInput`` if ``n`` is not a positive integer, and as ``joint`` does.
         """
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")
@@ -259,8 +267,8 @@ class RegionModel(QueryAnswers):
         return drawn
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
-        """Return the same answers about the records in which each attribute has the given code, or
-        one of the given codes.
+        """Return a model of only those records in which each attribute of ``evidence`` has the
+        given code, or one of the given codes.
 
         Raises ``InvalidInput`` for unknown attributes or codes.
 
@@ -286,8 +294,9 @@ class RegionModel(QueryAnswers):
         return cls(**read_regions(path, max_bytes))
 
     def _answered(self, query: FactoredQuery) -> Array:
-        """Return the answer from the marginal of the query's attributes or, if no region holds them
-        and it is larger than ``joint`` has records, from these, with a warning.
+        """Return the answer to a query from the marginal over its attributes. If no region contains
+        them and the marginal would have more than ``RECORDS`` cells, the answer comes from the
+        records of ``joint``, with a warning.
         """
         query.check(self.domain)
         names = query.attributes
@@ -305,16 +314,19 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def _checked(self) -> set[object]:
-        """The structures whose first answer has been compared with a second computation."""
+        """The structures of questions of which one answer was compared with a second
+        computation.
+        """
         return set()
 
     def _check(
         self, structure: object, weights: Weights, found: float, table: Array | None = None
     ) -> None:
-        """Compare one number of a structure's first answer with a second computation
-        (``pgmkit.regions.checks``).
+        """Compare ``found``, one number of an answer, with a second computation
+        (``pgmkit.regions.checks``), if it is the first answer to a question of this structure.
 
-        ``table``: the marginal of the attributes from which the answer was computed, if any.
+        ``weights`` say which sum the number is. ``table`` is the marginal from which the answer was
+        computed, or None if it came from records.
         """
         if structure in self._checked:
             return

@@ -1,4 +1,4 @@
-"""The relaxed problem cut into its regions: each region's cells, shared residuals and
+"""The relaxed problem divided by regions: each region's cells, shared residuals and
 measurements.
 """
 
@@ -26,10 +26,10 @@ from pgmkit.runtime.threads import one_blas_thread
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """The cells of one table that may hold records, its shared residuals, and its measurements.
+    """One table: its cells that may have records, its shared residuals, and its measurements.
 
-    ``shared`` is M_c of ``interior_point``; ``places`` are the indices of its rows, after the
-    first, in s. ``view`` is Q and ``values`` y, in units of the noise.
+    ``shared`` is M_c of ``interior_point``, and ``places`` are the indices in s of its rows after
+    the first. ``view`` is Q and ``values`` are y, both in units of the noise.
     """
 
     cells: NDArray[np.int64]
@@ -39,7 +39,9 @@ class Region:
     values: Array
 
     def curvature(self, weights: Array) -> Array:
-        """Return Q' weights Q, or only its diagonal, as a vector, if all other entries are zero."""
+        """Return Q' diag(weights) Q as a matrix or, if all entries off the diagonal are zero, its
+        diagonal as a vector.
+        """
         if isinstance(self.view, np.ndarray):
             dense: Array = self.view.T @ (self.view * weights[:, None])
             return dense
@@ -53,7 +55,7 @@ class Region:
 
     @one_blas_thread()
     def variance(self, spread: float) -> float:
-        """Return the mean variance of a cell given the measurements, if it is ``spread`` before
+        """Return the mean variance of a cell after the measurements, if it is ``spread`` before
         them.
         """
         curvature = self.curvature(np.ones(len(self.values)))
@@ -65,15 +67,16 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The problem region by region, and the residuals that the regions share."""
+    """All regions of the problem, and the residuals that they share."""
 
     regions: list[Region]
     shared: Shared
 
 
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
-    """Return the memory of the matrices: some matrices of cells by cells for each region measured
-    by a matrix, three of shared residuals by cells, and five of shared residuals by themselves.
+    """Return the bytes that the matrices take: five of cells by cells for each region measured
+    through a matrix, three of shared residuals by cells, and five of shared residuals by shared
+    residuals.
     """
     mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
     sizes = [part.stop - part.start for part in layout.slices]
@@ -89,8 +92,8 @@ def parts_of(
     measurements: Sequence[Measurement],
     deadline: float = inf,
 ) -> Parts:
-    """Return a region for each of the layout's cliques, which are the polytope's and those
-    measured.
+    """Return a region for each clique of the layout, which has the cliques of the polytope, with
+    its measurements.
 
     Raises OutOfTime at the ``deadline`` of ``time.perf_counter``.
     """

@@ -1,10 +1,10 @@
 """The local polytope: nonnegative tables that agree wherever two of them overlap.
 
-The tables of real records all lie in it; for a decomposable set of cliques nothing else does. It
+The tables of real records always lie in it; for a decomposable set of cliques nothing else does. It
 needs no tree: its size is the sum of the tables' sizes, however their cliques overlap. Projections
-on it are exact to rounding, in any metric, as searches in it need;
+onto it are exact up to rounding, in any metric, as searches in it require.
 ``pgmkit.least_squares.consistency`` solves the same problem for many sets of measurements at once,
-with a valid bound whenever it is stopped.
+and gives a valid bound whenever it is stopped.
 """
 
 from __future__ import annotations
@@ -31,21 +31,27 @@ from pgmkit.runtime.precision import AGREEMENT, CLOSE, HALVINGS
 from pgmkit.structural_zeros import Zeros
 
 _LONGEST = 1 / AGREEMENT
-"""The longest step tried, as a multiple of a Newton step: with contradicting zeros the steps would
-grow without end.
+"""The longest step that is tried, as a multiple of a Newton step. If zeros contradict each other,
+the steps would otherwise grow without end.
 """
 _REFINEMENTS = ceil(log(CLOSE) / log(SOLVED))
-"""The refinements of a linear system's solution, each of which leaves ``SOLVED`` of the error."""
+"""The number of refinements of a linear system's solution; each leaves a share ``SOLVED`` of the
+error.
+"""
 
 
 class Prior(Protocol):
-    """A convex penalty, a sum over cells, added to the distance from a target."""
+    """A convex penalty that is a sum over cells and is added to the squared distance from a
+    target.
+    """
 
     def cells(self, free: Array, curvature: Array) -> Array:
-        """Return the x at which curvature (x - free)^2 / 2 and the penalty together are least."""
+        """Return, for each cell, the x that minimises curvature (x - free)^2 / 2 plus the
+        penalty.
+        """
 
     def slopes(self, x: Array, curvature: Array) -> Array:
-        """Return the derivatives of ``cells`` by ``free``, at the result x."""
+        """Return the derivatives of ``cells`` with respect to ``free``, given its result x."""
 
     def penalty(self, x: Array) -> float:
         """Return the penalty at x."""
@@ -53,7 +59,8 @@ class Prior(Protocol):
 
 @dataclass(frozen=True)
 class LocalPolytope:
-    """Tables over ``cliques``, side by side in one vector x of counts, with B x = b and x >= 0.
+    """The set of tables over ``cliques``, concatenated to one vector x of counts, with B x = b and
+    x >= 0.
 
     Any two tables agree, jointly, on all attributes that they share; each sums to ``total``; cells
     that ``zeros`` within a clique rule out are zero.
@@ -66,14 +73,14 @@ class LocalPolytope:
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """The first cell of each table, and the number of all cells."""
+        """The place of the first cell of each table, and the number of all cells."""
         return np.cumsum([0] + [self.domain.size(clique) for clique in self.cliques])
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """A mask of the cells that may hold records: those that no zero rules out, neither in the
-        table itself nor through other tables that share attributes. Raises InvalidInput if a table
-        has none.
+        """A mask of the cells that may have records: those that no zero rules out, neither in the
+        table itself nor through other tables that share attributes with it. Raises InvalidInput if
+        a table has no such cell.
         """
         limits = [np.ones(self.domain.shape(clique), dtype=np.bool_) for clique in self.cliques]
         for clique, table in zip(self.cliques, limits, strict=True):
@@ -85,7 +92,8 @@ class LocalPolytope:
         return np.concatenate([table.reshape(-1) for table in limits])
 
     def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
-        """Rule out cells by the other tables with the same attributes, until nothing changes.
+        """Rule out, in place, the cells that are impossible by other tables with some of the same
+        attributes, until nothing changes.
 
         Raises InvalidInput if a table has no possible cell left.
         """
@@ -106,7 +114,7 @@ class LocalPolytope:
 
     @cached_property
     def constraints(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, Array]:
-        """B, its transpose, and b."""
+        """The matrix B, its transpose, and the vector b."""
         matrix, agreeing = agreement_and_totals(self.domain, self.cliques)
         sums = np.full(matrix.shape[0], self.total)
         sums[:agreeing] = 0.0
@@ -118,11 +126,11 @@ class LocalPolytope:
         return np.repeat(self.total / sizes, sizes)
 
     def lowest(self, gradient: Array, multipliers: Array) -> float:
-        """Return a lower bound of <gradient, x> over the polytope, valid for any multipliers of B x
-        = b.
+        """Return a lower bound on <gradient, x> over the polytope, which is valid for any
+        multipliers of B x = b.
 
-        The part of the gradient that the multipliers do not explain is bounded table by table, by
-        its least cell.
+        What remains of the gradient after subtracting B' multipliers is bounded table by table, by
+        its least entry.
         """
         _, transposed, sums = self.constraints
         left = np.where(self.allowed, gradient - transposed @ multipliers, np.inf)
@@ -137,13 +145,13 @@ class LocalPolytope:
         prior: Prior | None = None,
         deadline: float = inf,
     ) -> tuple[Array, Array]:
-        """Return the point x with the least sum of curvature (x - target)^2 / 2, plus the penalty
-        of a ``prior`` if there is one, and its multipliers.
+        """Return the point x of the polytope that minimises the sum of curvature (x - target)^2 /
+        2, plus the penalty of ``prior`` if there is one, and the multipliers of B x = b.
 
         The method is semismooth Newton on the Lagrange dual, whose solution is x = max(0, target +
-        B'l / curvature) for multipliers l: each step solves B A B' d = b - B x by conjugate
-        gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start``: multipliers
-        of a similar problem. Tables agree to 1e-12 of the total, or to rounding.
+        B'l / curvature) for multipliers l. Each step solves B A B' d = b - B x by conjugate
+        gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start`` are
+        multipliers of a similar problem. The tables agree to 1e-12 of the total, or up to rounding.
 
         Raises NumericalFailure if no such tables are found, as with zeros that contradict each
         other, and OutOfTime at the ``deadline`` of ``time.perf_counter``.
@@ -154,7 +162,8 @@ class LocalPolytope:
         """
         matrix, transposed, sums = self.constraints
         multipliers = np.zeros(len(sums)) if start is None else start
-        # If targets are far above the total, the sums themselves are rounded.
+        # If targets are much larger than the total, B x cannot be computed more precisely than
+        # their rounding.
         precision = AGREEMENT * max(self.total, float(np.abs(target).max(initial=0.0)))
 
         def at(point: Array) -> tuple[Array, float, Array]:
@@ -176,8 +185,9 @@ class LocalPolytope:
             for _ in range(HALVINGS):
                 moved = multipliers + step * direction
                 x, higher, left = at(moved)
-                # Close to the end the dual is flat within rounding. Then its slope, which rounding
-                # does not hide, must still be upwards, or the sums must improve.
+                # Close to the solution, changes of the dual are lost in rounding. A step is then
+                # accepted if the dual's slope, which is not, still points upwards, or if the sums
+                # improve.
                 risen = higher >= dual + SUFFICIENT * step * slope or left @ direction >= 0
                 if risen or np.abs(left).max() < off / 2:
                     break
@@ -185,8 +195,9 @@ class LocalPolytope:
             else:
                 break
             # If all cells of a sum are zero, Newton's step has no scale, and distant targets need
-            # longer steps. The slope decides their length as well, since the dual alone cannot:
-            # within rounding it is as high at twice Newton's step, with the same error of the sums.
+            # longer steps. Their length is chosen by the slope too. The dual alone cannot decide:
+            # within rounding it is as high after twice Newton's step, where the sums have the same
+            # error.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)
@@ -211,7 +222,8 @@ class LocalPolytope:
         prior: Prior | None = None,
         deadline: float = inf,
     ) -> Array:
-        """Return the change of the point ``nearest`` to a target that moves along ``direction``.
+        """Return the derivative of the point ``nearest`` to a target when the target moves along
+        ``direction``; ``point`` is that point.
 
         Raises OutOfTime at the ``deadline``.
         """
@@ -232,7 +244,7 @@ class LocalPolytope:
         matrix, transposed, _ = self.constraints
         diagonal = matrix.power(2) @ weights
         ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))
-        # Rows without a positive cell move by the curvature of an average row.
+        # A row without a positive cell gets the curvature of an average row.
         smallest = 1e-3 * float(weights.max(initial=0.0)) or 1.0
         ridge = np.where(diagonal > 0, ridge, smallest)
 
@@ -242,7 +254,7 @@ class LocalPolytope:
             return product
 
         size, scale = len(missing), diagonal + ridge
-        # A direction of conjugate gradients stopped early still ascends.
+        # If conjugate gradients stop early, their result is still a direction of ascent.
         direction: Array = cg(
             LinearOperator((size, size), matvec=multiply),
             missing,
@@ -254,15 +266,17 @@ class LocalPolytope:
 
 
 def _slopes(x: Array, curvature: Array, prior: Prior | None) -> Array:
-    """Return the derivatives of the cells by their values before the constraints."""
+    """Return the derivatives of the cells of a projection with respect to their unconstrained
+    values.
+    """
     return (x > 0).astype(float) if prior is None else prior.slopes(x, curvature)
 
 
 def _spread_over(
     overlap: frozenset[str], cliques: Sequence[Clique], limits: Sequence[NDArray[np.bool_]]
 ) -> None:
-    """Rule out, in every table over these attributes, the values that one of the tables
-    rules out.
+    """Rule out, in every table that has the attributes of ``overlap``, their values that are
+    impossible in one of these tables.
     """
     first, possible = sorted(overlap), np.ones((), dtype=np.bool_)
     held = []

@@ -1,11 +1,10 @@
-"""The values that are possible given those already drawn, if structural zeros rule out
-combinations.
+"""The values of an attribute that are possible given those already drawn, under structural zeros.
 
 Records are drawn one attribute after the other. Bucket elimination in the reverse of that order
 (adaptive consistency; Dechter and Pearl, "Network-based heuristics for constraint-satisfaction
-problems", 1988) gives each attribute the values that leave some possible record, given those drawn
-before it. If such a table would be too large, its parts are kept apart: they rule out less, and
-some records then reach an attribute without a possible value.
+problems", 1988) finds, for each attribute, the values that leave some possible record, given those
+drawn before it. If such a table would be too large, its parts are used separately. They rule out
+less, so for some records an attribute is reached for which no value is possible.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from pgmkit.structural_zeros import Zeros
 
 @dataclass(frozen=True, eq=False)
 class Possible:
-    """A mask of an attribute's possible values for each cell of ``given``, of shape (cells,
-    values).
+    """A mask of an attribute's possible values for each flat cell over the attributes ``given``;
+    ``table`` has the shape (cells, values).
     """
 
     given: Clique
@@ -35,9 +34,10 @@ class Possible:
 def possible_values(
     domain: Domain, order: Sequence[str], zeros: Sequence[Zeros]
 ) -> dict[str, list[Possible]]:
-    """Return for each attribute in ``order`` the values that zeros leave, given earlier attributes.
+    """Return, for each attribute in ``order``, masks of the values that zeros leave, given earlier
+    attributes.
 
-    Raises InvalidInput for zeros that are found to leave no record at all.
+    Raises InvalidInput if the zeros are found to leave no record at all.
 
     >>> unequal = Zeros(("a", "b"), [[True, False], [False, False]])
     >>> found = possible_values(Domain({"a": 2, "b": 2}), ["a", "b"], [unequal])
@@ -70,8 +70,8 @@ def possible_values(
 def _joined(
     domain: Domain, place: dict[str, int], zeros: Sequence[Zeros]
 ) -> list[tuple[Clique, NDArray[np.bool_]]]:
-    """Return the tables of values that the zeros allow, axes in the order of drawing: one table for
-    all zeros, or one for each if that would be too large.
+    """Return masks of the values that the zeros allow, axes in the order of drawing: one for all
+    zeros together, or one for each if that would be too large.
     """
     together = sorted({name for each in zeros for name in each.clique}, key=place.__getitem__)
     limit = max([TABLE_CELLS, *(each.allowed.size for each in zeros)])

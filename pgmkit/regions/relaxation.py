@@ -2,12 +2,12 @@
 
     minimise  L(x)  over  x in the local polytope
 
-With whole tables measured and Gaussian noise the solution is a projection. Otherwise it is found by
-interior points (``pgmkit.regions.interior_point``) or, if their matrices do not fit into memory, by
-projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal that
-majorises the loss's Hessian. The multipliers of each projection give a bound: a cut of the loss,
-minimised over the polytope (``LocalPolytope.lowest``). As all real tables lie in the polytope, it
-bounds the loss of the exact problem too.
+If whole tables are measured with Gaussian noise, the solution is a projection. Otherwise it is
+found by interior points (``pgmkit.regions.interior_point``) or, if their matrices do not fit into
+memory, by projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal
+that majorises the loss's Hessian. The multipliers of each projection give a lower bound: a cut
+(linear lower bound) of the loss, minimised over the polytope (``LocalPolytope.lowest``). The tables
+of real records all lie in the polytope, so it bounds the loss of the exact problem too.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.progress import OUT_OF_TIME, Progress
 
 UNSEEN = 1e-2
-"""The curvature given to cells that no measurement involves, as a share of the least of the
-others."""
+"""The curvature for cells that no measurement involves, as a share of the smallest of the other
+cells.
+"""
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """Tables in counts, one after the other, their loss, and a lower bound of the loss of any
-    tables.
+    """Tables in counts, concatenated to one vector, their loss, and a lower bound on the loss of
+    any tables; the number of steps, and why the search stopped.
     """
 
     tables: Array
@@ -66,12 +67,12 @@ def solve(
     deadline: float = inf,
     report: Callable[[Progress], None] | None = None,
 ) -> Relaxed:
-    """Minimise the loss over the polytope until the gap is ``goal``, the loss falls no more, or
-    ``deadline`` (``time.perf_counter``) has passed.
+    """Minimise the loss over the polytope until the duality gap is at most ``goal``, the loss falls
+    no more, or ``deadline`` (``time.perf_counter``) has passed.
 
-    ``loss`` is a function of all the polytope's cells; ``squares`` is its ``hessian_bound``.
-    Reported losses include the ``constant``. ``parts`` are those of interior points; without them,
-    or if they do not reach the goal, projected gradients follow.
+    ``loss`` is a function of all cells of the polytope, and ``squares`` is its ``hessian_bound``.
+    ``constant`` is added to the losses that are reported. ``parts`` are those of the interior-point
+    search. Without them, or if it does not reach the goal, projected gradients follow.
     """
     search = _Search(polytope, loss, constant, goal, deadline, report)
     try:
@@ -115,8 +116,9 @@ class _Search:
         self.steps, self.stopped = 0, ""
 
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
-        """Record a step's tables; ``history`` holds the stage's own losses, and ``stage``, the last
-        one, is added.
+        """Record the tables of a step, report the progress, and set ``stopped`` if the search is to
+        end. ``history`` has the losses of the present stage so far, to which ``stage``, that of
+        these tables, is added.
         """
         self.steps += 1
         loss = self.target.value(torch.from_numpy(tables))
@@ -132,8 +134,8 @@ class _Search:
         self.stopped = self._reason(gap - rounding, history)
 
     def end(self) -> None:
-        """Stop for lack of time with the best tables so far or, if there are none, uniform tables
-        moved to satisfy the zeros.
+        """Stop since the time is over, with the best tables so far or, if there are none, uniform
+        tables moved to satisfy the zeros.
         """
         if self.loss == inf:
             even = self.polytope.even()
@@ -153,8 +155,8 @@ class _Search:
 
 
 def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
-    """Return the last tables of interior points, each projected so that tables agree to
-    rounding.
+    """Return the last tables of the interior-point search. After each step they are projected, so
+    that they agree up to rounding.
     """
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
@@ -174,7 +176,7 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
 
 
 def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
-    """Minimise by projected gradients with momentum, which restarts whenever the loss rises."""
+    """Minimise by projected gradients, with momentum that restarts whenever the loss rises."""
     before = point = start
     multipliers: Array | None = None
     momentum, history = 1.0, list[float]()
@@ -202,7 +204,8 @@ def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Arra
 
 
 def _raise_bound(search: _Search, stage: MeasuredLoss, point: Array, multipliers: Array) -> None:
-    # A stage is a lower bound of the loss that it replaces, so its cuts hold for that loss too.
+    # The loss of a stage is a lower bound of the loss that it approximates, so its cuts hold for
+    # that loss too.
     cut = stage.cut(torch.from_numpy(point))
     bound = cut.offset + search.polytope.lowest(cut.gradient.numpy(), multipliers)
     search.bound = max(search.bound, bound)

@@ -1,12 +1,12 @@
 """The sums that overlapping tables share, without redundancy, as residuals.
 
-The residual of a table for a set of attributes is its contrasts along each of them, summed over the
-other attributes (for the empty set: the sum of all cells). A table's sums over a set are
+The residual of a table for a set of attributes consists of its contrasts along each of them, summed
+over the other attributes (for the empty set: the sum of all cells). A table's sums over a set are
 combinations of the residuals of its subsets, and residuals of different sets are independent. So
 tables agree wherever they overlap if each residual that several of them have is the same in all.
 
-If zeros rule out cells, the residuals are no longer independent: some follow from others and the
-total, so that the vector s of all of them is offset + free t for some t (``confined``).
+If zeros rule out cells, the residuals are no longer independent: some are determined by others and
+the total. The vector s of all of them then is offset + free t for some t (``confined``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pgmkit.runtime.threads import one_blas_thread
 
 @dataclass(frozen=True)
 class Shared:
-    """For each table the rows that map its cells to the shared residuals, and the places of these
-    residuals.
+    """For each table, the matrix that maps its cells to the residuals it shares, and where these
+    are in the vector s of all shared residuals.
 
-    The first row of each table is the sum of all cells; ``places`` are those of the other rows in a
-    vector that holds every shared residual once. That vector is ``offset`` plus a combination of
-    the columns of ``free``; it may be any vector if ``free`` is None.
+    The first row of each matrix sums all cells; ``places`` are the places in s of the residuals of
+    the other rows. The vector s is ``offset`` plus a combination of the columns of ``free``; it may
+    be any vector if ``free`` is None.
     """
 
     rows: tuple[Array, ...]
@@ -42,8 +42,8 @@ class Shared:
     free: Array | None = None
 
     def gathered(self, parts: Sequence[Array]) -> Array:
-        """Return the sum over the tables of their entries for the rows after the first, at the
-        rows' places.
+        """Return a vector like s that is the sum, over all tables, of their ``parts``: one number
+        for each row after the first, added at the row's place.
         """
         total = np.zeros(len(self.offset))
         for places, part in zip(self.places, parts, strict=True):
@@ -51,8 +51,9 @@ class Shared:
         return total
 
     def spread(self, gathered: Array) -> tuple[Array, Array]:
-        """Return what each table subtracts from its entries so that their sum over the tables does
-        not depend on s, and that sum, which is orthogonal to ``free``.
+        """Divide a gathered vector among the tables. Return what each table has to subtract, at
+        each place, so that the sum of what remains does not depend on s; and that sum, which is
+        orthogonal to ``free``.
         """
         tables = self.gathered([np.ones(len(places)) for places in self.places])
         if self.free is None:
@@ -99,10 +100,10 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
 
 @one_blas_thread()
 def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) -> Shared:
-    """Return shared residuals of tables of ``total`` counts that are zero outside the cells
+    """Return the shared residuals of tables that sum to ``total`` and are zero outside the cells
     ``inside``.
 
-    Each table keeps independent rows.
+    Of each table's rows only linearly independent ones are kept.
 
     >>> shared = shared_residuals(Domain({"a": 3, "b": 2}), [("a",), ("a", "b")])
     >>> both = confined(shared, [np.array([0, 1]), np.arange(4)], 10.0)
@@ -132,8 +133,8 @@ def confined(shared: Shared, inside: Sequence[NDArray[np.int64]], total: float) 
 
 
 def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of rows that span all rows, with the first row of ones among them; and the
-    rest.
+    """Return the indices of linearly independent rows that span all rows, with the first row (of
+    ones) among them, and the indices of the other rows.
     """
     beside = rows[1:] - rows[1:].mean(axis=1, keepdims=True)
     r, order = qr(beside.T, mode="r", pivoting=True)
@@ -144,13 +145,13 @@ def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
-    """Return the least-norm solution, and a basis of the vectors that may be added to it (None: any
-    vector).
+    """Return the least-norm solution of the equations, and a basis of the vectors that may be added
+    to it; None in place of the basis if any vector may be added.
     """
     if not len(equations):
         return np.zeros(equations.shape[1]), None
     q, r, order = qr(equations.T, pivoting=True)
-    # Coefficients are of the order of one.
+    # The coefficients are of the order of one, so the bound needs no scale.
     rank = int((np.abs(np.diagonal(r)) > DEPENDENT).sum())
     least = q[:, :rank] @ solve_triangular(r[:rank, :rank], values[order[:rank]], trans="T")
     return least, q[:, rank:]

@@ -1,19 +1,20 @@
 """Tables shrunk towards independence by as much as their own noise requires.
 
-The best fit follows the noise as closely as agreeing tables can. Nearer to the truth is
+The best fit follows the noise as closely as agreeing tables can. Closer to the truth is the
+solution of
 
     minimise  sum (x - y)^2 / (2 stddev^2) + w sum x log(x / q)
 
 over the local polytope, for measured tables y and an entropic prior (Skilling and Gull) with weight
 w and tables q. Either q are the products of the best fit's one-way tables, and the penalty is w
 times the information that attributes have about each other; or, for tables of three attributes and
-more, q has the best fit's two-way tables and no higher interaction. Among both priors and all
-weights, the one of least risk by Stein's unbiased estimate (1981) is used,
+more, q has the best fit's two-way tables and no higher interaction. Of both priors and all weights,
+the one with the smallest estimate of the risk is used, by Stein's unbiased estimate (1981),
 
-    sum (x - y)^2 / stddev^2 + 2 sum dx/dy,
+    sum (x - y)^2 / stddev^2 + 2 sum dx/dy.
 
-whose second sum is taken along one random direction (Ramani and others, 2008): it needs neither the
-truth nor further measurements.
+The second sum is estimated along one random direction (Ramani and others, 2008). The estimate needs
+neither the truth nor further measurements.
 """
 
 from __future__ import annotations
@@ -40,32 +41,38 @@ from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
 
 _MOST = 32.0
-"""The first weight, in units of the weight with which prior and measurement count equally."""
+"""The first weight that is tried, in units of the weight at which prior and measurement have equal
+influence.
+"""
 _COARSE = 4.0
-"""The factor by which the weights fall; the best of them is refined by its square root."""
+"""The factor by which the weight falls from trial to trial; the best one is refined by its square
+root.
+"""
 _EVIDENCE = 2.0
-"""The standard deviations by which the risk has to fall before the best fit is given up."""
+"""The number of standard deviations by which the estimated risk must fall for the best fit to be
+replaced.
+"""
 _ELSEWHERE = 1e-3
-"""The share of a one-way table that is made uniform, and of a two-way table that is made
-independent, so that cells in which the fit has no record stay possible.
+"""The share of a one-way table that is replaced by a uniform one, and of a two-way table that is
+replaced by an independent one, so that cells in which the best fit has no records stay possible.
 """
 
 
 @dataclass(frozen=True)
 class EntropicPrior:
-    """The penalty weight (x log(x / q) - x + q), summed over cells."""
+    """The penalty weight (x log(x / q) - x + q), summed over all cells; see ``polytope.Prior``."""
 
     weight: float
     q: Array
 
     def cells(self, free: Array, curvature: Array) -> Array:
-        """Return the x with curvature (x - free) + weight log(x / q) = 0."""
+        """Return, for each cell, the x with curvature (x - free) + weight log(x / q) = 0."""
         scale = self.weight / curvature
         found: Array = scale * wrightomega(free / scale + np.log(self.q / scale))
         return found
 
     def slopes(self, x: Array, curvature: Array) -> Array:
-        """Return the derivatives of ``cells`` by ``free``."""
+        """Return the derivatives of ``cells`` with respect to ``free``, given its result x."""
         return x / (x + self.weight / curvature)
 
     def penalty(self, x: Array) -> float:
@@ -75,8 +82,8 @@ class EntropicPrior:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """Tables, the prior's weight and penalty, and a bound on how much smaller loss plus penalty of
-    other tables could be.
+    """Tables, the weight of the prior, the penalty of the tables, and an upper bound on how much
+    smaller the loss plus penalty of other tables could be.
     """
 
     tables: Array
@@ -92,11 +99,11 @@ def shrunk(
     best: Array,
     deadline: float = inf,
 ) -> Shrunk | None:
-    """Return the tables of least estimated risk; None if that risk is not significantly below the
-    best fit's, or at ``deadline`` (``time.perf_counter``).
+    """Return the shrunk tables of the smallest estimated risk; None if that risk is not
+    significantly below the best fit's, or if the ``deadline`` (``time.perf_counter``) passes.
 
-    ``loss`` is the squared loss of whole tables; ``squares`` are the inverse variances of all cells
-    (0: not measured); ``best`` is the best fit.
+    ``loss`` is the squared loss of whole tables, ``squares`` are the inverse variances of all cells
+    (0 for cells not measured), and ``best`` is the best fit.
     """
     seen = squares > 0
     _, slope = loss.value_and_gradient(torch.from_numpy(best))
@@ -110,7 +117,9 @@ def shrunk(
         for made in (independent, of_pairs) if larger else (independent,):
             search = RiskSearch(polytope, best, target, curvature, seen, made, deadline)
             weights = (_MOST * alike / _COARSE**i for i in range(FEW_ROUNDS))
-            _ = all(search.improved(weight) for weight in weights)  # until one is no better
+            _ = all(
+                search.improved(weight) for weight in weights
+            )  # stops at the first that is no better
             for side in (_COARSE**0.5, _COARSE**-0.5):
                 search.improved(side * search.chosen.weight)
             if search.surely:
@@ -123,8 +132,9 @@ def shrunk(
 
 
 class RiskSearch:
-    """The tables of least risk so far, with the prior that the function ``made`` derives from the
-    best fit.
+    """The search for the weight of smallest estimated risk, for the prior tables that the function
+    ``made`` derives from the best fit. ``chosen`` has the best tables so far, ``risk`` their
+    estimated risk, and ``unshrunk`` that of the best fit.
     """
 
     def __init__(
@@ -150,8 +160,8 @@ class RiskSearch:
         self._start: Array | None = None
 
     def improved(self, weight: float) -> bool:
-        """Compute the tables of this weight; True if their risk is the least so far, and they are
-        kept.
+        """Compute the tables for this weight. If their estimated risk is the smallest so far, keep
+        them and return True, else return False.
         """
         check_time(self.deadline)
         if not weight:
@@ -177,23 +187,25 @@ class RiskSearch:
 
     @property
     def surely(self) -> bool:
-        """True if that risk is below the best fit's by more than one cell's noise and the
-        estimate's own error.
+        """True if the estimated risk of the chosen tables is below the best fit's by more than the
+        noise of one cell and the estimate's own error.
         """
         apart = self.curvature * (self.chosen.tables - self.best) ** 2
         noise = 2 * float(apart[self.seen].sum()) ** 0.5
         return self.unshrunk - self.risk > 1 + _EVIDENCE * noise
 
     def _risk(self, tables: Array, along: Array) -> float:
-        """Return Stein's estimate of the risk, without the terms that do not depend on the
-        tables.
+        """Return Stein's estimate of the risk, without the terms that are the same for all tables.
+        ``along`` is the change of the tables if the data move in the random direction.
         """
         apart = (self.curvature * (tables - self.target) ** 2)[self.seen].sum()
         return float(apart + 2 * self._direction @ along)
 
 
 def independent(polytope: LocalPolytope, tables: Array) -> Array:
-    """Return the products of one-way tables."""
+    """Return the products of the one-way tables of ``tables``, over the polytope's cliques, as one
+    vector.
+    """
     domain, margins = polytope.domain, dict[str, Array]()
     shapes = [domain.shape(clique) for clique in polytope.cliques]
     for clique, start, shape in zip(polytope.cliques, polytope.offsets, shapes, strict=False):
@@ -213,7 +225,7 @@ def independent(polytope: LocalPolytope, tables: Array) -> Array:
 
 
 def of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
-    """Return the tables of maximum entropy with these two-way tables."""
+    """Return the tables of maximum entropy with the two-way tables of ``tables``, as one vector."""
     products, found = independent(polytope, tables), []
     for clique, start in zip(polytope.cliques, polytope.offsets, strict=False):
         shape = polytope.domain.shape(clique)

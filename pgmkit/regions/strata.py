@@ -1,16 +1,16 @@
-"""Uniform levels for the steps of a chain, every two of which are spread evenly over the records.
+"""Uniform levels for the steps of a chain, any two of which are spread evenly over the records.
 
-A record takes the value of an attribute by a level between 0 and 1. If all levels were drawn
-independently, two independent attributes would appear related by the sampling noise of the records.
-The levels here come from randomised orthogonal arrays of strength two (Rao, 1947; Owen, 1992,
-"Orthogonal arrays for computer experiments, integration and visualization"): q^m records have each
-of the q x q pairs of intervals of any two columns equally often. The linear array over the integers
-modulo a prime q has (q^m - 1) / (q - 1) columns. The intervals of each column are shuffled, so that
-three columns are related no more than independent ones are.
+A record's value of an attribute is chosen by a level between 0 and 1. If all levels were drawn
+independently, two independent attributes would appear related, by the sampling noise of the
+records. The levels here come from randomised orthogonal arrays of strength two (Rao, 1947; Owen,
+1992, "Orthogonal arrays for computer experiments, integration and visualization"): among q^m
+records, each of the q x q pairs of intervals of any two columns occurs equally often. The linear
+array over the integers modulo a prime q has (q^m - 1) / (q - 1) columns. The intervals of each
+column are shuffled, so that three columns are no more related than independent ones.
 
-scipy's ``LatinHypercube(strength=2)`` is the case m = 2 for q^2 records and at most q + 1 columns,
-all in memory at once; here there may be any number of records, hundreds of columns, and one column
-in memory at a time.
+scipy's ``LatinHypercube(strength=2)`` is the case m = 2, for q^2 records and at most q + 1 columns,
+all in memory at once. Here there may be any number of records and hundreds of columns, of which one
+is in memory at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pgmkit.runtime.arrays import Array
 
 
 class Strata:
-    """The levels of ``records`` records in ``columns`` columns; the records are in random order.
+    """Levels for ``records`` records, in random order, in ``columns`` columns.
 
     >>> strata = Strata(9, 4, np.random.default_rng(0))
     >>> first, second = (np.floor(3 * strata.levels(column)) for column in (0, 1))
@@ -43,8 +43,8 @@ class Strata:
             start = stop
 
     def levels(self, column: int) -> Array:
-        """Return one level for each record, uniform between 0 and 1; call this once for each
-        column.
+        """Return one level for each record, uniform between 0 and 1. Call this at most once for
+        each column.
         """
         found = self._rng.random(self._records)
         for block in self._blocks:
@@ -55,11 +55,11 @@ class Strata:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """The linear orthogonal array of some records.
+    """The linear orthogonal array of some of the records.
 
-    The coordinates of row i of the array are the digits of i to the base ``prime``. The entry of a
-    column is their scalar product with the column's direction, whose digits are those of a number
-    in ``directions``, modulo ``prime``.
+    The coordinates of row i of the array are the digits of i to the base ``prime``. A column's
+    entry is the scalar product, modulo ``prime``, of these coordinates with the column's direction,
+    which is given by the digits of a number in ``directions``.
     """
 
     prime: int
@@ -79,12 +79,12 @@ class _Block:
 
 
 def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
-    """Return the primes and exponents of arrays with so many columns that cover most of the
-    records.
+    """Return the primes and exponents of arrays with at least ``columns`` columns that cover most
+    of the records.
     """
     found = []
-    # The finest intervals come first. With exponents above 3 the primes would be so small that some
-    # triples of columns were related by their intervals.
+    # Exponent 2 is tried first, since it gives the finest intervals. With exponents above 3 the
+    # primes would be so small that some triples of columns were related by their intervals.
     for exponent in (2, 3):
         while (prime := _largest_prime(records, exponent)) is not None:
             if (prime**exponent - 1) // (prime - 1) < columns:
@@ -95,7 +95,9 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
 
 
 def _largest_prime(limit: int, exponent: int) -> int | None:
-    """Return the largest prime whose power does not exceed the limit, or None."""
+    """Return the largest prime whose power ``exponent`` is at most the limit, or None if there is
+    none.
+    """
     root = round(limit ** (1 / exponent)) + 1
     for number in range(root, 1, -1):
         prime = all(number % divisor for divisor in range(2, int(number**0.5) + 1))

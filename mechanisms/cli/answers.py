@@ -14,7 +14,7 @@ _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False
 _ALLOW_MODIFIED = click.option(
     "--allow-modified",
     is_flag=True,
-    help="Read a file whose checksum is wrong; everything it answers is marked INSECURE.",
+    help="Permission to read a file whose checksum is wrong; all answers are marked INSECURE.",
 )
 
 
@@ -119,7 +119,7 @@ def sample(
 
         if given is not None or safe_csv:
             option = "--safe-csv" if given is None else "--given"
-            raise InvalidInput(f"{option} is not available for linked tables; leave it away")
+            raise InvalidInput(f"{option} is not available for linked tables; leave it out")
         sample_linked(release, out, rows, generator(seed), allow_modified, json_out)
         return
     target = records_file(out)

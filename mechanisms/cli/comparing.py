@@ -128,7 +128,7 @@ def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
     if schema.unresolved:
         raise InvalidInput(
             f"values are not listed for {', '.join(schema.unresolved)}; describe these columns, "
-            "or leave --public away for made-up records"
+            "or leave --public out for made-up records"
         )
     found = encode_file(public, schema.placed())
     if not isinstance(found, Dataset):

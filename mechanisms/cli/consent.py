@@ -23,7 +23,8 @@ yes_option = click.option(
 
 
 def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadValues], None]:
-    """Return the callable for `synthesize(report_unread=)`; False if any value can be read.
+    """Return the callable for `synthesize(report_unread=)`; False if all columns are open, in which
+    any value can be read.
 
     The callable warns of columns with many unread values. It ends the run unless `yes` is given or
     a person on a terminal consents.

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     type=click.Choice(["exact", "region", "auto"]),
     default="exact",
     show_default=True,
-    help="Exact answers, approximate ones with bounds on log Z, or these where exact is too large.",
+    help="Exact answers (exact), approximate ones with bounds on log Z (region), or approximate "
+    "ones only where exact ones are too large (auto).",
 )
 @click.option("--max-seconds", type=float, help="Time for approximate answers [default: no limit].")
 @click.option("--out", help="A UAI result file of the task.")

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     type=int,
     help="Number of a run that was killed: what it held besides its charges is free again.",
 )
-@click.option("--allow-modified", is_flag=True, help="Leave to read a file with a wrong checksum.")
+@click.option(
+    "--allow-modified", is_flag=True, help="Permission to read a file whose checksum is wrong."
+)
 @as_json
 def ledger(
     file: str,

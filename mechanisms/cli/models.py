@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     type=click.Choice(["exact", "region", "auto"]),
     default="exact",
     show_default=True,
-    help="On a junction tree, or by tables that agree with each other (auto: where no tree fits).",
+    help="Estimation on a junction tree (exact), by tables that agree with each other (region), or "
+    "by such tables only where no tree fits (auto).",
 )
 @device_option
 @as_json

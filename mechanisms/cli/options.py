@@ -161,7 +161,7 @@ _MECHANISM = [
         help="Error that every answer to --queries keeps with a probability of 95%, in place of "
         '--epsilon, which follows: 500, or "1% of 50000".',
     ),
-    click.option("--target", help="Column to be predicted later: its marginals matter more."),
+    click.option("--target", help="Column to be predicted later: its marginals get more weight."),
 ]
 _UNIT = [
     click.option(

@@ -130,7 +130,7 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
         )
     if request.schema.unresolved:
         yield (
-            f"assumed: {BINS} values, or the bins asked for, in what is open: "
+            f"assumed: {BINS} values, or the bins asked for, in each open column: "
             f"{', '.join(request.schema.unresolved)}. Finding them takes a tenth of the budget "
             "first, which is not in this plan"
         )

@@ -69,7 +69,7 @@ class Files:
         if self.safe_csv and (self.out is None or not self.out.lower().endswith((".csv", ".xlsx"))):
             raise InvalidInput(
                 "--safe-csv is about files for spreadsheets; give --out with the suffix .csv or "
-                ".xlsx, or leave it away"
+                ".xlsx, or leave it out"
             )
 
 
@@ -88,7 +88,7 @@ def preflight(request: Request, files: Files) -> None:
     entry = MECHANISMS.get(request.mechanism)
     if entry is not None and not entry.records and files.out is not None:
         raise InvalidInput(
-            f"{entry.name} releases tables, from which no records can be drawn; leave --out away, "
+            f"{entry.name} releases tables, from which no records can be drawn; leave --out out, "
             "or choose another mechanism"
         )
     if files.data is not None:

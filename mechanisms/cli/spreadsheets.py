@@ -16,7 +16,7 @@ some spreadsheets ignore blanks and zero-width characters before these signs.
 safe_csv_option = click.option(
     "--safe-csv",
     is_flag=True,
-    help="Put ' before texts and names that a spreadsheet would run, such as =cmd.",
+    help="Single quote before texts and names that a spreadsheet would run, such as =cmd.",
 )
 
 

@@ -34,8 +34,8 @@ Codes = NDArray[np.integer[Any]]
 class Coded:
     """The coded tables, which are private.
 
-    `parents`: the parents with their numbers of children. `steps`: for each link the children, each
-    with the columns of its parent and of its previous sibling.
+    `parents`: the parents with their numbers of children. `steps`: by child table, the children,
+    each with the columns of its parent and of its previous sibling.
     """
 
     parents: Counts
@@ -55,7 +55,8 @@ def coded(
     `steps`: the schema of each link (`Link.steps`). Children without a parent in the data and rows
     without a key are left out. Randomness is the operating system's, or `rng`'s, which is INSECURE.
 
-    Raises InvalidInput for anything but a data frame, and for frames without the needed columns.
+    Raises InvalidInput for anything but a data frame, and for a frame that lacks a column of its
+    schema, or the key or order of its link.
     """
     parent, key = links[0].parent, links[0].key
     held = {parent: _held(frames[parent], schemas[parent], parent, [key])}
@@ -66,7 +67,8 @@ def coded(
     numbers = unit_numbers([series_values(held[name][key]) for name in tables])
     chosen, _ = bounded(numbers[0], 1, random_keys(len(numbers[0]), rng))
     parents, unread = _read(held[parent], schemas[parent], chosen)
-    # The place among the chosen parents of each unit's number; the last entry serves number -1.
+    # For each unit's number, its place among the chosen parents, or -1. The last entry is for the
+    # number -1, of rows without a key.
     place = np.full(2 + max(int(n.max(initial=-1)) for n in numbers), -1, dtype=np.intp)
     place[numbers[0][chosen]] = np.arange(len(chosen))
     kept = {}
@@ -84,7 +86,9 @@ def coded(
 
 
 def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
-    """Return the needed columns of a frame, in memory; raise InvalidInput if one is missing."""
+    """Return the schema's columns of a frame, and the columns `needed` by its link, in memory.
+    Raises InvalidInput if one of them is missing.
+    """
     names = names_of(frame)
     schema.check_names(names)
     for name in needed:
@@ -127,8 +131,8 @@ def _ranks(values: Any) -> NDArray[np.intp]:
     """Return the rank of each value: numbers by size, then texts, then missing values.
 
     The comparison of two values depends on these alone, so no row decides how other rows are
-    ordered. Spellings of one number have one rank: an order among them could only be that of all
-    rows.
+    ordered. Different spellings of one number have the same rank, since any order among them would
+    depend on all rows.
     """
     found, places = distinct(values)
     order = [_place_of(value) for value in found]

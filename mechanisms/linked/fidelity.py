@@ -13,15 +13,17 @@ from pgmkit.domain import Clique
 from pgmkit.tables.reply import Reply
 
 Line: TypeAlias = "tuple[str, str, Wanted, Callable[[Clique], Any]]"
-"""The name of a table of records, what a measured table of it tells of, the measured table with its
-model's counts, and a function that counts the records."""
+"""The name of a table of records, the kind of a measured table (such as `kind_of` returns), the
+measured clique with the model's counts, and a function that returns the records' counts over a
+clique.
+"""
 
 _NORMAL = math.sqrt(2 / math.pi)
 """The mean absolute value of a standard normal variable."""
 
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:
-    """Return what a table of children tells of; `own`: the child's columns.
+    """Return which relation a measured table of children is about; `own`: the child's columns.
 
     >>> [kind_of(c, ["age", "sex"]) for c in (("area", "age"), ("previous age", "sex"), ("age",))]
     ['parent and child', 'siblings', 'within a child']
@@ -32,7 +34,10 @@ def kind_of(clique: Clique, own: Collection[str]) -> str:
 
 
 def fidelity(lines: Sequence[Line]) -> Reply:
-    """Return the mean distances of records by table and by what the measured tables tell of."""
+    """Return, for each name and kind in `lines`, the number of measured tables, the mean total
+    variation distance that their noise alone makes, and that of the records from the model's
+    tables.
+    """
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for name, kind, wanted, counted in lines:
         total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)

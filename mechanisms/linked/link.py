@@ -141,7 +141,8 @@ def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
     """Return the name of the table that all links have as their parent.
 
     Raises InvalidInput for no links, links of other tables, tables without a link, children of
-    children, columns that are to be found in the data, and released keys.
+    children, columns whose values the schemas leave to be found in the data, and keys that are
+    columns of a schema.
     """
     if not links or not all(isinstance(link, Link) for link in links):
         raise InvalidInput(f"links must be Link records, at least one; got {links!r}")
@@ -178,7 +179,9 @@ def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
 
 
 def _check_columns(link: Link, schemas: Mapping[str, Schema]) -> None:
-    """Raise InvalidInput for columns of a link that are released or to be found in the data."""
+    """Raise InvalidInput if a schema releases the link's key, order or count, or leaves values of
+    its columns to be found in the data.
+    """
     for name in (link.parent, link.child):
         schema = schemas[name]
         if schema.unresolved:

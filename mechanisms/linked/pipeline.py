@@ -37,7 +37,7 @@ from pgmkit.tables.schema import Schema
 logger = logging.getLogger(__name__)
 
 _KNOWING = ("aim", "mst")
-"""The mechanisms that begin with what is known of pairs."""
+"""The mechanisms that can begin with measurements of pairs made before."""
 
 
 def synthesize_linked(

@@ -116,9 +116,10 @@ class LinkedRelease:
     def fidelity(self, *, rng: Rng = None) -> Reply:
         """Return how near records of a fresh draw come to the models' tables, with their noise.
 
-        A line stands for the numbers of children, for the measured tables of parent and child, of
-        siblings, or within a child: the mean total variation that noise alone gives such a table,
-        and that of the records from the model. It uses the release alone and costs nothing.
+        There is a line for the numbers of children, and one for the measured tables over parent and
+        child, over siblings, and within a child. It has the mean total variation distance that
+        noise alone makes in such a table, and that of the records from the model. Only the release
+        is used, so no budget is spent.
         """
         random = generator(rng)
         parents = self.parents.codes(rng=random)
@@ -215,7 +216,9 @@ class LinkedRelease:
 
 
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
-    """Return the model's tables over measured cliques with one of these columns."""
+    """Return the model's tables over the measured cliques that contain one of these columns, with
+    the least standard deviation each was measured with.
+    """
     noise: dict[tuple[str, ...], float] = {}
     for each in release.measurements:
         if isinstance(each, Measurement) and columns.intersection(each.clique):

@@ -47,8 +47,8 @@ _PUSH = 3.0
 on all children that it redraws; twice this factor overshoots.
 """
 _FIT = 0.1
-"""The share of a table's noise by which a potential of 1, a factor of e, may keep it from its
-wanted counts: so the fit follows the wanted counts but not their noise.
+"""A potential of 1, a factor of e, may keep a cell from its wanted count by this share of its
+noise, so that the fit does not follow the noise.
 """
 
 
@@ -159,7 +159,8 @@ class _Field:
             theta -= self.part[place] * (over + soft * theta) / (found + soft + 1)
 
     def pushed(self, excess: Sequence[Array]) -> list[Array]:
-        """Return potentials that remove the excess while a few children are redrawn.
+        """Return potentials for one sweep, under which the few children that it redraws remove the
+        excess of the tables.
 
         No cell's potential moves by more than 1, a factor of e; otherwise tables of few records
         would oscillate.

@@ -122,7 +122,7 @@ class Curator(Selecting):
         Raises InvalidInput for a wrong clique or cost, BudgetExceeded if cost is not available.
         """
         checked = self.domain.clique(clique)
-        counts = self._marginals([checked])[checked]  # may refuse: before the charge
+        counts = self._marginals([checked])[checked]  # may raise before the charge
         l1, l2 = self.neighbours.l1, self.neighbours.l2
         noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)
         return Measurement(checked, noisy, stddev)
@@ -180,7 +180,7 @@ class Curator(Selecting):
             raise InvalidInput(f"shares must sum to 1, got {math.fsum(shares)!r}")
         pairs = zip(cliques, queries.values(), strict=True)
         grids = [GridMatrix.over(self.domain, clique, matrix) for clique, matrix in pairs]
-        tables = self._counted(cliques)  # may refuse: before the charge
+        tables = self._counted(cliques)  # may raise before the charge
         part = 1.0
         if not self.ledger.budget.pure and len(grids) > 1:
             part = JointMoves(self.neighbours, [*map(_product, cliques, grids)]).most(shares)
@@ -232,7 +232,7 @@ class Curator(Selecting):
         if not names:
             raise InvalidInput("cliques is empty; give at least one clique")
         tables = [np.rint(self._estimate(c, estimates)).astype(np.int64) for c in names]
-        counts = self._marginals(names)  # may refuse: before the charge
+        counts = self._marginals(names)  # may raise before the charge
         distances = np.array(
             [np.abs(counts[c] - table).sum() for c, table in zip(names, tables, strict=True)]
         )
@@ -254,7 +254,7 @@ class Curator(Selecting):
             size = self.domain.size(self.domain.clique(cell.clique))
             if not 0 <= cell.index < size:
                 raise InvalidInput(f"cell {cell.index} of {cell.clique!r} must be in 0..{size - 1}")
-        counts = self._marginals([cell.clique for cell in cells])  # may refuse: before the charge
+        counts = self._marginals([cell.clique for cell in cells])  # may raise before the charge
         exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
         most = self.neighbours.max_rows
         noisy, stddev = self._noisy(step, exact, most * len(cells), most * len(cells) ** 0.5, cost)
@@ -272,7 +272,7 @@ class Curator(Selecting):
         The cost is split evenly. Raises the errors of `choose_predicates`.
         """
         count = len(predicates)
-        exact = self._predicate_counts(predicates)  # may refuse: before the charge
+        exact = self._predicate_counts(predicates)  # may raise before the charge
         most = self.neighbours.max_rows
         noisy, stddev = self._noisy(step, exact, most * count, most * count**0.5, cost)
         return noisy.astype(np.float64), stddev

@@ -116,7 +116,7 @@ def relation(
     if not isinstance(unit, str) or not unit:
         raise InvalidInput(
             f"unit must be the name of the column that says whose a row is, got {unit!r}; without "
-            "a unit leave max_rows away"
+            "a unit leave max_rows out"
         )
     if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
         raise InvalidInput(

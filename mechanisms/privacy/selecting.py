@@ -75,7 +75,7 @@ class Selecting(Charging):
         if flip and allowed is not None:
             raise InvalidInput("allowed goes with the exponential mechanism only")
         penalty_units = scores.on_grid("penalties", penalty)
-        distances = self._distances(cliques, estimates, queries)  # may refuse: before the charge
+        distances = self._distances(cliques, estimates, queries)  # may raise before the charge
         found = scores.weighted_scores(distances, penalty_units, weight)
         passes = None if allowed is None else lambda place: allowed(cliques[place])
         place = self._selected(step, found, self.neighbours.l1, cost, flip=flip, passes=passes)
@@ -166,7 +166,7 @@ class Selecting(Charging):
         grid = scores.on_grid("estimates", table)
         left = np.setdiff1d(np.arange(len(predicates)), list(exclude))
         _check_count(count, len(left), "predicates")
-        counts = self._predicate_counts(predicates)  # may refuse: before the charge
+        counts = self._predicate_counts(predicates)  # may raise before the charge
         errors = np.abs(scores.cell_differences(counts, grid))[left]
         return [int(left[place]) for place in self._top(step, "predicates", errors, count, cost)]
 
@@ -222,7 +222,7 @@ class Selecting(Charging):
             # If the number of rows is private, one more row changes rows * share by at most 1.
             if any(table.min() < 0 or table.max() > 1 for table in known.values()):
                 raise InvalidInput("shares must be in 0..1; divide counts by their total")
-        counts = self._marginals(list(shares[0]))  # may refuse: before the charge
+        counts = self._marginals(list(shares[0]))  # may raise before the charge
         found = [
             scores.share_score([counts[c] for c in known], list(known.values()), len(self._data))
             for known in tables

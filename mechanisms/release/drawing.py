@@ -21,10 +21,10 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
     model's.
 
     Drawn records differ from the model's tables as any sample does; with a few thousand records, or
-    with many columns, by more than the noise. What follows from the model alone costs no budget.
-    The records stay as they were drawn if the columns have more than 2500 codes together, if there
-    are very many records, or if combinations of three columns or more are impossible, which an
-    exchange of single codes could not respect.
+    with many columns, by more than the noise. Only the model is used, so this costs no budget. The
+    records stay as they were drawn if the columns have more than 2500 codes together, if there are
+    very many records, or if combinations of three columns or more are impossible, which an exchange
+    of single codes could not respect.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.factor import Factor

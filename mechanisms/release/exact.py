@@ -1,4 +1,4 @@
-"""Tables that are known exactly, held by a release's model."""
+"""Exact tables, such as published ones, added to the model of a release."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from pgmkit.tables.files.noisy_tables import read_noisy_tables
 from pgmkit.tables.schema import Schema
 
 _PART = 1e-2
-"""The standard deviation of an exact table as a part of the least noise. The model misses the table
-by about a third of it, and smaller parts take longer.
+"""The standard deviation that an exact table is given, as a part of the least noise of the others.
+The model misses the table by about a third of it, and smaller parts take longer.
 """
 _MOST_STDDEV = 0.25
-"""The largest standard deviation of an exact table, in counts, which are whole numbers."""
+"""The largest standard deviation that an exact table is given, in counts: below a half, since
+counts are whole numbers.
+"""
 _MISSED = 0.5
 """The counts by which a model may miss an exact table."""
 
@@ -31,7 +33,12 @@ _MISSED = 0.5
 def with_exact(
     release: Release, schema: Schema, paths: Sequence[str | os.PathLike[str]]
 ) -> Release:
-    """Return the release with a model that has the tables in these files too (`TableRelease`)."""
+    """Return the release with a model that is also estimated from the exact tables in these files
+    (`TableRelease.with_exact`).
+
+    Raises InvalidInput for a model that is not graphical, and for tables that the model misses by
+    more than half a count.
+    """
     if not isinstance(release.model, GraphicalModel):
         raise InvalidInput(
             f"exact tables need a graphical model, which {release.mechanism} has not; use a "
@@ -59,7 +66,9 @@ def with_exact(
 
 
 def _noise(each: Measurement) -> float:
-    """Return the standard deviation in counts: that of the answers over the largest weight."""
+    """Return a measurement's standard deviation in counts. Where it is of queries, that of an
+    answer is divided by the largest weight in the queries.
+    """
     if each.matrix is None:
         return each.stddev
     factors = each.matrix.factors if isinstance(each.matrix, Kronecker) else (each.matrix,)

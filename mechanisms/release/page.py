@@ -56,8 +56,8 @@ addEventListener('beforeprint', () => {
 
 
 def of_columns(picture: str, columns: int) -> str:
-    """Return a picture of so many columns: a large one is moved in a narrow window, others
-    shrink.
+    """Return the HTML around a picture of `columns` columns. A picture of many can be scrolled
+    sideways in a narrow window; others shrink.
     """
     return f"<div class='wide'>{picture}</div>" if columns > NAMED else f"<div>{picture}</div>"
 

@@ -26,8 +26,8 @@ intervals allow for.
 
 
 def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertainty | None:
-    """Return error bars that raise TooSlow if a question needs a longer re-estimation; None for
-    none.
+    """Return error bars that raise TooSlow if a question needs a longer re-estimation; None if
+    these tables allow no error bars.
 
     Questions within measured tables are answered in closed form. Others re-estimate the model, and
     give up once the first re-estimations show that all would take more than about a second.

@@ -1,4 +1,4 @@
-"""Noisy distances of pairs of columns from independence, measured for all pairs together."""
+"""Noisy distances of pairs of columns from a model, measured for all pairs together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgmkit.model import GraphicalModel
 
 @dataclass(frozen=True)
 class Distances:
-    """The noisy L1 distances ||marginal - product of its noisy columns||_1 of pairs, in counts.
+    """The noisy L1 distances ||marginal - the model's marginal||_1 of pairs, in counts.
 
     `of`: a distance for each pair; noise makes some negative. `stddev`: the standard deviation of
     the noise in each.
@@ -25,8 +25,8 @@ class Distances:
 def measure_distances(
     curator: Curator, columns: GraphicalModel, pairs: Sequence[Clique], cost: float, *, step: str
 ) -> Distances:
-    """Measure the distances of these pairs from a model of independent columns, at this cost
-    together.
+    """Return the noisy distances of the marginals of `pairs` from those of the model `columns`,
+    which often has independent columns. `cost` pays for all of them.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> from pgmkit import Dataset, Domain, Measurement, estimate

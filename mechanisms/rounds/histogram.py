@@ -40,8 +40,8 @@ from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
 
 _ROUND_BYTES = 6 * CELL_BYTES
-"""The bytes of a weight on a GPU: before and after an update, their average, sums, and the copy
-there.
+"""The bytes that each weight takes on a GPU: before and after an update, in the sum of all
+histograms, in partial sums, and in the copy made there.
 """
 
 
@@ -183,7 +183,9 @@ def run_histogram(
 def updater(
     update: Update, first: int, total: float, average: bool, rng: np.random.Generator
 ) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
-    """Return the update step, which uses all measurements after the first ones."""
+    """Return the update step, which uses all but the first `first` measurements. `average`: whether
+    the states keep the sum of all histograms.
+    """
 
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
         histogram = state.histogram.copy()

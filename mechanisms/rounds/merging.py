@@ -32,8 +32,8 @@ from pgmkit.runtime.arrays import Array
 Groups = NDArray[np.intp]
 
 _GROUPS = tuple(2**power for power in range(1, 6))
-"""The numbers of groups that are tried. More groups gain little and widen the fit. An attribute
-that has no more bins than groups keeps all its codes.
+"""The numbers of groups that are tried. More groups gain little and make the fit larger. An
+attribute that has no more bins than groups keeps all its codes.
 """
 MOST_GROUPS = _GROUPS[-1]
 _LOST = 0.73
@@ -103,9 +103,9 @@ def best_tables(
     absolute noise in the counts of each attribute; `noise`: the same for a cell measured with the
     whole budget. `bins`: for an attribute the number n such that its codes 0..n-1 are bins in
     order; an attribute that is left out has none. `pure`: as in `least_risk_shares`. `residuals`:
-    whether residuals are measured, or tables. `others`: in
-    how many tables that are not among these the noise of an attribute is; in none where it is not
-    given.
+    whether residuals are measured, or tables. `others`: for an attribute the number of further
+    tables, besides those of `pairs`, that the noise in its counts enters; 0 for an attribute that
+    is left out.
     """
     names = list(counts)
     further = np.array([(others or {}).get(name, 0.0) for name in names])
@@ -125,8 +125,9 @@ def best_tables(
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
     best, single = np.zeros(len(pairs), dtype=np.intp), before
     for _ in range(_TURNS):
-        # A residual, and a table on merged codes, take their details from their attributes' counts,
-        # whose errors enter them. A table on all codes of an attribute measures its counts too.
+        # With a residual or a table on merged codes, the counts of single codes come from one-way
+        # measurements, whose errors enter the pair. A table on all codes of an attribute measures
+        # its counts too.
         taking = ends if residuals else ends[sizes[best, every] < sizes[0]]
         weight = codes * (further + np.bincount(taking.ravel(), minlength=len(names)))
         far = np.concatenate([kept[best, every], weight * single])
@@ -150,9 +151,12 @@ def best_tables(
 def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
     """Return the distance from independence that remains on merged codes, options x pairs.
 
-    A dependence at the distance d fills 1 - d / 2 of the product's range (all records of a function
-    of n codes lie in 1 / n of it), and merging loses more, the narrower the range is. Chance is
-    spread over all cells.
+    `sizes`: the numbers of groups, options x pairs x 2; `chance`: the part of each distance that
+    chance explains; `rows`: the number of rows.
+
+    A dependence at the distance d, as a share of the rows, fills about 1 - d / 2 of the cells (if
+    one attribute is a function of the other with n codes, 1 / n of them). The fewer cells it fills,
+    the more of it merging loses. A distance by chance is spread over all cells.
     """
     cells = sizes.prod(2)
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
@@ -173,9 +177,11 @@ def _chance(first: Array, second: Array) -> float:
 def known_noise(
     names: Sequence[str], first: Sequence[Measurement], unit: float
 ) -> dict[str, float]:
-    """Return the expected absolute noise in what measurements of single attributes say of each.
+    """Return for each attribute the expected absolute noise of a code's count, averaged over the
+    attribute's one-way measurements in `first` by inverse variance.
 
-    `unit`: that of a noise of standard deviation 1. Attributes of one value are known.
+    `unit`: the expected absolute value of noise of standard deviation 1. An attribute without a
+    measurement has one value, and almost no noise.
     """
     precisions = dict.fromkeys(names, 0.0)
     for m in first:
@@ -196,8 +202,8 @@ def measure_tables(
     *,
     residuals: bool,
 ) -> list[Measurement]:
-    """Measure attributes, and the residuals or tables of pairs, by their shares of this cost, but
-    not those without a share.
+    """Measure single attributes, and residuals or tables of pairs, at their shares of `cost`; what
+    has no share is left out.
     """
     measure_pair = _measure_residual if residuals else _measure_table
     scale = cost / (tables.pairs.sum() + tables.singles.sum())

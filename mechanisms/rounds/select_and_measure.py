@@ -166,7 +166,8 @@ class RoundsRule:
 class SelectionRounds(ABC):
     """The select and measure steps of `rounds` equal rounds; the last measurement spends the rest.
 
-    `queries`: of a round. A measured query is not selected again, unless `repeat`.
+    `queries`: the number selected in each round. A measured query is not selected again, unless
+    `repeat`.
     """
 
     def __init__(
@@ -195,7 +196,9 @@ class SelectionRounds(ABC):
 
     @property
     def planned(self) -> float:
-        """The number of queries that the last round has paid for, at the budget planned for one."""
+        """The budget that the last round has spent, as a number of queries at the budget planned
+        for one.
+        """
         return self._spent / self._whole * self._planned
 
     @staticmethod
@@ -225,7 +228,7 @@ class SelectionRounds(ABC):
 
     def measure(self, picked: Sequence[Any]) -> list[Measurement]:
         """Return the noisy answers to the selected queries."""
-        # What is left for less than another round goes to this one.
+        # If too little remains for another round, this one spends all of it.
         last = self._curator.remaining < self._per_round * (2 - self._select_share)
         cost = self._curator.remaining if last else self._measure_cost
         found = self._measure(picked, cost, f"round {self._done}: measure")
@@ -372,6 +375,8 @@ class MarginalRounds(SelectionRounds):
 
 
 _WINDOW = 5
-"""Answers of noise alone: their median is within one standard deviation in 85 of 100 cases."""
+"""The number of answers that annealing looks at. If they are noise alone, their median is within
+one standard deviation in 85 of 100 cases.
+"""
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
 """The kinds of selection, by the value of the setting `select`."""

@@ -1,9 +1,9 @@
 """The residual bases of a workload: rows of whole numbers for each attribute.
 
 The error depends on an attribute's basis through its inside and outside errors
-(`mechanisms.strategies.residual_lattice`), so bases are made in turn for the derivatives of its
-root T in these. Where an attribute is asked in several ways, residuals may then have rows of their
-own (`mechanisms.strategies.own_rows`).
+(`mechanisms.strategies.residual_lattice`), so bases are made in rounds, each for the derivatives of
+the error's root T in these. Where an attribute is asked in several ways, residuals may then have
+rows of their own (`mechanisms.strategies.own_rows`).
 """
 
 from __future__ import annotations
@@ -52,10 +52,14 @@ def residual_rows(lattice: Lattice) -> OwnRows:
 def _turned_rows(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return rows for the attributes that are not asked code by code alone, each by its slots."""
+    """Return the rows of the attributes that are not asked code by code alone.
+
+    `turned`: the slots of these attributes in the lattice; `plain`: the rows of the others.
+    """
     bases = {name: ResidualBasis.of(rows) for name, rows in plain.items()}
     weights: dict[str, Array] = {}
-    # At first every kind of queries matters alike, and the total as in the best strategy for one.
+    # At first every kind of queries has equal weight, and the total as much as in the best strategy
+    # for the attribute alone.
     inward = np.array([1.0 if gram is None else 1 / np.trace(gram) for gram in lattice.full])
     dear = np.zeros(len(inward))
     best, least = {}, math.inf
@@ -88,7 +92,8 @@ def _problem(
     three digits.
 
     `own`: the attribute's slots; `inward`: the derivatives of T in their inside errors; `dear`: the
-    outside errors times the derivatives in them, summed; `basis`: of the round before.
+    outside errors times the derivatives in them, summed; `basis`: the attribute's basis in the
+    round before, or None.
     """
     parts = np.array([float(f"{x:.3g}") for x in inward / inward.sum()])
     n = lattice.domain.sizes[lattice.names[own[0]]]
@@ -101,7 +106,8 @@ def _problem(
         e = (basis.inverse * (gram @ basis.inverse)).sum() * (basis.rows**2).sum(axis=0).max()
         f = float(basis.unseen @ gram @ basis.unseen)
         more = float(f"{e * (f * inward.sum() / dear) ** 2 - f:.3g}")
-        # The end of the range, short of where the total answers nothing of the queries any more.
+        # This is just above the lower end of the range, where the total would answer nothing of the
+        # queries.
         more = max(more, -0.999 / np.linalg.solve(gram, np.ones(n)).sum())
     return (n, tuple(lattice.kinds[slot] for slot in own), tuple(parts), more), gram, more
 
@@ -109,7 +115,9 @@ def _problem(
 def _bits(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, int]:
-    """Return the bits of each attribute's rows: equal parts of what code-by-code rows leave."""
+    """Return the bits of the entries of each attribute's rows: in every clique equal parts of what
+    the code-by-code rows leave of `ENTRY_BITS`. Raises InvalidInput for too few.
+    """
     bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:
         own = [name for name in clique if name in turned]

@@ -21,8 +21,9 @@ Goal: TypeAlias = Literal["sum", "mean", "largest"]
 Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy
 
 _MOST_LATTICE = DENSE_ROWS
-"""The residuals of the largest workload for which strategies of marginals are searched: the search
-holds a dense matrix of residuals by marginals, 100 MB of them."""
+"""The most residuals of a workload for which strategies of marginals are searched: the search holds
+a dense matrix of residuals by marginals, 100 MB of them.
+"""
 
 
 def best_strategy(
@@ -35,13 +36,13 @@ def best_strategy(
 ) -> Strategy:
     """Return the strategy of least expected error for these queries.
 
-    `norm` is 1 for Laplace noise and 2 for Gaussian noise.
-    `objective`: what is least, by the sets' weights: the "sum" of the variances of all queries, the
-    sum of the sets' "mean" variances, or the "largest" variance of one query.
+    `norm` is 1 for Laplace noise and 2 for Gaussian noise. `objective`: what is minimised, by the
+    sets' weights: the "sum" of the variances of all queries, the sum of the sets' "mean" variances,
+    or the "largest" variance of one query.
 
-    Errors are at a budget of 1 (rho, or epsilon). Where Gaussian noise protects against one row
-    more or less, residuals are never worse than the others, which are not searched for the largest
-    variance either.
+    Errors are at a budget of 1 (rho, or epsilon). Residuals are never worse than the other
+    strategies for Gaussian noise under add/remove, so the others are then not computed; nor are
+    they for the objective "largest".
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> from mechanisms.workload import Workload

@@ -3,8 +3,8 @@
 A candidate is scored by its part in the workload's own queries: along its attributes what the sets
 that hold it ask there, with the others summed away. It is measured by the rows of least error for
 these queries in place of single cells. For a product of queries that is the product of the best
-rows along each attribute: the dual programme of `least_error` is a product as well, so its bound
-is.
+rows along each attribute: the dual programme of `least_error` is a product as well, and so is its
+bound.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ _SMALL = 2**10
 
 
 class CliqueQueries:
-    """The queries of a workload by clique; for a workload of cells everything is as without it."""
+    """The queries of a workload by clique. For a workload that asks only cells, selections and
+    measurements are those of plain marginals.
+
+    `pure`: whether noise is Laplace, which asks for other rows than Gaussian noise.
+    """
 
     def __init__(self, workload: Workload, *, pure: bool) -> None:
         self.domain, self._sets, self._plain = workload.domain, workload.sets, workload.plain
@@ -66,7 +70,9 @@ class CliqueQueries:
         return curator.measure_queries(clique, factors, cost, step=step)
 
     def distance(self, clique: Clique, difference: Array) -> float:
-        """Return the distance by which the Curator scores such a difference of two tables."""
+        """Return the distance of two tables of the clique, as the Curator scores it, from their
+        difference.
+        """
         asked = self.of([clique]).get(clique)
         if not asked:
             return float(np.abs(difference).sum())

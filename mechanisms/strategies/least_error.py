@@ -102,7 +102,8 @@ def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array
 
 
 def of_full_rank(gram: Array) -> Array:
-    """Return the gram, with an identity of small weight added if the queries leave something open.
+    """Return the gram, with an identity of small weight added if the queries do not determine every
+    cell.
 
     The weight is such that the root of the least error grows by at most a thousandth. Every cell
     then has an estimate, those that no query asks for a very noisy one.

@@ -1,9 +1,10 @@
-"""Rows of each residual's own, where an attribute is asked in several ways.
+"""Rows that are chosen for each residual by itself, where an attribute is asked in several ways.
 
-With a p in common (`pgmkit.least_squares.residual_tables`) residuals are apart, and each has rows
-that are best for what it is asked itself: ranges by a single attribute, codes by a table of three.
-Of a residual A let coefficient_k be the weight of the combination k of queries along A in all sets
-that hold A, with what the totals along their other attributes say. Then
+If all bases of an attribute have the same vector p (`pgmkit.least_squares.residual_tables`),
+residuals are estimated separately, and each can have the rows that are best for the queries that
+see it: ranges by a single attribute, codes by a table of three. Of a residual A let coefficient_k
+be the weight of the combination k of queries along A in all sets that hold A, with what the totals
+along their other attributes say. Then
 
     v_A = sum over k of coefficient_k times the product over A of inside[i, k],
 
@@ -35,12 +36,15 @@ from pgmkit.runtime.iterations import FEW_ROUNDS
 Places = NDArray[np.intp]
 
 _UNEVEN = (0.0, 0.25, 0.5, 1.0)
-"""The parts of the common rows' p that are tried."""
+"""The weights of the common rows' p, in a mean with the even vector, that are tried."""
 _LEAST = 8
-"""The least of the whole numbers w where they are uneven: p is rounded by a sixteenth at most."""
+"""The least of the whole numbers w if they are not all equal: rounding changes p by a sixteenth at
+most.
+"""
 _DIGITS = 2
-"""Digits of the parts by which residuals share their rows: errors grow with the square of a
-difference."""
+"""The digits to which the weights of the kinds of queries are rounded; residuals with equal weights
+share their rows. Errors grow only with the square of a difference in weights.
+"""
 _GAIN = 1e-3
 """The least relative fall of the root of the error for which rows are made again."""
 
@@ -80,7 +84,8 @@ class OwnRows:
 def own_rows(
     lattice: Lattice, shared: Mapping[str, ResidualBasis], bits: Mapping[str, int]
 ) -> OwnRows:
-    """Return the best found of the shared rows and rows of each residual's own.
+    """Return the shared rows, or rows that each residual has by itself, whichever has the least
+    error.
 
     `shared`: by attribute. `bits`: of the entries, by attribute that is not asked code by code
     alone.
@@ -169,8 +174,11 @@ def _full(lattice: Lattice, slot: int) -> Array:
 
 
 def _whole_weights(p: Array, part: float) -> Array:
-    """Return whole numbers w in proportion to p, nearly, with the least number and the next among
-    them, or all 1; not above 0 where p is not.
+    """Return whole numbers w nearly in proportion to the mean of p, with the weight `part`, and the
+    even vector; all 1 for `part` 0.
+
+    Both the least number and the next higher one occur, as `_basis` needs. Numbers are 0 or below
+    where the mean is.
     """
     if part == 0:
         return np.ones(len(p))
@@ -182,7 +190,9 @@ def _whole_weights(p: Array, part: float) -> Array:
 
 
 def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
-    """Return whole numbers that measure the second parts of the queries with this Gram matrix."""
+    """Return the basis that is best for the second parts (see the module's docstring) of queries
+    with this Gram matrix: whole numbers of at most `bits` bits, in rows orthogonal to `weights`.
+    """
     away = np.eye(len(weights)) - np.outer(weights / weights.sum(), np.ones(len(weights)))
     values, vectors = np.linalg.eigh(best_precision(away.T @ gram @ away)[0])
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
@@ -200,7 +210,9 @@ def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
 
 
 def _spread(sums: Array, over: int) -> Array:
-    """Return whole numbers, a row for each sum, that are nearly even and add up to it."""
+    """Return for each sum a row of `over` whole numbers that add up to it and differ by at most
+    1.
+    """
     if not over:
         return np.zeros((len(sums), 0))
     every, left = np.divmod(sums, over)

@@ -1,4 +1,4 @@
-"""All residuals of a workload, and how much of each its queries see.
+"""All residuals of a workload, and the coefficients of their variances in the workload's error.
 
 The error of a workload at the best shares is T^2, T the sum over residuals A of the root of
 
@@ -34,13 +34,15 @@ inverse, and what it is computed from.
 
 
 class Lattice:
-    """All residuals of the sets, and how much of each they see.
+    """All residuals of the sets, and the coefficients v_A of their variances in the error.
 
     Attributes:
         residuals: In the domain's order, small ones first.
-        slots: By attribute and queries along it, `names[slot]` and `grams[slot]`: a place in
-            `inside` and `outside`. Code by code the gram is None. `full[slot]` is the gram of full
-            rank, `kinds[slot]` tells equal queries.
+        names: The attribute of each slot. A slot is an attribute with one kind of queries along it;
+            errors `inside` and `outside` have an entry for each slot.
+        kinds: A key of each slot's queries, equal for equal queries.
+        grams: The Gram matrix of each slot's queries; None for single codes.
+        full: The same matrices, made of full rank.
 
     `which`, where it is given, is the number of the basis of each residual (a row) along each slot
     (a column); `inside` has a row for each basis then. Otherwise an attribute has one basis.
@@ -91,7 +93,8 @@ class Lattice:
         return self._slots[name, kind]
 
     def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
-        """Return the inside and outside errors by slot; the noise on the rows has variance 1.
+        """Return the inside and outside errors of each slot, for the bases of the attributes, with
+        noise of variance 1 on the answers to their rows.
 
         `full`: whether the grams are those of full rank.
         """
@@ -129,7 +132,9 @@ class Lattice:
         return found
 
     def root_error(self, inside: Array, outside: Array) -> tuple[float, Array, Array]:
-        """Return T over the residuals seen, and its derivatives in `inside` and `outside`."""
+        """Return T, the sum of the roots of v_A over all residuals, and its derivatives in `inside`
+        and `outside`.
+        """
         seen = self.seen(inside, outside)
         roots = np.sqrt(seen)
         pull = np.divide(0.5, roots, out=np.zeros(len(roots)), where=roots > 0)

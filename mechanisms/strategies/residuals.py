@@ -79,9 +79,11 @@ _UNSEEN = 1e-4
 _CLOSE = 1e-3
 """The fraction of the least value within which the search ends."""
 _FEW_STATES = 256
-"""The power of costs that the search begins with: little but the costliest states has a chance."""
+"""At the start of the search a state's chance is in proportion to this power of its cost, so that
+hardly any but the costliest states have a chance.
+"""
 _MOST_STEPS = 5 * MOST_ITERATIONS
-"""The most steps of it; hundreds are usual."""
+"""The most steps of the search; hundreds are usual."""
 _MOST_VARIANCES = BLOCK_CELLS
 """The most variances that the search for the least largest variance holds: 100 MB with their
 parts."""
@@ -167,7 +169,8 @@ def residuals_strategy(
     moves = JointMoves(neighbours if norm == 2 else relation("add/remove"), products)
     variances, value, bound = least.found(unit, 2 / norm, moves)
     own = unit / variances if norm == 2 else (unit / variances) ** 0.5
-    # What is charged at once: each residual by its share of what all but the total cost together.
+    # All residuals but the total are charged at once, so their shares are scaled to what they cost
+    # together.
     rest = np.array([bool(residual) for residual in residuals])
     shares = own.copy()
     if rest.any():
@@ -243,10 +246,11 @@ def _parts(
 
 @dataclass(frozen=True)
 class _Least:
-    """The least largest weighted sum of variances of residuals, a row of `parts` each.
+    """The search for variances of residuals whose largest weighted sum is least. Each row of
+    `parts` has the coefficients of one sum, which is multiplied by its weight in `weights`.
 
-    `extra`: of a value, what is added to the importance of the residuals: those that no row sees
-    are measured all the same, for a little.
+    `extra(value)`, for the value of the largest sum, is added to the importance of the residuals,
+    so that residuals in none of the sums are measured too, at little cost.
     """
 
     parts: csr_array
@@ -254,7 +258,8 @@ class _Least:
     extra: Callable[[float], Array]
 
     def found(self, unit: Array, power: float, moves: JointMoves) -> tuple[Array, float, float]:
-        """Return variances at a cost of 1, the value, and a lower bound of all values.
+        """Return variances at a cost of 1, the value, and a lower bound of all values. `unit`: the
+        variance of each residual at a cost of 1, which falls with the cost's `power`.
 
         For any importances of the rows that sum to 1, and any chances of what a row of the data may
         do, the best sum of variances at average prices is a lower bound. Its slopes are the values

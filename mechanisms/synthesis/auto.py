@@ -28,9 +28,9 @@ _MODELS_MB = (80.0, 20.0, 5.0, 2.0)
 less time.
 """
 _SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
-"""The model size in MB up to which models are not used if there are more rows than the second
-number, in units of one marginal's noise: such models hold too little then. On `gss_abortion`, of
-the half "choosing", at epsilon 10 (93,000 such units) a model of 2 MB has 1.4 times the error of
+"""Models of at most the first number, in MB, are not used if the rows, in units of one marginal's
+noise, are more than the second number: such models then hold too little. On `gss_abortion`, of the
+half "choosing", at epsilon 10 (93,000 such units) a model of 2 MB has 1.4 times the error of
 `mixture`, and takes longer.
 """
 _MIXTURE_MB, _MIXTURE_COLUMNS = 600.0, 7
@@ -39,7 +39,7 @@ five tables of the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon
 it has 0.76 to 1.05 times the error of AIM, 0.90 on average.
 """
 _PUBLIC_SECONDS = 150.0
-"""The seconds below which no network is trained on public records."""
+"""If less time is allowed, in seconds, no network is trained on public records."""
 _LEAST_ROWS = 10.0
 """The fewest rows per column, in units of one marginal's noise, for which pairs are considered
 for `mixture` and `pair-graph`. From 4 to 8.5 `mixture` has 1.04 times the error of independent
@@ -49,9 +49,9 @@ times that error, and a nearer worst pair (Caravan and loans_full_schema at epsi
 loans_full_schema at 0.3, a network of 100 columns of `benchmarks.wide` at 0.2; one seed).
 """
 _LEAST_ROWS_OF_LAPLACE = 30.0
-"""The same for `mixture` with a pure budget, per square of the columns, as Laplace noise grows with
-the number of pairs that share a budget. From 6 to 29 it has 0.94 to 2.5 times the error of
-independent columns (HMDA, Wage and Chile at epsilon 1, Chile at 0.3, CPS1988 at 0.1).
+"""The same for `mixture` with a pure budget, but per squared number of columns, because Laplace
+noise grows with the number of pairs that share a budget. From 6 to 29 it has 0.94 to 2.5 times the
+error of independent columns (HMDA, Wage and Chile at epsilon 1, Chile at 0.3, CPS1988 at 0.1).
 """
 
 
@@ -114,7 +114,7 @@ def choose_mechanism(
     limit = 60.0 if seconds is None else seconds
     mixes = _mixes(schema, workload, limit, memory_mb)
     many = columns > _MANY_ATTRIBUTES
-    # All give way to single columns where noise would hide pairs.
+    # With fewer rows noise would hide pairs, so only single columns are measured.
     least = FEW_ROWS * columns
     if mixes and budget.pure:
         least = _LEAST_ROWS_OF_LAPLACE * columns**2

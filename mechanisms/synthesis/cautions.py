@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from mechanisms.synthesis.request import Request
 
 _MOST_EPSILON = 10.0
-"""The epsilon above which one that nobody typed is worth a warning: whoever thought a person as
-likely in the data as not can be 99.995% sure afterwards.
+"""The largest epsilon that may follow from `within` without a warning. Whoever gave a person's
+being in the data a probability of 50% may be 99.995% sure after a release at epsilon 10.
 """
 
 
@@ -32,7 +32,9 @@ def delta_caution(delta: float, rows: int | None) -> str:
 
 
 def epsilon_caution(request: Request) -> str:
-    """Return a warning, or "", on an epsilon from `within` that protects hardly anyone."""
+    """Return a warning if the epsilon that follows from `within` protects hardly anyone, and
+    otherwise an empty text.
+    """
     epsilon = request.budget.epsilon
     if request.within is None or epsilon <= _MOST_EPSILON:
         return ""

@@ -41,11 +41,11 @@ def expected_errors(
 def least_epsilon(
     schema: Schema, queries: Sequence[str], within: float, *, delta: float, **options: Any
 ) -> float:
-    """Return the least epsilon with which every answer is within so many records of the truth, each
-    with a probability of 95%.
+    """Return the least epsilon with which every answer is at most `within` records from the truth,
+    each with a probability of 95%.
 
-    `synthesize` with the same `within` in place of epsilon spends it. `options` as in
-    `expected_errors`, and errors too.
+    `synthesize` with the same `within` in place of epsilon spends this epsilon. `options` and
+    errors are as in `expected_errors`.
 
     >>> from pgmkit.tables.schema import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})

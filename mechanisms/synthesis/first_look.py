@@ -40,8 +40,8 @@ measuring, in units of the noise of all pairs. On tables of the half "choosing" 
 0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
 """
 _LEAST, _MOST = 1 / 16, 1 / 2
-"""The limits of the share of the budget for single columns. Within them it is the rows that hide
-pairs over the rows, both per column and in units of the noise.
+"""The limits of the share of the budget for single columns. Within them it is `FEW_ROWS` divided by
+the rows per column in units of the noise, so it is larger for fewer rows.
 """
 _OF_CHANCE = 2.0
 """Pairs are always measured if their noise is below this many times the distances that independent
@@ -83,8 +83,8 @@ def bins_of(schema: Schema) -> dict[str, int]:
     """Return the number of bins of each column that has bins; they are its first codes, in
     order.
 
-    Whole numbers with a code each count as bins where they are more than the most groups that
-    merging tries. With fewer codes they are often no quantities: months, hours, codes of answers.
+    A column of whole numbers with one code each counts only if it has more codes than merging tries
+    groups. With fewer codes it is often no quantity: months, hours, codes of answers.
     """
     found = {}
     for name, column in schema.columns.items():
@@ -96,7 +96,8 @@ def bins_of(schema: Schema) -> dict[str, int]:
 
 
 def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
-    """Measure the workload's columns and the distances of its pairs, of which there must be one.
+    """Measure the workload's columns and the distances of its pairs, of which there must be at
+    least one.
 
     `rows`: the approximate number of rows.
     """
@@ -134,18 +135,20 @@ def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
 
 
 def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:
-    """Return the mean noise of a pair's cells together, in counts, if the rest measures all
-    pairs.
+    """Return the expected L1 noise of a pair's table, in counts and on average over the pairs, if
+    the remaining budget measures all of them.
     """
     cells = sum(map(curator.domain.size, pairs)) / len(pairs)
     return cells * curator.expected_error(curator.remaining / len(pairs))
 
 
 def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float:
-    """Return the highest cost of measuring the distances, from public figures alone.
+    """Return the cost at which the distances of `pairs` pairs are measured, from public figures
+    alone.
 
-    `deciding`: the excess, in counts, above which pairs are worth measuring. Noise of 0.37 times
-    this decides as well as less noise would; large tables reach it for a thousandth of the budget.
+    `deciding`: the excess, in counts, above which pairs are worth measuring. The cost is at most a
+    fiftieth of `whole`, and less where noise of 0.37 times `deciding` costs less: with less noise
+    the decision would hardly be better. Large tables reach it for a thousandth of the budget.
     """
     most = 0.02 * whole
     ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (0.37 * deciding)
@@ -160,8 +163,9 @@ def _chance(
     stddev: float,
     draws: int = 8,
 ) -> tuple[float, float, float]:
-    """Return the mean distance of independent pairs, its spread between tables, and the mean
-    without noise.
+    """Return the mean distance of pairs of independent columns with these counts, its standard
+    deviation between tables, and the mean without noise. `stddev`: that of the noise in the one-way
+    marginals.
 
     The first two are from random draws, which are the same for the same columns.
     """

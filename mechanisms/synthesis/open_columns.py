@@ -43,7 +43,7 @@ class ColumnsFound(InvalidInput):
 
 @contextmanager
 def keeping(found: Schema, curator: Curator) -> Iterator[None]:
-    """Raise ColumnsFound for an error of the package that ends a run after columns were found.
+    """Raise ColumnsFound in place of a PgmkitError that ends a run after its columns were found.
 
     Some refusals depend on what is found, such as that of a domain that is too large.
     """
@@ -90,7 +90,7 @@ def resolved(
     """Return the schema with its open columns found, and a Curator over the records coded by it.
 
     `rough`: the records as `counted_roughly` codes them, which `curator` holds. `workload`: over
-    the same columns, with sizes of any kind.
+    the schema's columns, whose sizes do not matter here.
     """
     unlisted, fine = open_columns(schema), _fine(schema)
     tallies = {name: _present_texts(data, schema, name) for name in unlisted}
@@ -190,7 +190,8 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
 
 
 def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
-    """Return the counts of a frame by its schema, or the given records if they are coded already.
+    """Return the counts of a data frame by the schema, or `data` itself if it is coded records or
+    counts.
 
     An engine counts in its first pass what a mechanism is likely to ask for this workload. Raises
     InvalidInput for records coded over another domain, or against the constraints.

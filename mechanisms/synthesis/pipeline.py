@@ -101,7 +101,7 @@ def synthesize(
             are counted there, for most mechanisms in one pass.
         schema: What each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
             quantiles) are found first, with a tenth of the budget and a tenth of delta.
-        epsilon: The epsilon promised, for rows or for units (see the privacy page); leave it away
+        epsilon: The epsilon promised, for rows or for units (see the privacy page); leave it out
             with `within`.
         delta: The delta promised; 0 promises pure epsilon-differential privacy.
         neighbours: The change of the data that the promise is about: "add/remove" or "replace-one".
@@ -195,8 +195,8 @@ def release_of(request: Request, data: Any) -> TableRelease:
     """Return the release of private records that a request asks for, spending its budget.
 
     The records are coded once and then held by a Curator; nothing after that uses the frame, except
-    for columns whose values are still to be found. Raises InvalidInput, before anything is spent,
-    for data that do not fit the request.
+    to find the values of open columns. Raises InvalidInput, before anything is spent, for data that
+    do not fit the request.
     """
     form = _form(data)
     warn_of_others(data, request.schema, request.unit)
@@ -205,7 +205,8 @@ def release_of(request: Request, data: Any) -> TableRelease:
     if pays_before or request.mechanism == "auto":
         likely = request.choice(assumed(schema), request.likely)
         dry_run(request, likely, schema, request.likely)
-    # One generator draws the rows that are kept and then the noise: they stay independent.
+    # The same generator draws first which rows of each unit are kept and then the noise, so that
+    # the two draws are independent.
     seed = None if request.seed is None else np.random.default_rng(request.seed)
     excess = None
     if request.unit is not None:
@@ -220,7 +221,8 @@ def release_of(request: Request, data: Any) -> TableRelease:
     )
     with closing(curator.ledger), round_reports(request.progress) as report:
         said = ""
-        # Every text can be read in a column whose values are to be found.
+        # A column whose values are found in the data can hold any text, so nothing is checked if
+        # all columns are of this kind.
         if request.report_unread and len(open_columns(schema)) < len(schema.columns):
             said = check_values(curator, request.report_unread)
         found = schema.unresolved
@@ -264,8 +266,8 @@ def _released(
 
 
 def _form(data: Any) -> FrameForm | None:
-    """Return the kind of frame in which records are returned; None for records that are coded
-    already.
+    """Return the kind of data frame that `data` is, in which records will be returned; None for a
+    `Dataset` or `NoRows`. Raises InvalidInput for a path.
     """
     if isinstance(data, str | os.PathLike):
         raise InvalidInput(
@@ -276,7 +278,9 @@ def _form(data: Any) -> FrameForm | None:
 
 
 def check_rows(request: Request, counts: Counts) -> None:
-    """Raise InvalidInput if there are publicly no rows; warn if the budget protects too few."""
+    """Raise InvalidInput if the number of rows is public and 0. Warn if delta is above 1 / rows, or
+    if an epsilon that follows from `within` protects hardly anyone.
+    """
     public = request.relation.rows_public
     if public and len(counts) == 0:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
@@ -330,8 +334,9 @@ def _chosen(
 def _accepting(request: Request, choice: Choice, schema: Schema, workload: Workload) -> Choice:
     """Return the choice if it accepts the columns that were found, or else single columns.
 
-    It may refuse more values than were assumed, or so many rows that only a small model would be in
-    time. A refusal would lose what has been spent by then.
+    The mechanism may refuse because more values were found than had been assumed, or because of so
+    many rows that only a small model could be estimated in time. A refusal after this point would
+    lose what has been spent.
     """
     if choice.name == "independent":
         return choice

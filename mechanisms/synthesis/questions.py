@@ -27,7 +27,7 @@ from pgmkit.tables.question_plan import linear_parts
 from pgmkit.tables.schema import Schema
 
 _OTHERS = 0.1
-"""The budget, beside that of the questions, for the columns that no question names."""
+"""The budget for all columns that no question names, as a fraction of that for the questions."""
 _LEVEL = 0.95
 
 
@@ -50,7 +50,9 @@ class PlannedQuestion:
     kind: str = "count"
 
     def at(self, cost: float, pure: bool) -> PlannedQuestion:
-        """Return the errors at this cost of those at a cost of 1."""
+        """Return the errors at `cost`, if those of this record are at a cost of 1. `pure`: whether
+        the cost is epsilon, in inverse proportion to which errors fall, or rho.
+        """
         smaller = cost if pure else cost**0.5
         return replace(self, stddev=self.stddev / smaller, largest=self.largest / smaller)
 
@@ -69,7 +71,8 @@ class PlannedQuestion:
 def checked_questions(schema: Schema, questions: Sequence[str]) -> None:
     """Raise InvalidInput unless the questions are texts that the schema answers.
 
-    What depends on values that are still to be found in the data is refused.
+    A question with a condition on a column whose values are still to be found in the data, or with
+    steps of it, is refused.
     """
     listed = isinstance(questions, Sequence) and not isinstance(questions, str | bytes)
     if not listed or not questions or not all(isinstance(each, str) for each in questions):
@@ -169,8 +172,8 @@ def least_budget(
     accounting: Accounting | None,
     share: float = 1.0,
 ) -> Budget:
-    """Return the least budget with which every answer is `within` so many records of the truth,
-    with a probability of 95% each, if `share` of the budget is for the questions.
+    """Return the least budget with which every answer is at most `within` records from the truth,
+    each with a probability of 95%, if `share` of the budget is for the questions.
 
     `found`: the errors of the questions at a cost of 1.
 
@@ -184,7 +187,7 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    # Of sums of Laplace variables a single one has the heaviest tails.
+    # A single Laplace variable has heavier tails than a sum of several with the same variance.
     reach = -math.log(1 - _LEVEL) / 2**0.5 if pure else NormalDist().inv_cdf((1 + _LEVEL) / 2)
     wanted = reach * max(each.largest for each in found) / within
     if pure:

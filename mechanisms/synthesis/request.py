@@ -145,8 +145,9 @@ class Request:
         return Workload.of(schema.domain, self.likely.sets)
 
     def _tables(self, schema: Schema) -> Workload:
-        """Return the workload of tables, at every level of the columns if the mechanism answers
-        whatever is asked; other mechanisms measure codes.
+        """Return the workload of tables: with queries at every level of the columns for mechanisms
+        that answer any linear queries, and with sets that may predict the target for mechanisms
+        that select tables.
         """
         wanted = table_workload(schema.domain, self.workload, self.target)
         if self.mechanism != "auto" and self._plans:
@@ -164,8 +165,8 @@ class Request:
         return entry is not None and entry.rounds and entry.graphical
 
     def _of_questions(self, schema: Schema) -> Workload:
-        """Return the workload of the questions; for mechanisms that answer cells, that of the
-        tables that hold them, all alike.
+        """Return the workload of the questions; for mechanisms that measure cells, the tables that
+        the questions are about, with the questions' weights.
         """
         assert self.queries is not None
         found = question_workload(schema, self.queries)
@@ -325,7 +326,7 @@ class Request:
         """Raise InvalidInput for arguments that questions exclude, and for no budget or two."""
         if self.queries and not (self.workload is None and self.target is None):
             raise InvalidInput(
-                "queries are the workload; leave workload and target away, or ask for their tables "
+                "queries are the workload; leave workload and target out, or ask for their tables "
                 'in words: "age x sex"'
             )
         if (self.within is None) == (self.epsilon is None):
@@ -341,7 +342,7 @@ class Request:
                 "are known beforehand (auto without public records, matrix, matrix+pgm)"
             )
         if self.settings and "objective" in self.settings:
-            raise InvalidInput("within takes the objective 'largest'; leave the setting away")
+            raise InvalidInput("within takes the objective 'largest'; leave the setting out")
 
     def _check_constraints(self) -> None:
         for constraint in self.schema.constraints:

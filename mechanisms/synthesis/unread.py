@@ -18,7 +18,7 @@ from mechanisms.privacy.curator import Curator
 from pgmkit.tables.schema import Schema
 
 COST_SHARE = 0.01
-"""The share of the budget for this check; the noise of all else grows by half a hundredth."""
+"""The share of the budget for this check; the noise of everything else grows by half a percent."""
 _MANY = 0.1
 """The share of a column's values above which the check warns; smaller shares are usual if a schema
 leaves missing or rare values out.

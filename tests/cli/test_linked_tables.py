@@ -88,7 +88,7 @@ def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
     assert records["home"] == 20 and records["person"] == len(pd.read_csv("more/person.csv"))
     asked = run("query", "kept/person.pgm", "mean(age) | area = n")
     assert asked.exit_code == 0, asked.output
-    assert "leave it away" in run("sample", "kept", "--out", "more", "--given", "area = n").stderr
+    assert "leave it out" in run("sample", "kept", "--out", "more", "--given", "area = n").stderr
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def dual_query(
             queries = uniform_draws(domain, workload, settings.samples, rng)
         else:
             cost = curator.remaining if t == len(weights) else whole * weights[t - 1]
-            estimates = records.marginals(workload.cliques)
+            estimates = records.sparse_marginals(workload.cliques)
             queries = curator.draw_signed(
                 workload.cliques, estimates, cost, count=settings.samples, step=f"round {t}: draw"
             )

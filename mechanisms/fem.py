@@ -101,7 +101,7 @@ def fem(
         t = len(queries) + 1
         if t > rounds:
             return None
-        tables = records.marginals(workload.cliques)
+        tables = records.sparse_marginals(workload.cliques)
         cost = curator.remaining if t == rounds else per_round
         step = f"round {t}: select"
         ((cell, sign),) = curator.draw_signed(workload.cliques, tables, cost, count=1, step=step)

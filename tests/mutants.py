@@ -377,9 +377,23 @@ MUTANTS = (
     Mutant(
         "exact draws at half their scale",
         P + "exact_selection.py",
-        "Fraction(float(scores[place]))) / Fraction(scale)",
-        "Fraction(float(scores[place]))) * 2 / Fraction(scale)",
+        "Fraction(float(each[index]))) / Fraction(scale)",
+        "Fraction(float(each[index]))) * 2 / Fraction(scale)",
         "permute_and_flip",
+    ),
+    Mutant(
+        "all scores that are not listed weigh as much as one",
+        P + "exact_selection.py",
+        "int(bounds[-1]) * scores.others)",
+        "int(bounds[-1]))",
+        "permute_and_flip",
+    ),
+    Mutant(
+        "signed draws compare cells with the estimates of others",
+        SCORES,
+        "np.searchsorted(places, row.indices)",
+        "np.arange(row.nnz)",
+        "scores",
     ),
     Mutant(
         "the smallest weights are never proposed",

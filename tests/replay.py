@@ -30,6 +30,7 @@ from scipy.special import expit, ndtri
 from mechanisms.privacy import curator as curator_module
 from mechanisms.privacy import ledger as ledger_module
 from mechanisms.privacy.noise import SeededNoise
+from mechanisms.privacy.sparse_scores import SparseScores
 
 TOLERANCE = 1e-9
 
@@ -101,7 +102,8 @@ class Source:
         place = len(self._transcript.draws)
         if self._forced is None:
             options = (count,) if law in ("top", "draws") else ()
-            answer = getattr(self._real, law)(exact, *options, scale)
+            scores = SparseScores.of(exact) if law == "draws" else exact
+            answer = getattr(self._real, law)(scores, *options, scale)
         else:
             assert place < len(self._forced.draws), f"draw {place} ({law}) was not asked before"
             before = self._forced.draws[place]
@@ -153,8 +155,9 @@ class Source:
     def top(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
         return self._draw("top", scores, scale, count)
 
-    def draws(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
-        return self._draw("draws", scores, scale, count)
+    def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
+        # Which scores are listed may differ between neighbours; the candidates are the same.
+        return self._draw("draws", scores.dense(), scale, count)
 
 
 def cost(one: Draw, other: Draw, pure: bool, accounting: str = "zcdp") -> float:

@@ -39,6 +39,7 @@ from mechanisms.privacy import (
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scored import Scored
+from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.synthesis import open_columns, pipeline
 
 CURATOR = (curator, counting, charging, selecting)
@@ -153,6 +154,10 @@ class Exact:
     def __getitem__(self, place: Any) -> Any:
         MARKS.used("indexed")
         return mark(self.held[plain(place)])
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        MARKS.used("changed")
+        self.held[plain(place)] = plain(value)
 
     def __iter__(self) -> Iterator[Any]:
         MARKS.used("iterated")
@@ -322,10 +327,13 @@ class _Source(SeededNoise):
             return found
 
         def draw(values: Any, *more: Any) -> Any:
-            assert isinstance(values, Exact), f"a mark was lost on the way to {name}"
+            exact = values.values if isinstance(values, SparseScores) else values
+            assert isinstance(exact, Exact), f"a mark was lost on the way to {name}"
             assert not holds_mark(more), f"the scale of {name} depends on the data"
             MARKS.drawn += 1
-            return found(values.held, *more)
+            if isinstance(values, SparseScores):
+                return found(SparseScores(plain(values.places), exact.held, values.size), *more)
+            return found(exact.held, *more)
 
         return draw
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from mechanisms.families.histogram import HistogramModel, PublicSupport
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import Dataset
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,24 +31,35 @@ class Records:
     domain: Domain
     list: tuple[tuple[int, ...], ...]
     total: float
-    _tally: _Tally = field(default_factory=lambda: _Tally(), kw_only=True)
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, NDArray[np.float64]]:
         """Return marginals in counts, by clique."""
+        rows = self.sparse_marginals(cliques)
+        return {c: row.toarray().reshape(self.domain.shape(c)) for c, row in rows.items()}
+
+    def sparse_marginals(self, cliques: Iterable[Clique]) -> dict[Clique, csr_array]:
+        """Return marginals in counts, by clique, each as one sparse row of its cells in C order."""
+        from scipy.sparse import csr_array
+
+        wanted = list(cliques)
+        sizes = {clique: self.domain.size(clique) for clique in wanted}
         if not self.list:
-            return {
-                clique: np.full(
-                    self.domain.shape(clique), self.total / self.domain.size(clique), np.float64
-                )
-                for clique in cliques
-            }
-        each = self.total / len(self.list)
-        counts = self._tally.of(self, list(cliques))
-        return {clique: np.asarray(table * each) for clique, table in counts.items()}
+            return {c: csr_array(np.full((1, n), self.total / n)) for c, n in sizes.items()}
+        columns = self._dataset().columns
+        each = np.full(len(self.list), self.total / len(self.list))
+        start = np.array([0, len(self.list)])
+        rows = {}
+        for c, n in sizes.items():
+            codes = [columns[name] for name in c]
+            cells = np.ravel_multi_index(codes, self.domain.shape(c)) if c else np.zeros(len(each))
+            row = csr_array((each, cells.astype(np.int64), start), (1, n), copy=True)
+            row.sum_duplicates()  # in place, so each row needs weights of its own
+            rows[c] = row
+        return rows
 
     def joined(self, others: Sequence[tuple[int, ...]]) -> Records:
         """Return these records and others."""
-        return Records(self.domain, (*self.list, *others), self.total, _tally=self._tally)
+        return Records(self.domain, (*self.list, *others), self.total)
 
     def model(self) -> HistogramModel:
         """Return a histogram on the distinct records, for the release. There must be at least one
@@ -56,27 +71,3 @@ class Records:
     def _dataset(self) -> Dataset:
         columns = np.array(self.list).T
         return Dataset(self.domain, dict(zip(self.domain, columns, strict=True)))
-
-
-class _Tally:
-    """The marginal counts of a growing list of records. Records counted in an earlier call are not
-    counted again while the list only grows and the cliques stay the same.
-    """
-
-    def __init__(self) -> None:
-        self._counted: tuple[tuple[int, ...], ...] = ()
-        self._cliques: list[Clique] = []
-        self._counts: dict[Clique, NDArray[np.int64]] = {}
-
-    def of(self, records: Records, cliques: list[Clique]) -> Mapping[Clique, NDArray[np.int64]]:
-        """Return the counts of the records; a later call may change these arrays."""
-        known = len(self._counted)
-        if cliques != self._cliques or records.list[:known] != self._counted:
-            known, self._cliques = 0, cliques
-            self._counts = {c: np.zeros(records.domain.shape(c), np.int64) for c in cliques}
-        columns = np.array(records.list[known:], dtype=np.int64).reshape(-1, len(records.domain)).T
-        codes = dict(zip(records.domain, columns, strict=True))
-        for clique, table in self._counts.items():
-            np.add.at(table, tuple(codes[name] for name in clique), 1)
-        self._counted = records.list
-        return self._counts

@@ -46,6 +46,11 @@ class CellLine:
         self._shapes = {c: tuple(len(self._codes[name]) for name in c) for c in self.cliques}
         self._starts = np.cumsum([0, *(math.prod(self._shapes[c]) for c in self.cliques)])
 
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The place of the first cell of each clique."""
+        return self._starts[:-1]
+
     def shape(self, clique: Clique) -> tuple[int, ...]:
         """Return the shape of the clique's table with the kept codes only."""
         return self._shapes[clique]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,9 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
 
@@ -116,6 +119,22 @@ class Counting:
         grid = scores.on_grid("estimates", scores.in_line(tables, shapes))
         counts = self._counted(names)  # may raise before the charge
         return line, grid, line.joined({c: line.part(c, counts[c]) for c in names})
+
+    def _nonzero(
+        self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike | csr_array]
+    ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.int64]]:
+        """Return the cells of the candidates in a line, the places where a count or an estimate is
+        not zero, and count - estimate there, in the scores' units.
+        """
+        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        line = CellLine(self.domain, names)
+        rows = [scores.row_of(clique, estimates, line.shape(clique)) for clique in names]
+        counts = self._counted(names)  # may refuse: before the charge
+        found = [
+            scores.nonzero_differences(counts[c], row) for c, row in zip(names, rows, strict=True)
+        ]
+        places = [start + at for start, (at, _) in zip(line.starts, found, strict=True)]
+        return line, np.concatenate(places), np.concatenate([gaps for _, gaps in found])
 
     def _candidates(self, candidates: Sequence[Clique]) -> list[Clique]:
         cliques = [self.domain.clique(clique, "candidate") for clique in candidates]

@@ -3,8 +3,9 @@
 OpenDP adds fresh noise to every score for every draw. A mechanism that draws dozens of times from
 the same scores of a million queries needs the weights only once. Floating point alone would not
 suffice: it rounds probabilities, and the rounding depends on the data. Here it only proposes: a
-place is drawn from integer upper bounds of the weights, and accepted with the exact ratio, which is
-decided by as many random bits and digits as needed.
+candidate is drawn from integer upper bounds of the weights, and accepted with the exact ratio,
+which is decided by as many random bits and digits as needed. Candidates of score zero that are not
+listed have one weight, so they are drawn as a group without being enumerated.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
+
+from mechanisms.privacy.sparse_scores import SparseScores
 
 _SLACK = 1e-6
 """A relative margin above the rounding of all floating point here, so that the bounds are above the
@@ -22,27 +24,32 @@ weights.
 """
 
 
-def exact_draws(scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-    """Draw `count` indices of scores, independently and with replacement, each with probability
+def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
+    """Draw `count` candidates, independently and with replacement, each with probability
     proportional to exp(score / scale).
 
     Scores are finite, and there are fewer than 2^40; randomness is the operating system's.
 
-    >>> exact_draws(np.array([0.0, 5000.0, -3.0]), 3, 1.0)
+    >>> exact_draws(SparseScores(np.array([1, 7]), np.array([5000.0, -3.0]), 1000), 3, 1.0)
     [1, 1, 1]
     """
-    largest = float(scores.max())
-    bits = 62 - len(scores).bit_length()
-    weights = np.exp((scores - largest) / scale)
+    # The last number is the score of every candidate that is not listed; there may be none.
+    each = np.append(scores.values, 0.0)
+    largest = float((each if scores.others else scores.values).max())
+    bits = 62 - scores.size.bit_length()
+    # Without other candidates zero may be far above the largest score.
+    weights = np.exp(np.minimum(each - largest, 0.0) / scale)
     bounds = np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1).astype(np.uint64)
-    reached = np.cumsum(bounds)
+    reached = np.cumsum(bounds[:-1])
+    listed = int(reached[-1]) if len(reached) else 0
     found: list[int] = []
     while len(found) < count:
-        level = np.uint64(secrets.randbelow(int(reached[-1])))
-        place = int(np.searchsorted(reached, level, side="right"))
-        below = (Fraction(largest) - Fraction(float(scores[place]))) / Fraction(scale)
-        if _happens(below, Fraction(2**bits, int(bounds[place]))):
-            found.append(place)
+        level = secrets.randbelow(listed + int(bounds[-1]) * scores.others)
+        index = int(np.searchsorted(reached, np.uint64(level), side="right"))
+        below = (Fraction(largest) - Fraction(float(each[index]))) / Fraction(scale)
+        if _happens(below, Fraction(2**bits, int(bounds[index]))):
+            further = (level - listed) // int(bounds[-1]) if level >= listed else 0
+            found.append(scores.candidate(index + further))
     return found
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.exact_selection import exact_draws
+from mechanisms.privacy.sparse_scores import SparseScores
 
 
 class Noise(Protocol):
@@ -52,8 +53,8 @@ class Noise(Protocol):
         """
         ...
 
-    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """Return `count` indices by repeated `softmax`, with replacement."""
+    def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
+        """Return `count` candidates, drawn as by repeated `softmax`, with replacement."""
         ...
 
 
@@ -105,7 +106,7 @@ class ExactNoise:
         choose = dp.m.make_noisy_top_k(*space, zcdp, k=count, scale=scale)
         return [int(index) for index in choose(np.ascontiguousarray(scores))]
 
-    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
+    def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
         """See Noise.draws."""
         return exact_draws(scores, count, scale)
 
@@ -155,11 +156,21 @@ class SeededNoise:
         noisy = scores / scale + self._rng.gumbel(size=scores.size)
         return [int(index) for index in np.argsort(-noisy)[:count]]
 
-    def draws(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """See Noise.draws; drawn by inversion."""
-        reached = np.cumsum(np.exp((scores - scores.max()) / scale))
+    def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
+        """See Noise.draws; drawn by inversion, the candidates that are not listed as one group."""
+        values = np.append(scores.values, 0.0) if scores.others else scores.values
+        weights = np.exp((values - values.max()) / scale)
+        if scores.others:
+            weights[-1] *= scores.others
+        reached = np.cumsum(weights)
         at = np.searchsorted(reached, self._rng.random(count) * reached[-1], side="right")
-        return [int(index) for index in np.minimum(at, len(scores) - 1)]
+        listed = len(scores.places)
+        return [
+            scores.candidate(
+                index if index < listed else listed + int(self._rng.integers(scores.others))
+            )
+            for index in np.minimum(at, len(values) - 1).tolist()
+        ]
 
     def _discrete_laplace(self, size: int, scale: float) -> NDArray[np.int64]:
         # A discrete Laplace variable is the difference of two geometric ones.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,9 @@ from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.sizes import CACHE_CELLS
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Integers = NDArray[np.int64]
 Counts = NDArray[np.integer[Any]]
@@ -60,6 +63,46 @@ def estimate_of(
     with np.errstate(over="ignore"):
         _check_size(f"{name}, in absolute values,", float(np.abs(table).sum()))
     return table
+
+
+def row_of(
+    clique: Clique, estimates: Mapping[Clique, ArrayLike | csr_array], shape: tuple[int, ...]
+) -> csr_array:
+    """Return the clique's estimate as one sparse row of its cells, in C order, in counts.
+
+    Raises InvalidInput as `estimate_of` does.
+    """
+    from scipy.sparse import csr_array
+
+    row = estimates.get(clique)
+    if not isinstance(row, csr_array):
+        return csr_array(estimate_of(clique, estimates, shape).reshape(1, -1))
+    if row.shape != (1, math.prod(shape)):
+        raise InvalidInput(
+            f"the estimate of {clique!r} is a sparse array of shape {row.shape}; it must have one "
+            f"row of {math.prod(shape)} cells"
+        )
+    # The values' own checks are those of any table.
+    estimate_of(clique, {clique: row.data}, row.data.shape)
+    once = row.copy()
+    once.sum_duplicates()
+    return once
+
+
+def nonzero_differences(counts: Counts, row: csr_array) -> tuple[Integers, Integers]:
+    """Return the places where a count or an estimate is not zero, in rising order, and count -
+    estimate there in units of 2^-11 counts; `row` is one of `row_of`.
+
+    >>> from scipy.sparse import csr_array
+    >>> places, units = nonzero_differences(np.array([0, 3, 0, 1]), csr_array([[0.5, 0, 0, 1.0]]))
+    >>> places.tolist(), units.tolist()
+    ([0, 1, 3], [-1024, 6144, 0])
+    """
+    flat = counts.reshape(-1)
+    places = np.union1d(np.flatnonzero(flat), row.indices).astype(np.int64)
+    known = np.zeros_like(places)
+    known[np.searchsorted(places, row.indices)] = on_grid("estimates", row.data)
+    return places, cell_differences(flat[places], known)
 
 
 def distances(

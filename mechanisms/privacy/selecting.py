@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,10 +13,14 @@ from mechanisms.privacy.charging import Charging
 from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.scored import Scored
 from mechanisms.privacy.scores import Tables
+from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 class Selecting(Charging):
@@ -173,7 +177,7 @@ class Selecting(Charging):
     def draw_signed(
         self,
         cliques: Sequence[Clique],
-        estimates: Mapping[Clique, ArrayLike],
+        estimates: Mapping[Clique, ArrayLike | csr_array],
         cost: float,
         *,
         count: int = 1,
@@ -181,20 +185,26 @@ class Selecting(Charging):
     ) -> list[tuple[Cell, int]]:
         """Draw `count` signed single queries, with replacement, by the exponential mechanism.
 
-        The score of (cell, sign) is sign * (number of the cell's records - estimate), which changes
-        by at most the relation's `max_rows` m. Each draw has a probability proportional to
-        exp(score / b). The scale b follows from `cost`, which pays for all draws: rho = count m^2 /
-        (2 b^2) in zCDP, or epsilon = 2 count m / b.
+        The score of (cell, sign) is sign * (count in the data - estimate), which changes by at most
+        the relation's `max_rows` m. An estimate is a table or, where most of it is zero, one sparse
+        row of the clique's cells in C order. `cost` pays for all draws together: a draw has
+        probability proportional to exp(score / b), where cost = count m^2 / (2 b^2) in zCDP and
+        cost = 2 count m / b in pure epsilon.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
         if not cliques or isinstance(count, bool) or count < 1:
             raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
-        line, table, counts = self._line(cliques, estimates)
-        positive = scores.in_counts(scores.cell_differences(counts, table))
+        line, places, gaps = self._nonzero(cliques, estimates)
+        positive = scores.in_counts(gaps)
+        signed = SparseScores(
+            np.concatenate([places, line.size + places]),
+            np.concatenate([positive, -positive]),
+            2 * line.size,
+        )
         self.ledger.charge(step, f"{count} x exponential mechanism", cost)
         scale = self._several(count, cost)
-        found = self._noise.draws(np.concatenate([positive, -positive]), count, scale)
+        found = self._noise.draws(signed, count, scale)
         return [(line.cell(place % line.size), -1 if place >= line.size else 1) for place in found]
 
     def choose_public(

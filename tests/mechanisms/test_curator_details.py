@@ -12,6 +12,7 @@ from scipy import stats
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
@@ -38,8 +39,10 @@ class Asked:
         self.scales: list[float] = []
 
     def __getattr__(self, law: str) -> Callable[..., Any]:
-        def draw(values: np.ndarray, *rest: float) -> Any:
+        def draw(values: np.ndarray | SparseScores, *rest: float) -> Any:
             self.scales.append(rest[-1])
+            if isinstance(values, SparseScores):
+                values = values.dense()
             if law in ("gaussian", "laplace"):
                 return values
             best = np.argsort(-values, kind="stable").tolist()

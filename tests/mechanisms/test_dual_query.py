@@ -17,6 +17,7 @@ from mechanisms.fem import Fem, fem
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import Workload, k_way
 from pgmkit import Domain, InvalidInput, Measurement, estimate
@@ -77,10 +78,10 @@ def test_signed_draws_follow_the_exponential_mechanism() -> None:
 class DrawPriced(CellPriced):
     """Signed draws change by at most one."""
 
-    def draws(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
+    def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
         each = 2 / scale if self.pure else (2 / scale) ** 2 / 8
         self.costs.append(count * each)
-        self.exact.append(scores)
+        self.exact.append(scores.values)
         return super().draws(scores, count, scale)
 
 

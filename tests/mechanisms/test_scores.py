@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 from test_curator import CLIQUES, DOMAIN, neighbour, random_data
 
 from mechanisms.privacy import scores
@@ -19,6 +20,7 @@ from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scores import LARGEST
+from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, mixed_marginals
 from pgmkit.domain import Clique
@@ -51,8 +53,8 @@ class Exact(SeededNoise):
         self._kept("top", scores, scale)
         return list(range(count))
 
-    def draws(self, scores: np.ndarray, count: int, scale: float) -> list[int]:
-        self._kept("draws", scores, scale)
+    def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
+        self._kept("draws", scores.dense(), scale)
         return [0] * count
 
 
@@ -136,6 +138,29 @@ def test_scores_of_neighbours_differ_by_no_more_than_is_charged(relation: str, s
             "draws": COUNT * epsilon**2 / 8,
         }[draw]
         assert cost <= Fraction(COST) * (1 + Fraction(1, 10**12))
+
+
+def test_a_sparse_estimate_is_the_table_that_it_stands_for() -> None:
+    rng = np.random.default_rng(0)
+    data = random_data(rng, 20)
+    tables = {c: rng.poisson(0.5, DOMAIN.shape(c)) * 1.25 for c in CLIQUES}
+    rows = {c: csr_array(table.reshape(1, -1)) for c, table in tables.items()}
+    expected = np.concatenate([(data.marginal(c) - tables[c]).ravel() for c in CLIQUES])
+    for estimates in (tables, rows):
+        curator = Curator(data, Budget(1.0), neighbours="add/remove")
+        curator._noise = noise = Exact()
+        curator.draw_signed(CLIQUES, estimates, 0.1)
+        assert noise.seen[0][1] == [*expected, *-expected]
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (2, 1), (2,)])
+def test_a_sparse_estimate_of_another_size_is_refused_before_a_charge(
+    shape: tuple[int, ...],
+) -> None:
+    curator = Curator(random_data(np.random.default_rng(0)), Budget(1.0), neighbours="add/remove")
+    with pytest.raises(InvalidInput, match="must have one row of 2 cells"):
+        curator.draw_signed([("a",)], {("a",): csr_array(np.zeros(shape))}, 0.1)
+    assert curator.ledger.spent == 0
 
 
 def test_a_count_beside_a_large_estimate_is_not_lost_to_rounding() -> None:

@@ -385,7 +385,7 @@ MUTANTS = (
         "all scores that are not listed weigh as much as one",
         P + "exact_selection.py",
         "int(bounds[-1]) * scores.others)",
-        "int(bounds[-1]))",
+        "int(bounds[-1]) * min(scores.others, 1))",
         "permute_and_flip",
     ),
     Mutant(

@@ -162,11 +162,13 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
     {('a',): 1.0, ('b',): 2.0, ('a', 'b'): 3.0}
     """
     # w_r = sum over a in r of sum over s that hold a of c_s.
-    caring = dict.fromkeys(workload.domain, 0.0)
+    attribute_weights = dict.fromkeys(workload.domain, 0.0)
     for clique, weight in zip(workload.cliques, workload.weights, strict=True):
         for name in clique:
-            caring[name] += weight
-    return {candidate: sum(caring[name] for name in candidate) for candidate in candidates}
+            attribute_weights[name] += weight
+    return {
+        candidate: sum(attribute_weights[name] for name in candidate) for candidate in candidates
+    }
 
 
 def moved_within_noise(

@@ -77,8 +77,8 @@ class Independent(Settings):
 
 
 def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None = None) -> Release:
-    """Spend all that remains on noise on every workload marginal, in proportion to the workload's
-    weights.
+    """Spend all that remains on noisy tables of every workload marginal, in proportion to the
+    workload's weights.
 
     The noise is discrete Gaussian, or discrete Laplace for a pure budget. The release answers from
     the tables as measured (clipped, see `Gaussian`). These do not agree with one another, and no

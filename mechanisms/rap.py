@@ -66,8 +66,11 @@ class RapState(ProductRows):
 
 @dataclass(frozen=True)
 class _Family:
-    """The parts in which the two mechanisms differ: the unconstrained values, the rows computed
-    from them, and the model.
+    """The parts in which the two mechanisms differ.
+
+    `first(rows, width, generator)` draws the first unconstrained values, `rows` computes the rows
+    from such values, `project` brings values back into their range after a step, and `model` is the
+    class of the released model.
     """
 
     first: Callable[[int, int, torch.Generator], torch.Tensor]

@@ -75,8 +75,8 @@ def compare(
 
     Made-up records have the shape that the schema describes.
 
-    Errors are exact: never give private records here. On made-up records the order of the
-    mechanisms can be another than on yours.
+    Errors are exact: never give private records here. On made-up records the mechanisms may rank
+    differently than on yours.
 
     \b
     pgmkit compare --schema people.yaml --epsilon 1 -o compare.html

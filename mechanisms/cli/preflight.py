@@ -121,7 +121,7 @@ def _check_room(out: Path, schema: Schema, rows: int) -> None:
 
 
 def _check_format(out: str, schema: Schema, rows: int) -> None:
-    """Write two made-up records for Excel, SPSS or Stata, to see whether that is possible at all.
+    """Convert two made-up records to the format of `out`, in memory, if it is Excel, SPSS or Stata.
 
     Raises InvalidInput if the library that writes is not installed, and for values or numbers of
     records that the format cannot hold.

@@ -223,7 +223,7 @@ class Histogram:
         return [each / self.mass for each in sums]
 
     def scale(self, cell: Cell, factor: float) -> None:
-        """Multiply the weights of the records that satisfy a query."""
+        """Multiply the weights of the records that satisfy a query by `factor`."""
         where = self._where(cell)
         before = float(self.weights[where].sum())
         self.weights[where] *= factor

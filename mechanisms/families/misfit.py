@@ -82,8 +82,9 @@ class Misfit:
 class _Pairs:
     """The misfit of pairs, by one matrix product of the rows with themselves.
 
-    `sums`: a matrix columns.width x W whose columns are the rows of all pairs' matrices; None if
-    every pair has the identity. `weights` and `means`: W x W, with each pair twice.
+    `sums`: a matrix, columns.width x W, whose columns are the rows of the pairs' matrices along
+    their attributes; None if every pair was measured code by code. `weights` and `means`: W x W,
+    with each pair twice.
     """
 
     def __init__(

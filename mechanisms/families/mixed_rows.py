@@ -28,8 +28,8 @@ class MixedState(ProductRows):
 class MixedRows:
     """The rows of a domain whose attributes `numeric` are numbers, and their answers to predicates.
 
-    The parameters `free` (rows x width) are unconstrained: a softmax turns them into probabilities
-    and a sigmoid into numbers.
+    The parameters `free`, rows x (number of codes + number of numeric attributes), are
+    unconstrained: a softmax turns them into probabilities and a sigmoid into numbers.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class MixedRows:
         return MixedState(Columns(self.domain), torch.cat(parts, dim=1), total, free)
 
     def index(self, predicates: Predicates) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return for each predicate the columns of its codes, its weights on the numbers, and its
-        bound.
+        """Return three tensors with a line for each predicate: the places of its codes among the
+        first result of `rows`, filled up with the column of ones; its weights on the numbers; and
+        its bound.
         """
         longest = max((len(each.codes) for each in predicates.list), default=0)
         columns = torch.full((len(predicates), max(1, longest)), self.width, dtype=torch.long)

@@ -98,7 +98,7 @@ class MixtureFit:
         A large penalty makes rows equal, and then no gradient separates them again: codes whose
         logits vary less over the rows than at the start get new random differences.
         """
-        weight = self._missed / 2**level / len(self._logits)  # of each row
+        weight = self._missed / 2**level / len(self._logits)  # the penalty's weight for each row
         lacking = (_DIVERSITY - self._logits.std(0, correction=0)).clamp_min(0)
         drawn = torch.randn(self._logits.shape, generator=self._random)
         self._logits += lacking * drawn.to(self._logits.device)

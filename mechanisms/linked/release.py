@@ -235,7 +235,7 @@ def _check_links(
     schemas: Mapping[str, Schema],
     releases: Mapping[str, TableRelease],
 ) -> None:
-    """Raise InvalidInput for links that are not those of the releases' columns."""
+    """Raise InvalidInput for links that do not fit the columns of the releases."""
     counts = {link.count for link in links}
     plain = parents.restricted(name for name in parents.columns if name not in counts)
     check_links({links[0].parent: plain, **schemas}, links)

@@ -98,8 +98,8 @@ class Children:
         return len(self.parent)
 
     def column(self, name: str, rows: Codes | slice = slice(None)) -> Codes:
-        """Return the codes of these children in a column: their parent's, their own or a
-        sibling's.
+        """Return the codes of these children in a column of their parent, of their own or of the
+        previous sibling.
         """
         if name in self.records:
             return self.records[name][rows]
@@ -189,8 +189,8 @@ class _Field:
 
 
 def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Codes) -> Any:
-    """Return a table's entries for all codes of one column, given these rows' codes in the other
-    columns.
+    """Return a table's entries, rows x codes of the column `name`, given each row's codes in the
+    table's other columns.
     """
     others = [other for other in clique if other != name]
     flat = np.moveaxis(theta, clique.index(name), -1).reshape(-1, theta.shape[clique.index(name)])

@@ -168,8 +168,8 @@ def propensity(
 
 
 def matches(real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0) -> Matches:
-    """Return the shares of synthetic and of other real records that equal one of half the real
-    records.
+    """Return the shares of the synthetic records, and of a random half of the real ones, that equal
+    a record of the other half. At most `most` records of each kind are used.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(real))[: 2 * most]

@@ -139,7 +139,9 @@ def _text(value: object) -> str:
 
 
 def _exact(value: object, most: int) -> int:
-    """Return the number of exact tables, which files written before there were any do not have."""
+    """Return `value`, a file's number of exact tables. Raises InvalidInput unless it is a whole
+    number from 0 to `most`, the number of all tables.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise InvalidInput(f"it has {value!r} exact tables among {most} tables")
     return value

@@ -22,7 +22,7 @@ _UNPROTECTED = (
 
 
 def methods(release: TableRelease) -> Iterator[str]:
-    """Yield the section of the report that shows this paragraph."""
+    """Yield the section of the report that shows the methods paragraph (`paragraph`)."""
     yield "<h2>For a methods section</h2>"
     yield f"<blockquote class='box'><p>{escape(paragraph(release))}</p></blockquote>"
 

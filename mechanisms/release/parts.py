@@ -58,14 +58,14 @@ class RecordParts:
         """Yield the records of parts `start` to `stop` - 1 as pyarrow tables of values."""
         for number, columns in enumerate(self.drawn.parts(start, stop), start):
             data = Dataset(self.schema.domain, columns)
-            # Two numbers: a stream other than that of the part's codes.
+            # With two numbers the stream differs from that of the part's codes.
             yield arrow_table(data, self.schema, part_rng(self.drawn.seed, number, 0))
 
 
 def record_parts(
     model: Any, schema: Schema, n: int, rows: int, rng: np.random.Generator
 ) -> RecordParts:
-    """Return `n` records of a model in parts of `rows`."""
+    """Return `n` records of a model, to be drawn in parts of `rows` records each."""
     # The class is not asked for: the workers that make records need neither load it nor torch.
     if hasattr(model, "sample_in_parts"):
         return RecordParts(model.sample_in_parts(n, rows, rng=rng), schema)

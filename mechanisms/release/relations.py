@@ -23,8 +23,8 @@ _VISIBLE = 0.005
 
 
 def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
-    """Yield the section with Cramér's V of all pairs of columns; with a target, also its list in
-    order.
+    """Yield the section with Cramér's V of all pairs of columns; with a target, also a list of its
+    relations, the strongest first.
     """
     names = list(release.schema.columns)
     if len(names) < 2:

@@ -321,7 +321,7 @@ class TableRelease:
         intervals. `progress`: whether to show a progress bar on a terminal while error bars are
         estimated.
         """
-        columns = parse(self.schema, question).columns  # refuses before anything is computed
+        columns = parse(self.schema, question).columns  # raises before anything is computed
         reply = self._reply(question, columns, error_bars, level, progress)
         said = (f"careful: {self.contradiction}",) if self.contradiction else ()
         return replace(reply, notes=(*reply.notes, *said))

@@ -34,8 +34,8 @@ def draw_forest(
     """Draw a spanning forest by Kruskal's algorithm, each edge by the exponential mechanism on L1
     errors.
 
-    `model`: its answers are compared with the pairs. `cost`: that of all draws together, in equal
-    parts. `queries`: as in `Curator.choose`.
+    `model`: the model whose marginals are compared with those of the data. `cost`: the cost of all
+    draws together, in equal parts. `queries`: as in `Curator.choose`.
     """
     edges = spanning_edges(pairs)
     if not edges:

@@ -177,8 +177,8 @@ def _chance(first: Array, second: Array) -> float:
 def known_noise(
     names: Sequence[str], first: Sequence[Measurement], unit: float
 ) -> dict[str, float]:
-    """Return for each attribute the expected absolute noise of a code's count, averaged over the
-    attribute's one-way measurements in `first` by inverse variance.
+    """Return for each attribute the expected absolute noise of a code's count, if the attribute's
+    one-way measurements in `first` are averaged by inverse variance.
 
     `unit`: the expected absolute value of noise of standard deviation 1. An attribute without a
     measurement has one value, and almost no noise.
@@ -238,7 +238,9 @@ def _measure_table(
 def _measure_residual(
     curator: Curator, pair: Clique, sums: Sequence[Array], cost: float
 ) -> Measurement:
-    """Measure the residual in whole numbers, which are then divided by the numbers of groups."""
+    """Measure the residual of a pair on its groups of codes, at this cost. Its rows are made whole
+    numbers for exact noise, so values and noise are divided by the number of cells afterwards.
+    """
     whole = [len(each) * each - 1 for each in sums]
     found = curator.measure_queries(pair, whole, cost, step=_STEP)
     cells = len(sums[0]) * len(sums[1])

@@ -253,11 +253,11 @@ class SelectionRounds(ABC):
 class CellRounds(SelectionRounds):
     """Rounds of single queries, each measured with its own noise.
 
-    With `anneal`, the budget of all further rounds doubles once the median of the last answers,
-    five or more, is within its noise of what the model said: the selections found nothing but
-    noise. There are then fewer than `rounds`. AIM anneals by the same principle. With `codes`,
-    queries with other codes are left out; the models' tables hold these codes, in this order,
-    before any others (`mechanisms.families.frequent`).
+    With `anneal`, the budget of all further rounds doubles once the selections find nothing but
+    noise: the median distance of the last answers, five or more, from the model's answers is at
+    most the standard deviation of their noise. There are then fewer than `rounds`. AIM anneals by
+    the same principle. With `codes`, queries with other codes are left out; the models' tables hold
+    these codes, in this order, before any others (`mechanisms.families.frequent`).
     """
 
     def __init__(

@@ -29,7 +29,8 @@ _GAIN = 1e-4
 
 
 def residual_rows(lattice: Lattice) -> OwnRows:
-    """Return the matrix S of whole numbers that measures each residual along each attribute.
+    """Return the residual bases of each attribute, whose rows S are whole numbers, and which of
+    them measures each residual.
 
     Raises InvalidInput for sets of more attributes than products of whole numbers have bits for.
     """

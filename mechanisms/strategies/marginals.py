@@ -42,8 +42,8 @@ class MarginalsStrategy:
     expected_error: float
 
     def noise(self, domain: Domain, power: int, total_known: bool) -> ResidualNoise:
-        """Return the variances of any answer, in the unit of `expected_error`; the variance of a
-        measured marginal is 1 / share^power.
+        """Return the noise of this strategy, which has the variance of any answer, in the unit of
+        `expected_error`. The variance of a measured marginal is 1 / share^power.
 
         The contrasts R_s are known as the residual over s with the rows n I - J along each
         attribute is at a variance of n_s / v_s.
@@ -163,8 +163,8 @@ def _worth(
 
 
 def _seen(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
-    """Return a_s: the weighted squared norm of the workload's queries within R_s, over the cells of
-    the clique.
+    """Return a_s for every set s, at its place in `places`: the weighted squared norm of the
+    workload's queries within R_s, over the cells of the clique.
     """
     domain = workload.domain
     norms: dict[tuple[str, object], tuple[float, float]] = {}

@@ -107,7 +107,9 @@ def _made(
     weights: Mapping[str, Array],
     bits: Mapping[str, int],
 ) -> OwnRows:
-    """Return the rows of each residual for the vectors w of whole numbers, given by attribute."""
+    """Return the best rows found for each residual, if the bases of an attribute have a p in
+    proportion to its vector w of whole numbers in `weights`.
+    """
     slots = {name: [s for s, n in enumerate(lattice.names) if n == name] for name in weights}
     known: dict[tuple[object, ...], ResidualBasis] = {}
 

@@ -284,19 +284,23 @@ class _Least:
             bound, worst = max(bound, value), float(at.max()) * cost
             if worst < least:
                 best, least = variances * cost, worst
-            # What goes to residuals that no row sees is between the value and its bound.
+            # Residuals in none of the sums keep the value above the bound, so the search also ends
+            # when the largest sum is near the mean of all.
             if least <= bound * (1 + _CLOSE) or worst <= importance @ at * (1 + _CLOSE / 10):
                 break
-            # No importance falls to 0: a residual of the clique's own would then get nothing.
+            # No importance becomes 0: a residual that is in one sum alone would then get nothing.
             importance = _moved(importance, at, 1)
-            # Costs fall with the root of the chances, as in `least_error`.
+            # Costs fall with the root of the chances, so these are moved by the square, as in
+            # `least_error`.
             costs = moves.costs(own)
             chances = [_moved(*each, 2) for each in zip(chances, costs, strict=True)]
         return best, least, bound
 
 
 def _shares(importance: Array, unit: Array, power: float) -> tuple[Array, float]:
-    """Return the best shares for this weighted sum of variances, and the sum."""
+    """Return the shares that minimise a weighted sum of the residuals' variances, and the least
+    sum. `importance`: the weights v_A; `unit`: the variances k_A at a cost of 1; `power`: q.
+    """
     roots = (importance * unit) ** (1 / (1 + power))
     return roots / roots.sum(), float(roots.sum() ** (1 + power))
 

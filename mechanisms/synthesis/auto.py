@@ -65,7 +65,9 @@ class Choice:
 
 
 def choice_of(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
-    """Return the mechanism that was named, or for "auto" the result of `choose_mechanism`."""
+    """Return the mechanism that was named, or for "auto" the result of `choose_mechanism` with the
+    further arguments `known`.
+    """
     if mechanism != "auto":
         return Choice(mechanism, "as asked")
     return choose_mechanism(schema, workload, **known)

@@ -111,7 +111,9 @@ def compared(
 
 
 def comparison(found: Sequence[Compared], rows: int, said: str) -> str:
-    """Return the comparison as an HTML page; `said` describes the records and the promise."""
+    """Return the comparison as an HTML page. `rows`: the number of records; `said`: a description
+    of the records and the promise.
+    """
     ran = [each for each in found if not each.refused]
     levels = sorted({len(clique) for each in ran for clique in each.errors})
     header = ["mechanism"]

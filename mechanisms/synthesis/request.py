@@ -166,7 +166,7 @@ class Request:
 
     def _of_questions(self, schema: Schema) -> Workload:
         """Return the workload of the questions; for mechanisms that measure cells, the tables that
-        the questions are about, with the questions' weights.
+        the questions are about, with equal weights.
         """
         assert self.queries is not None
         found = question_workload(schema, self.queries)

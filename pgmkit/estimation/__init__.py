@@ -123,15 +123,15 @@ def estimate(
         loss: ``"squared"`` (Gaussian noise, weights 1/variance), ``"absolute"`` (Laplace noise,
             weights 1/scale), ``"huber"``, a penalty of ``pgmkit.losses``, or a convex
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
-        method: ``"auto"`` takes ``"newton"`` where its steps are cheap, else ``"accelerated"``. On
-            small problems it goes on with ``"newton"`` where that stalls short of a certificate; on
-            others (squared and Huber losses, no card) with ``"proximal"`` steps after thirty
-            iterations, as long as they are cheap. ``"newton"`` is for
-            small problems (a joint of up to 4,096 cells) of any conditioning: nearly always
-            certified. ``"accelerated"``, mirror descent with momentum from the best consistent
-            tables in closed form (exact if the cliques are decomposable), is the fastest on large
-            problems with similar noise levels; its certificates may stay loose. ``"proximal"``
-            (squared and Huber losses) is slower and certifies more often. ``"mirror_descent"``,
+        method: ``"auto"`` takes ``"newton"`` if its steps are cheap, and else ``"accelerated"``. If
+            that stalls without a certificate, it continues with ``"newton"`` on small problems; on
+            others (squared and Huber losses, not on a GPU) with ``"proximal"`` steps after thirty
+            iterations, as long as they are cheap. ``"newton"`` is for small problems (a joint
+            distribution of up to 4,096 cells) of any conditioning, and nearly always certifies.
+            ``"accelerated"``, mirror descent with momentum from the best consistent tables in
+            closed form (exact if the cliques are decomposable), is the fastest on large problems
+            with similar noise levels; its certificates may stay loose. ``"proximal"`` (squared and
+            Huber losses) is slower and certifies more often. ``"mirror_descent"``,
             ``"dual_averaging"`` and ``"lbfgs"`` are the published methods, for comparison. Figures:
             docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured ones.
@@ -236,8 +236,8 @@ def estimate(
 def _on_a_tree(
     fit: Callable[..., MarginalOracle], inference: Inference, **memory: Any
 ) -> MarginalOracle | None:
-    """Return inference on a junction tree; None if a region model is requested, or is to replace a
-    tree that does not fit.
+    """Return the oracle that ``fit`` makes for a junction tree, or None if a region model is to be
+    fitted: because it is requested, or because the tree does not fit and ``inference`` is "auto".
     """
     if inference == "region":
         return None
@@ -257,7 +257,9 @@ def _searched(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """Return the best point found, after a second computation has confirmed it."""
+    """Return the best point that the search finds. Raises NumericalFailure if a second computation
+    contradicts it.
+    """
     start = best_start(problem, monitor, request, known, zeros, warm_start)
     point = (
         minimise(problem, start, monitor, request.method)
@@ -303,7 +305,7 @@ def _warn(model: GraphicalModel | RegionModel) -> None:
 def factors(
     inference: MarginalOracle, potentials: torch.Tensor, dtype: torch.dtype = torch.float64
 ) -> tuple[Factor, ...]:
-    """Return flat potentials as a model's factors; an empty clique is left out."""
+    """Return flat potentials as the factors of a model, without one for the empty clique."""
     layout = inference.layout
     tables = layout.split(inference.masked(potentials).to(dtype, copy=True))
     held = zip(layout.cliques, layout.domains, tables, strict=True)
@@ -317,7 +319,9 @@ def fitted(
     memory_limit: int,
     dtype: torch.dtype = torch.float64,
 ) -> GraphicalModel:
-    """Return the model of a point."""
+    """Return the model with the potentials of ``point``, and with the figures of the search from
+    ``monitor``.
+    """
     return GraphicalModel(
         domain=problem.inference.layout.domain,
         potentials=factors(problem.inference, point.potentials, dtype),
@@ -333,8 +337,8 @@ def fitted(
 
 
 def _check_inference(inference: str, **tree_only: object) -> None:
-    """Raise InvalidInput for an unknown name of inference, and for arguments that only a junction
-    tree can use if a region model is requested.
+    """Raise InvalidInput for an unknown name of inference and, if a region model is requested, for
+    arguments (``tree_only``) that have a meaning only for a junction tree.
     """
     if inference not in get_args(Inference):
         known = ", ".join(map(repr, get_args(Inference)))
@@ -351,7 +355,7 @@ def _check_inference(inference: str, **tree_only: object) -> None:
 
 
 def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
-    """Return the uniform point for a problem without measurements, whatever the start."""
+    """Return the uniform point, and record it as certified, for a problem without measurements."""
     point = problem.point(uniform(problem.inference))
     loss = problem.loss.value(point.marginals)
     monitor.raise_bound(loss)

@@ -1,10 +1,10 @@
 """The default method: mirror descent with momentum in the potentials.
 
-An interior gradient step (Auslender and Teboulle, 2006) from a point extrapolated along the last
-change of the potentials, with a Bregman backtracking test. Extrapolating potentials rather than
-marginals keeps every iterate a graphical model over the measured cliques. When a step raises the
-loss the momentum is dropped (O'Donoghue and Candes, 2015), so the loss never rises and a restart
-is a plain proximal step.
+Each step is an interior gradient step (Auslender and Teboulle, 2006), with a Bregman backtracking
+test, from a point extrapolated along the last change of the potentials. Extrapolating potentials
+instead of marginals keeps every iterate a graphical model over the measured cliques. When a step
+raises the loss, the momentum is dropped (O'Donoghue and Candes, 2015). So the loss never rises, and
+a step after a restart is a plain proximal step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar
 def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise the problem's loss from ``start``, and return the last accepted point.
 
-    On a GPU the host reads the state only every few steps, as long as no pass fails there.
+    On a GPU the host reads the state only once in several steps, until a pass in linear space fails
+    there.
     """
     if can_search_on_device(problem):
         start = device_search(problem, start, monitor)

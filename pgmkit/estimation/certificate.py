@@ -1,17 +1,18 @@
-"""Certified lower bounds of the optimum, by MAP inference.
+"""Certified lower bounds on the optimum, by MAP inference.
 
 A cut is an affine function ``offset + <gradient, mu>`` of the marginals that never exceeds the
-loss. Its minimum over the marginal polytope bounds the optimum from below, and is attained at a
-single record: min-sum on the same contraction plan. With the cut at the iterate this is the
-Frank-Wolfe gap (Jaggi, 2013).
+loss. Its minimum over the marginal polytope bounds the optimum from below. The minimum is attained
+at a single record, which min-sum on the same contraction plan finds. With the cut at the iterate
+this is the Frank-Wolfe gap (Jaggi, 2013).
 
 The multipliers of such a cut are the variables of the dual problem,
 
     maximise  -phi*(u) - <u, b> + total t   over u and t,   (A'u)(x) >= t for every record x,
 
-A the standardised measurements and b their values. ``ascent`` is a step of max-sum averaging in it
-(Werner, 2007; Globerson and Jaakkola, 2007), with the joint distribution as the only block: what a
-record's cost falls short of t by is shared evenly among the K tables that it has a cell in.
+where A are the standardised measurements and b their values. ``ascent`` is a step of max-sum
+averaging in it (Werner, 2007; Globerson and Jaakkola, 2007), with the joint distribution as the
+only block: the amount by which a record's cost is below t is divided evenly among the K tables, in
+each of which the record has a cell.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from pgmkit.losses import ULPS, Cut, MeasuredLoss
 
 
 def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:
-    """Return a number that the loss of no marginals of this total is below: the cut's minimum,
-    minus the rounding of its large terms, which cancel each other.
+    """Return a lower bound on the loss of all marginals of this total: the minimum of the cut, less
+    the rounding of its large terms, which cancel each other.
     """
     return _bound(inference, cut, total, inference.maximum(-cut.gradient))
 
@@ -32,12 +33,14 @@ def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:
 def ascent(
     inference: MarginalOracle, loss: MeasuredLoss, dual: torch.Tensor, total: float
 ) -> tuple[float, torch.Tensor]:
-    """The lower bound by these multipliers, and multipliers whose own bound is mostly higher.
+    """Return the lower bound by the multipliers ``dual``, and new multipliers, whose own bound is
+    usually higher.
 
-    With m the least cost of a record in each cell of a table, no record costs less than t once each
-    cell's cost has risen by (t - m) / K, or fallen by as much: a record costs at least the mean of
-    its cells' m. That leaves each multiplier a lower limit, and the best t in closed form. The loss
-    has a curvature. Values of matrices keep their multipliers.
+    For each cell of a table, let m be the least cost of a record with this cell. If the cost of
+    every cell is changed by (t - m) / K, no record costs less than t, since a record costs at least
+    the mean of m over its K cells. This gives each multiplier a lower limit, and the best t in
+    closed form. The penalty must have a positive curvature. The multipliers of measured matrices do
+    not change.
     """
     cut, observations, curvature = loss.cut_of_dual(dual), loss.observations, loss.penalty.curvature
     highest = inference.max_marginals(-cut.gradient)
@@ -46,9 +49,9 @@ def ascent(
     if not tables:
         return bound, dual
     of_tables, weights = weights > 0, weights.clamp_min(torch.finfo(weights.dtype).tiny)
-    free = -observations.target / curvature - dual  # what no record holds back
+    free = -observations.target / curvature - dual  # the change to the unconstrained optimum
     least = -observations.highest(highest)
-    # The multiplier of a cell leaves ``free`` behind from this level on.
+    # Above its level, a cell's multiplier is determined by the limit and no longer by ``free``.
     levels = torch.where(of_tables, least + tables * weights * free, torch.inf)
     slopes = curvature / (tables * weights).square()
     level = _filled(levels[of_tables], slopes[of_tables], total)
@@ -58,7 +61,7 @@ def ascent(
 
 
 def _filled(levels: torch.Tensor, slopes: torch.Tensor, total: float) -> float:
-    """The t at which sum(slopes * max(0, t - levels)) is ``total``."""
+    """Return the t at which sum(slopes * max(0, t - levels)) equals ``total``."""
     levels, order = levels.sort()
     slopes = slopes[order]
     reached = (total + (slopes * levels).cumsum(0)) / slopes.cumsum(0)
@@ -67,6 +70,8 @@ def _filled(levels: torch.Tensor, slopes: torch.Tensor, total: float) -> float:
 
 
 def _bound(inference: MarginalOracle, cut: Cut, total: float, highest: float) -> float:
-    """``highest``: the largest sum over a record of the negative gradient."""
+    """Return the minimum of the cut, less its rounding. ``highest`` is the largest sum of the
+    negative gradient over the cells of a record.
+    """
     size = cut.size + total * inference.peak_sum(cut.gradient.abs())
     return cut.offset - total * highest - ULPS * torch.finfo(cut.gradient.dtype).eps * size

@@ -31,25 +31,30 @@ from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 _LONGEST = 4
-"""The most attributes of a cycle."""
+"""The largest number of attributes of a cycle."""
 _MOST_LOOKED_AT = 2 * CACHE_CELLS
-"""Candidates for cycles, and pairs of regions that share an attribute: tenths of a second."""
+"""The largest number of candidates for cycles, and of pairs of regions that share an attribute,
+which are processed in some tenths of a second.
+"""
 _CELLS_OF_COST = 1e-3
-"""The cells of all cycles, as a share of the multiplications of a pass, up to which fitting them
-costs less than the pass.
+"""The cells that all cycles together may have, as a share of the multiplications of an inference
+pass: up to this share, fitting them takes less time than a pass.
 """
 _LARGEST_COUNT = 4
 """The largest counting number: if regions overlap more, the expansion is inaccurate."""
 LEAST_SHARE = 1e-7
-"""Smallest cell, as a fraction of the total; also the change of the log of a cell, times its
-probability, below which a sweep is the last."""
+"""The smallest cell that is used, as a share of the total; smaller ones are raised to it. Also the
+end of a fit: a sweep is the last if it changes the logarithm of every cell, times the cell's
+probability, by less than this.
+"""
 
 Region = frozenset[str]
 
 
 def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
-    """Return the expansion for these cliques; None if the short cycles do not span all cycles or
-    are too expensive to fit, or the expansion would be inaccurate.
+    """Return the expansion for the cliques of ``inference``; None if the short cycles and cliques
+    do not span all cycles, if fitting them would take too long, or if the expansion would be
+    inaccurate.
     """
     layout = inference.layout
     most = max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
@@ -61,10 +66,11 @@ def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
 
 
 class ClusterExpansion:
-    """The map from consistent tables to potentials, for regions and their counting numbers.
+    """The map from consistent tables to potentials, for regions with their counting numbers.
 
-    Tables and potentials are flat over the layout's cells. Each fit starts from the result of the
-    last.
+    Tables and potentials are flat over the layout's cells. A region is fitted to its *traces*, the
+    marginals over the attributes that it shares with a clique. Each fit starts from the result of
+    the last one.
     """
 
     def __init__(
@@ -89,8 +95,8 @@ class ClusterExpansion:
         self._groups = [_Group(s, members, traces, device) for s, members in alike.items()]
 
     def potentials(self, fractions: torch.Tensor) -> torch.Tensor:
-        """Return potentials of nearly the model with these positive tables, each of which sums to
-        one.
+        """Return the potentials of approximately the model with these tables, which must be
+        positive and each sum to one.
         """
         tables = fractions.new_zeros(self._trace_cells)
         tables.index_add_(0, self._rows, fractions[self._columns])
@@ -103,15 +109,15 @@ class ClusterExpansion:
 
 @dataclass(frozen=True)
 class _Signature:
-    """The key of regions that are alike: the shape, and the axes of each table within it."""
+    """A key that is equal for regions of the same shape whose traces have the same axes."""
 
     shape: tuple[int, ...]
     axes: tuple[tuple[int, ...], ...]
 
 
 def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]]:
-    """Return a region's signature and its tables: the largest sets of attributes that a clique
-    shares with it.
+    """Return a region's signature and its traces: the maximal sets of attributes that it shares
+    with a clique.
     """
     names = [name for name in layout.domain if name in region]
     meeting = {i for name in names for i in layout.index.places[name]}
@@ -123,8 +129,8 @@ def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]
 
 
 def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for every cell of a clique that holds the trace, its cell in the trace (counted from
-    ``start``), and its place in the layout.
+    """Return, for every cell of a clique that contains the trace, the trace's matching cell,
+    counted from ``start``, and the cell's own place in the layout.
     """
     place = host(layout, trace)
     cells = layout.domain.cell_map(layout.cliques[place], trace)
@@ -132,7 +138,7 @@ def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.n
 
 
 class _Group:
-    """Regions that are alike, fitted side by side by iterative scaling."""
+    """Regions with the same signature, fitted together by iterative scaling."""
 
     def __init__(
         self,
@@ -154,8 +160,8 @@ class _Group:
         self._logs: list[torch.Tensor] = []
 
     def add_potentials(self, tables: torch.Tensor, into: torch.Tensor) -> None:
-        """Fit the regions to the tables, and add their potentials times their counting numbers to
-        ``into``.
+        """Fit the regions to the traces in ``tables``, and add their potentials, times their
+        counting numbers, to ``into``.
         """
         targets = [tables[places] for places in self._places]
         logs = self._logs or [torch.zeros_like(target) for target in targets]
@@ -180,8 +186,9 @@ class _Group:
 
 
 def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
-    """Return chordless cycles that together with the cliques span all cycles, each independent of
-    shorter ones; an empty list if short cycles with this many cells do not.
+    """Return short chordless cycles that span all cycles together with the cliques, each linearly
+    independent of the others; an empty list if short cycles with at most ``most_cells`` cells in
+    total do not.
     """
     graph = networkx.Graph()
     for clique in layout.cliques:
@@ -195,7 +202,7 @@ def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     missing = len(graph.edges) - len(graph) + pieces - span.size
     if not 0 < missing * len(graph.edges) <= _MOST_LOOKED_AT:
         return []
-    core = networkx.k_core(graph, 2)  # cycles lie in it
+    core = networkx.k_core(graph, 2)  # contains all cycles
     found = islice(networkx.chordless_cycles(core, length_bound=_LONGEST), _MOST_LOOKED_AT)
     chosen, cells = [], 0
     for cycle in sorted(found, key=lambda c: (len(c), sorted(c))):
@@ -211,8 +218,8 @@ def _bits(cycle: Sequence[str], bit: dict[Region, int]) -> int:
 
 
 class _Span:
-    """A space of cycles, each a set of edges as bits; the sum of cycles is their symmetric
-    difference.
+    """A linear space of cycles. A cycle is a set of edges, as bits, and the sum of two cycles is
+    their symmetric difference.
     """
 
     def __init__(self) -> None:
@@ -223,7 +230,9 @@ class _Span:
         return len(self._leading)
 
     def add(self, cycle: int) -> bool:
-        """Extend the space by a cycle; False if it is a sum of earlier ones."""
+        """Extend the space by a cycle and return True, or return False if the space contains it
+        already.
+        """
         while cycle:
             lead = cycle.bit_length()
             if lead not in self._leading:
@@ -234,8 +243,8 @@ class _Span:
 
 
 def counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
-    """Return all intersections of the regions with their counting numbers, leaving out zeros; empty
-    if there are too many.
+    """Return the nonzero counting numbers of the regions and of all their intersections; an empty
+    dict if there are too many regions.
     """
     regions = set(largest)
     fresh = set(regions)

@@ -1,4 +1,4 @@
-"""Accelerated mirror descent on a GPU, whose state the host reads only every few steps."""
+"""Accelerated mirror descent on a GPU, whose state the host reads only once in several steps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pgmkit.runtime.iterations import WINDOW
 from pgmkit.runtime.precision import HALVINGS
 
 _STEPS = WINDOW
-"""The steps on the device between two reads by the host."""
+"""The number of steps on the device between two reads by the host."""
 
 
 def can_search_on_device(problem: Problem) -> bool:
-    """True if steps never wait for the device: no pass has failed, and the loss is not a user's
-    function.
+    """Return True if steps need not wait for the device: no pass has failed on it, and the loss is
+    not a user's function.
     """
     return isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits
 
 
 def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise from ``start`` with the steps of ``accelerated``, to the same end. If that end lies
-    between two reads, the last steps are taken again up to there.
+    """Minimise from ``start`` with the steps of ``accelerated``, and end at the same step. If that
+    step lies between two reads, the steps since the last read are repeated up to it.
 
-    ``monitor.stopped`` stays empty if steps keep failing their test, or passes in linear space
-    fail: a search with passes in log space may then continue.
+    If steps keep failing their test, or passes in linear space fail, the point reached is returned
+    and ``monitor.stopped`` stays empty; a search with passes in log space may then continue.
     """
     search, point = DeviceSearch(problem, start), start
     stops = monitor.record(start, problem.loss.value(start.marginals))
@@ -45,7 +45,7 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
         place = next((each for each in before if not monitor.pass_by(each.loss)), last)
         if place is not last:
             read_back = search.repeat(place.tries)
-            if not read_back.iterates:  # So near the end the same passes may round differently.
+            if not read_back.iterates:  # the repeated passes were rounded differently
                 continue
         point = read_back.point.copied()
         stops = monitor.record(point, read_back.iterates[-1].loss)
@@ -53,23 +53,27 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 class _Iterate(NamedTuple):
-    """An accepted step: the number of steps tried since the last read, and the loss after it."""
+    """An accepted step: how many steps have been tried since the last read, and the loss after
+    it.
+    """
 
     tries: int
     loss: float
 
 
 class _Reading(NamedTuple):
-    """The state as the host reads it; the next step on the device overwrites its point."""
+    """The state as the host has read it, with the steps accepted since the last read. The next step
+    on the device overwrites ``point``.
+    """
 
     point: Point
     iterates: list[_Iterate]
     stuck: bool
-    """True if the step has become so short that further steps are useless."""
+    """True if so many steps have failed in a row that further ones are useless."""
 
 
 class DeviceSearch:
-    """A search on a device, with its present state and a copy of the state at the last read."""
+    """A search on a device: its present state, and a copy of its state at the last read."""
 
     def __init__(self, problem: Problem, start: Point) -> None:
         assert isinstance(problem.loss, MeasuredLoss)
@@ -78,13 +82,13 @@ class DeviceSearch:
         self._before = self._steps.state.copied()
 
     def advance(self) -> _Reading:
-        """Try eight more steps, and return the state after them."""
+        """Try _STEPS more steps, and return the state after them."""
         self._before.take(self._steps.state)
         return self._tried(_STEPS)
 
     def repeat(self, tries: int) -> _Reading:
-        """Restore the state before the last eight steps, take the first ``tries`` of them again,
-        and return the state after these.
+        """Restore the state before the last call of ``advance``, try the first ``tries`` of its
+        steps again, and return the state after these.
         """
         self._steps.state.take(self._before)
         return self._tried(tries)
@@ -106,7 +110,7 @@ class DeviceSearch:
 
 
 class MeasuredObjective:
-    """The measured loss of a problem, in the form that ``tensor_steps`` needs."""
+    """The measured loss of a problem, as an ``Objective`` of ``tensor_steps``."""
 
     def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
         self._inference, self._total = problem.inference, problem.total
@@ -116,7 +120,7 @@ class MeasuredObjective:
         )
 
     def at(self, point: Point) -> Points:
-        """Return the given point with its residuals and its loss."""
+        """Return the point together with its residuals and its loss."""
         residual = self._loss.observations.residual(point.marginals)
         log_partition = torch.as_tensor(point.log_partition).to(self.totals)
         value = self._loss.penalty.value(residual)

@@ -1,9 +1,9 @@
-"""Direct optimisation of the potentials (McKenna et al., 2019, section A.3): L-BFGS through
-autodiff.
+"""Direct optimisation of the potentials (McKenna et al., 2019, section A.3): L-BFGS with automatic
+differentiation.
 
-L(mu(theta)) is not convex in theta; in practice the optimum is reached, but more slowly than by
-the proximal methods. The gradient is that of the whole forward computation: the marginal oracle
-included.
+L(mu(theta)) is not convex in theta. In practice the optimum is reached, but more slowly than by the
+proximal methods. The gradient is taken through the whole computation, including the marginal
+oracle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
     try:
         reached, flat = inf, like.cpu().numpy().astype(np.float64)
         while True:
-            # Flat stretches end scipy's line search; a run with a fresh memory gets across them.
+            # scipy's line search ends where the objective is nearly flat; a new run without its
+            # memory continues from there.
             found = minimize(objective, flat, jac=True, method="L-BFGS-B", options=_OPTIONS)
             if not found.fun < reached - SUM_ROUNDING * abs(found.fun):
                 monitor.stopped = "line search: no further descent"
@@ -55,8 +56,8 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return d L / d theta from d L / d mu: the model's covariance times it, by differentiating
-    twice.
+    """Return d L / d theta, given d L / d mu: the model's covariance matrix times it, by
+    differentiating twice.
     """
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():

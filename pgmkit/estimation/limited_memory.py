@@ -1,8 +1,8 @@
 """L-BFGS: a quasi-Newton method that remembers a few steps (Nocedal and Wright, algorithm 7.5).
 
-For smooth convex functions of tensors without bounds. scipy's L-BFGS-B, which the project uses
-where there are bounds, keeps its books for them in any case: with 80,000 variables they take as
-long as a pass.
+It is for smooth convex functions of tensors without bounds. scipy's L-BFGS-B, which the project
+uses for problems with bounds, spends time on them even if there are none: as long as an inference
+pass with 80,000 variables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pgmkit.runtime.iterations import MOST_ROUNDS, SUFFICIENT, WINDOW
 from pgmkit.runtime.precision import HALVINGS
 
 _Step = tuple[torch.Tensor, torch.Tensor, float]
-"""A step, the change of the gradient over it, and the inverse of their product."""
+"""A step, the change of the gradient over it, and the inverse of their inner product."""
 
 
 def minimum(
@@ -25,8 +25,8 @@ def minimum(
     start: torch.Tensor,
     settled: Callable[[], bool],
 ) -> torch.Tensor:
-    """Return the point that the search ends at: as soon as ``settled``, which is asked after each
-    step, or without descent.
+    """Return the point at which the search ends: when ``settled()``, called after each step,
+    returns True, or when no step lowers the value.
 
     ``function`` returns its value, which may be infinite or NaN, and its gradient.
 
@@ -45,7 +45,7 @@ def minimum(
         moved, value, changed = found
         step, change = moved - point, changed - gradient
         product = float(step @ change)
-        if product > 0:  # always, but for rounding
+        if product > 0:  # false only through rounding
             steps.append((step, change, 1 / product))
         point, gradient = moved, changed
         if settled():
@@ -54,7 +54,9 @@ def minimum(
 
 
 def _direction(gradient: torch.Tensor, steps: deque[_Step]) -> torch.Tensor:
-    """Return minus the gradient times the inverse Hessian that the steps tell of."""
+    """Return minus the product of the gradient and the inverse Hessian that the remembered steps
+    approximate.
+    """
     direction, products = -gradient, []
     if not steps:
         return direction / max(1.0, float(gradient.abs().sum()))
@@ -75,8 +77,8 @@ def _descent(
     direction: torch.Tensor,
     slope: float,
 ) -> tuple[torch.Tensor, float, torch.Tensor] | None:
-    """Return a point along the direction with a sufficient fall, its value and its gradient; None
-    if rounding hides any.
+    """Return a point along the direction whose value is sufficiently lower, with its value and
+    gradient; None if rounding hides any descent. ``slope`` is the derivative along the direction.
     """
     length = 1.0
     for _ in range(HALVINGS):
@@ -85,7 +87,7 @@ def _descent(
         if reached <= value + SUFFICIENT * length * slope:
             return (moved, reached, gradient) if reached < value else None
         above = reached - value - length * slope
-        # The minimum of the parabola through what is known.
+        # This is the minimum of the parabola through both values with the known slope.
         lowest = -slope * length**2 / (2 * above) if isfinite(above) and above > 0 else 0.0
         length = min(max(lowest, 0.1 * length), 0.5 * length)
     return None

@@ -1,7 +1,7 @@
 """A check of an estimate's loss, computed again from its marginals by plain numpy.
 
-It shares no code with ``losses``, so it detects wrong weights, targets or matrices, and values of
-another set in a batch.
+It shares no code with ``losses``, so it detects wrong weights, targets and matrices, and values
+taken from the wrong set of a batch.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ def check_loss(
     epsilon: float,
     seconds: float,
 ) -> None:
-    """Raise Contradiction if the loss of these tables differs from ``stated``.
+    """Raise Contradiction if the loss of these tables differs from ``stated`` by more than
+    rounding.
 
     Args:
         loss: as ``estimate`` takes it; a callable is not computed again.
         measurements: each over attributes of one of the tables.
-        tables: marginals in counts.
-        stated: the loss.
-        epsilon: the precision of the format that ``stated`` was computed in.
-        seconds: the time allowed; a check that would take longer is left out.
+        tables: the marginals, in counts.
+        stated: the loss that the estimation computed.
+        epsilon: the precision of the format in which ``stated`` was computed.
+        seconds: the time allowed; a check that would take longer is omitted.
     """
     phi = _PENALTIES.get(loss if isinstance(loss, str) else type(loss).__name__.lower())
     cells = sum(table.size for table in tables.values())
@@ -76,14 +77,18 @@ def check_loss(
 
 
 def _summed(table: Array, held: Clique, clique: Clique) -> Array:
-    """Return the marginal over the clique, axes in its order, of a table over ``held``."""
+    """Return the marginal over ``clique``, with axes in its order, of a table with axes
+    ``held``.
+    """
     away = tuple([axis for axis, name in enumerate(held) if name not in clique])
     left = [name for name in held if name in clique]
     return np.asarray(table.sum(axis=away).transpose([left.index(name) for name in clique]))
 
 
 def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
-    """Return the matrix (or its absolute entries) times the table, flat."""
+    """Return the matrix times the flat table; with ``absolute``, the absolute values of the
+    matrix's entries are used.
+    """
     if matrix is None:
         return table.reshape(-1)
     if not isinstance(matrix, Kronecker):

@@ -42,11 +42,11 @@ from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
 _BATCH_VECTORS = 40
-"""The number of vectors over the cliques' cells that a batch keeps for each set."""
+"""The number of vectors over the cliques' cells that a batch has in memory for each set."""
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments that ``estimate`` takes, too."""
+    """The keyword arguments that ``estimate_many`` passes on to ``estimate``."""
 
     zeros: Iterable[Zeros]
     loss: str | Penalty | CallableLoss
@@ -67,22 +67,22 @@ def estimate_many(
     progress: bool | Callable[[Replication], None] | None = None,
     **options: Unpack[Options],
 ) -> list[GraphicalModel]:
-    """Return a model for each set of measurements, as ``estimate`` does; sets differ only in
-    values.
+    """Return a model for each set of measurements, as ``estimate`` does. The sets may differ only
+    in their measured values.
 
-    Small models are estimated side by side: one pass of inference serves all sets, which costs each
-    set a fraction of its cost alone. Every set has its own steps, stops by itself, and has its own
-    certificate: model i has a loss within its ``gap`` of the optimum, as from ``estimate``, though
-    not the same potentials to the last digit.
+    Small models are estimated together: one pass of inference serves all sets, which costs each set
+    a fraction of a pass of its own. Every set has its own steps, stopping rule and certificate: the
+    loss of its model is within the model's ``gap`` of the optimum, as from ``estimate``, but the
+    potentials are not the same to the last digit.
 
-    Models that would gain nothing are estimated one by one, as many at a time as there are cores.
-    On the CPU these are models with more than 65,536 cells in the tables of a pass, or, with a
-    tolerance below 1, with more than eight times the cells of the cliques, as for grids. The same
-    holds for losses other than the squared one and for methods given by name.
+    Models that would not gain from this are estimated one by one, as many at a time as there are
+    cores. On the CPU these are models whose tables of a pass have more than 65,536 cells or, with a
+    tolerance below 1, more than eight times the cells of the cliques, as in grids. Losses other
+    than the squared one and methods given by name are estimated one by one as well.
 
-    Sets with a ``warm_start`` and up to 4,096 cells of cliques and measured values are always
-    estimated side by side: proximal steps in the earlier model's metric, which all share, bring
-    them to within a few hundredths of a noise unit for any tolerance.
+    With a ``warm_start``, sets with up to 4,096 cells of cliques and 4,096 measured values are
+    always estimated together. Proximal steps in the earlier model's metric, which all share, bring
+    them to within a few hundredths of a noise unit of the optimum, whatever the tolerance.
 
     Args:
         domain: the attributes.
@@ -128,7 +128,7 @@ def estimate_many(
 
 
 class ManyEstimates:
-    """The checked sets of measurements, and their models chunk by chunk."""
+    """The checked sets of measurements, and the estimation of their models in chunks."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class ManyEstimates:
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """Yield the models of the sets, in order, some at a time."""
+        """Yield the models of all sets in order, as lists of some at a time."""
         single = self._single
         if single is None or not self._batched(single):
             yield from self._one_by_one(deadline)
@@ -184,15 +184,15 @@ class ManyEstimates:
             yield self._batch(single, range(start, min(start + size, len(self.sets))), deadline)
 
     def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """Yield the models of the sets, in order, each estimated by itself, as many at a time as
-        threads gain by.
+        """Yield the models of all sets in order, each estimated by itself; those of one list at the
+        same time, if threads gain.
         """
         count = self._at_once()
         for start in range(0, len(self.sets), count):
             places = range(start, min(start + count, len(self.sets)))
             tasks = [partial(self._alone, place, deadline) for place in places]
             with ExitStack() as settings:
-                if count > 1:  # for the whole process: threads then need not change these settings
+                if count > 1:  # set for the whole process, so that no thread changes them
                     settings.enter_context(one_thread())
                     settings.enter_context(pass_settings())
                 settings.enter_context(warnings.catch_warnings())
@@ -202,7 +202,9 @@ class ManyEstimates:
             yield made
 
     def _at_once(self) -> int:
-        """Return the number of sets that are estimated at the same time, each in a thread."""
+        """Return the number of sets that are estimated at the same time, each in a thread of its
+        own.
+        """
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1
@@ -210,7 +212,7 @@ class ManyEstimates:
         return max(1, min(cores(), fitting))
 
     def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
-        """Check the last model's loss by a second computation, from the last set of
+        """Check the loss of the last model by a second computation from the last set of
         measurements.
         """
         used = [m for m in self.sets[-1] if m.clique] if self.sets else []
@@ -265,15 +267,15 @@ class ManyEstimates:
 
     @cached_property
     def _used(self) -> list[Measurement]:
-        """The combined measurements of the first set, without those of the empty clique; all sets
-        have their structure.
+        """The combined measurements of the first set, without those of the empty clique. Those of
+        all other sets have the same structure.
         """
         used = [m for m in self.sets[0] if m.clique]
         return statistics(self.domain, used, self.loss).measurements
 
     @cached_property
     def _single(self) -> MarginalOracle | None:
-        """Inference for one set; None if there is only one set, or nothing is measured."""
+        """The oracle for one set; None if there is only one set, or no attribute is measured."""
         used = self._used if len(self.sets) > 1 else []
         if not used:
             return None
@@ -291,7 +293,7 @@ class ManyEstimates:
         )
 
     def _batched(self, single: MarginalOracle) -> bool:
-        """True if a batch is faster, and can estimate these sets."""
+        """Return True if a batch can estimate these sets and is faster."""
         usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
         if not usual or not all(map(_is_writable, self._used)):
             return False
@@ -300,14 +302,16 @@ class ManyEstimates:
         return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
 
     def _chunk(self, inference: MarginalOracle) -> int:
-        """Return the number of sets that are estimated side by side."""
+        """Return the number of sets that are estimated in one batch."""
         each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
         fitting = self._limit(inference.device) // each
         return max(1, min(fitting, TABLE_CELLS // table_cells(inference)))
 
 
 def _is_writable(m: Measurement) -> bool:
-    """True if the matrix may be written out for a batch."""
+    """Return True if the measurement's matrix is small enough, or sparse enough, to be used entry
+    by entry in a batch.
+    """
     return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= TABLE_CELLS
 
 
@@ -357,7 +361,7 @@ def _check_same(domain: Domain, first: list[Measurement], other: list[Measuremen
 
 @contextmanager
 def _naming(place: int) -> Iterator[None]:
-    """Add to errors which set they are about."""
+    """Add the number of the set to the message of any error raised inside."""
     try:
         yield
     except PgmkitError as error:

@@ -1,4 +1,4 @@
-"""The methods by name, and the order in which they follow each other."""
+"""The methods by name, and which method continues when another one has stalled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
     _check_method(problem, name)
     first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
     method, stages = METHODS[first], problem.loss.smooth_stages()
-    # On a GPU, iterations without the host cost less than proximal steps, which go on after a few.
+    # ``accelerated`` is given few iterations if proximal steps follow. On a GPU it is not, since
+    # its iterations without the host cost less than proximal steps.
     brief = problem.inference.waits and can_polish(problem) and not is_small(problem)
     if name == "auto" and first == "accelerated" and brief:
         monitor.max_iterations = monitor.iterations + monitor.patience
@@ -50,7 +51,7 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
 
 
 def finish(problem: Problem, monitor: Monitor) -> None:
-    """Continue with another method if ``accelerated`` has stalled without a certificate."""
+    """Continue with another method if ``accelerated`` has ended without a certificate."""
     if monitor.certified or problem.late():
         return
     assert monitor.best is not None
@@ -62,8 +63,8 @@ def finish(problem: Problem, monitor: Monitor) -> None:
 
 
 def _check_method(problem: Problem, name: str) -> None:
-    """Raise InvalidInput for a method that solves a dual problem if the loss is a callable, and
-    for Newton's method if the problem is large.
+    """Raise InvalidInput for a method that solves a dual problem if the loss is a callable, and for
+    "newton" if the problem is large.
     """
     if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
         raise InvalidInput(
@@ -80,7 +81,7 @@ def _check_method(problem: Problem, name: str) -> None:
 def _minimise_in_stages(
     problem: Problem, point: Point, monitor: Monitor, method: Method, stages: Sequence[Loss]
 ) -> None:
-    """Run the method on smooth lower bounds of the loss that approach it stage by stage."""
+    """Run the method on a sequence of smooth lower bounds of the loss, which approach it."""
     for stage in stages:
         inner = Monitor(
             replace(problem, loss=stage),

@@ -13,12 +13,12 @@ from pgmkit.runtime.precision import HALVINGS
 
 NO_DESCENT = "precision: no step lowers the loss beyond rounding"
 FIRST_GROWTH, GROWTH = 2.0, 1.1
-"""The factors by which steps grow until one fails its test, and after that."""
+"""The factors by which steps grow: until one fails its test, and afterwards."""
 
 
 def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise by mu <- mu(theta - eta grad L(mu)), with mu(theta) the marginals of potentials
-    theta; each step eta must pass the Bregman test of ``proximal_step``.
+    """Minimise by mu <- mu(theta - eta grad L(mu)), where mu(theta) are the marginals of potentials
+    theta. Each step eta must pass the Bregman test of ``proximal_step``.
     """
     point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
@@ -36,7 +36,7 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def first_step(gradient: torch.Tensor, point: Point) -> float:
-    """Return a step that moves no potential by more than one unit."""
+    """Return the step that changes the largest potential by one unit."""
     largest = float(gradient.abs().max())
     return 1.0 / largest if largest > 0 else 1.0
 
@@ -44,13 +44,14 @@ def first_step(gradient: torch.Tensor, point: Point) -> float:
 def proximal_step(
     problem: Problem, origin: Point, loss: Scalar, gradient: torch.Tensor, step: float
 ) -> tuple[Point, float, float] | None:
-    """Return the point mu(theta - step * gradient), its loss and the step, halved until it passes
-    the test
+    """Return the point mu(theta - step * gradient), its loss, and the step, which is halved until
+    it passes the test
 
-    L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
+        L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    where D is the Bregman divergence; None if rounding hides any descent, or the pass at ``origin``
-    had failed. Passes, losses and products are begun together and read at once.
+    where D is the Bregman divergence. Return None if rounding hides any descent, or the pass at
+    ``origin`` had failed. Passes, losses and products are started together and read from a GPU at
+    once.
     """
     precision = torch.finfo(gradient.dtype).eps
     for _ in range(HALVINGS):
@@ -72,10 +73,11 @@ def proximal_step(
 
 
 class _Comparison(NamedTuple):
-    """The comparison of two points, in numbers.
+    """The comparison of two points, as numbers that the host has read.
 
-    ``excess`` is L(new) - L(old) - <gradient, new - old>; ``log_partition`` is NaN if a pass of
-    either failed.
+    ``loss`` is that of the old point and ``reached`` that of the new one. ``excess`` is L(new) -
+    L(old) - <gradient, new - old>. ``log_partition`` is that of the new point, NaN if the pass of
+    either point failed.
     """
 
     loss: float

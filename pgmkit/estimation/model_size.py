@@ -1,4 +1,4 @@
-"""The memory that a model over given cliques needs, and inference for it on a junction tree."""
+"""The memory that estimating a model over given cliques takes, and the oracle for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
 _SOLVER_VECTORS = 14
-"""The number of vectors over the cliques' cells that a method keeps: points, gradients, cuts, the
-best so far.
+"""The number of vectors over the cliques' cells that a method has in memory: points, gradients,
+cuts, and the best point so far.
 """
 _GPU_VECTORS = 26
-"""The same number on a GPU, where a step allocates all that it may need, and can be undone."""
+"""The same number on a GPU, where a step allocates all memory in advance and its state is
+copied.
+"""
 _OBSERVED_BYTES = 5 * CELL_BYTES
-"""Bytes of a measured cell: its place, weight, value, residual and a product of these."""
+"""The bytes of a measured cell: its place, weight, value, residual, and a product of these."""
 _START_BYTES = 12 * CELL_BYTES
 """The bytes of a measured cell in the search for consistent tables, most of them for the
 constraints.
@@ -42,8 +44,10 @@ def tree_oracle(
     limit: int,
     model_limit: int,
 ) -> MarginalOracle:
-    """Return inference on a junction tree. Raises ModelTooLarge if the estimation, or the model's
-    use, would not fit into memory.
+    """Return the oracle for these cliques.
+
+    Raises ModelTooLarge if the estimation would take more than ``limit`` bytes, or the junction
+    tree of the model more than ``model_limit``; and InvalidInput if zeros leave no record possible.
     """
     oracle = MarginalOracle(domain, cliques, device=device, memory_limit=limit, zeros=zeros)
     _check_memory(oracle, used, limit)
@@ -55,9 +59,8 @@ def tree_oracle(
 def cliques_of(
     domain: Domain, used: Sequence[Measurement], zeros: Sequence[Zeros] = ()
 ) -> list[Clique]:
-    """Return the cliques of a model, in the domain's attribute order; none lies in another.
-
-    If nothing is measured, the empty clique stands for the uniform model.
+    """Return the maximal cliques of the measurements and zeros, each in the domain's attribute
+    order. If nothing is measured, this is the empty clique, which stands for the uniform model.
     """
     cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
     return [domain.ordered(cliques[place]) for place in maximal(cliques)]
@@ -84,9 +87,11 @@ def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit:
 
 
 def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
-    """Raise ModelTooLarge for cliques whose model could be estimated, but not sampled or asked.
+    """Raise ModelTooLarge if the model could be estimated, but its junction tree would be too large
+    to answer or sample.
 
-    The quick size is an upper bound; only if it exceeds the limit, a better tree is searched.
+    The size that is computed first is an upper bound. Only if it exceeds the limit, a better tree
+    is searched for.
     """
     if model_cells(domain, cliques) * CELL_BYTES <= limit:
         return
@@ -114,7 +119,7 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
-    """Return an upper bound of the bytes of working memory that an estimate takes."""
+    """Return an upper bound on the bytes of working memory that an estimate takes."""
     vectors = _GPU_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
     solver = vectors * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)

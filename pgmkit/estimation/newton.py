@@ -6,15 +6,15 @@ It is for small problems of any conditioning. One proximal step from p_k, of len
 
 where D is the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each
 measured value, p is proportional to p_k exp(-eta u A) with A the measurements' matrix on the joint
-cells, and Newton's method solves it in a few steps. As eta grows the steps converge faster than
-linearly, and every u bounds the loss from below. Bounds on u (Huber, absolute) are kept by a
-logarithmic barrier. The logarithm of p is always a sum of functions of the measured cliques, so p
+cells, and Newton's method solves it in a few steps. As eta grows, the steps converge faster than
+linearly, and every u gives a lower bound on the loss. Bounds on u (Huber, absolute) are enforced by
+a logarithmic barrier. The logarithm of p is always a sum of functions of the measured cliques, so p
 is a graphical model over them.
 
-Weights may differ by fifteen orders of magnitude. So probabilities and multipliers are both kept,
-and the equation between them is one of those that Newton's method solves (as in primal-dual
-interior point methods): probabilities computed from the multipliers would have the multipliers'
-rounding, times the largest weight.
+Weights may differ by fifteen orders of magnitude. Probabilities computed from the multipliers would
+therefore have the multipliers' rounding errors times the largest weight. So both probabilities and
+multipliers are variables, and the equation between them is one of those that Newton's method
+solves, as in primal-dual interior point methods.
 """
 
 from __future__ import annotations
@@ -36,29 +36,37 @@ from pgmkit.runtime.precision import CLOSE, EPSILON
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, MULTIPLICATIONS_A_SECOND
 
 _MOST_WORK = MULTIPLICATIONS_A_SECOND / 5
-"""The most multiplications of a Newton step's factorisation."""
+"""The largest number of multiplications that the factorisation of a Newton step may take."""
 _PATIENCE = 5 * PATIENCE
-"""The steps without progress before the search ends; they start far below a useful length
-and grow.
+"""The number of steps without progress after which the search ends. The first steps are far shorter
+than useful ones, and grow.
 """
 _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
-"""The largest fall of the barrier from one proximal step to the next."""
+"""The largest factor by which the barrier falls from one proximal step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
-"""The logarithm of a probability relative to the largest one, from which nothing depends on it."""
+"""The logarithm of a probability, relative to the largest one, below which it has no effect on any
+result.
+"""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
-"""The refinements of a solution, each of which gains half of all digits."""
+"""The number of refinements of a linear solution, each of which halves the number of wrong
+digits.
+"""
 _NEGLIGIBLE = EPSILON / CALL_CELLS
-"""Probabilities below this do not enter a Newton step: all together are lost in rounding."""
+"""Probabilities below this are left out of a Newton step, since all of them together are lost in
+rounding.
+"""
 
 
 def is_small(problem: Problem) -> bool:
-    """True if the joint distribution can be written out and Newton steps are affordable."""
+    """Return True if the joint distribution can be written out and Newton steps take acceptable
+    time.
+    """
     return _work(problem) <= _MOST_WORK
 
 
 def is_tiny(problem: Problem) -> bool:
-    """True if Newton steps are so cheap that no method is faster."""
+    """Return True if Newton steps take so little time that no other method is faster."""
     return _work(problem) <= _MOST_WORK / 10
 
 
@@ -75,10 +83,11 @@ def _work(problem: Problem) -> float:
 
 
 def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise the problem's measured loss; the problem must be small (``is_small``).
+    """Minimise the problem's measured loss, which must be small (``is_small``), and return the last
+    point.
 
-    The first loss recorded is that of ``start``, but the search itself starts from the uniform
-    distribution: cells that a start almost excludes would return slowly.
+    The loss recorded first is that of ``start``, but the search starts from the uniform
+    distribution: cells that a start nearly excludes would regain probability slowly.
     """
     joint, monitor.patience = _Joint(problem), _PATIENCE
     point, state = start, joint.start(monitor.goal)
@@ -105,11 +114,12 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 @dataclass(frozen=True)
 class _State:
-    """A point of the search; every array but ``logs`` has one entry for each measured value.
+    """A point of the search. Every array but ``logs`` has one entry for each measured value.
 
-    ``logs`` are the cells' log probabilities up to a constant; ``dual`` are the multipliers.
-    ``above`` and ``below`` are the multipliers' distances to their bounds, kept separately because
-    they get far smaller than the multipliers' rounding.
+    ``logs`` are the log probabilities of the joint cells up to a constant, and ``dual`` the
+    multipliers. ``above`` and ``below`` are the distances of the multipliers from their upper and
+    lower bounds. They are variables of their own, since they become far smaller than the
+    multipliers' rounding. ``barrier`` is the weight of the logarithmic barrier.
     """
 
     logs: Array
@@ -137,16 +147,16 @@ class _State:
 
 @dataclass(frozen=True)
 class _Way:
-    """A direction: the changes of the state's ``logs`` and ``dual``."""
+    """A direction of search: the changes of the state's ``logs`` and ``dual``."""
 
     logs: Array
     dual: Array
 
 
 class _Joint:
-    """The problem in terms of the joint distribution's cells p: minimise phi(T A p - b), with phi
-    the penalty, T the total, A (``matrix``) and b (``target``) the measurements' matrix and values
-    in units of the noise.
+    """The problem as a function of the joint distribution's cells p: minimise phi(T A p - b), with
+    phi the penalty, T the total, and A (``matrix``) and b (``target``) the measurements' matrix and
+    values in units of the noise.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -172,9 +182,10 @@ class _Joint:
         self.least_barrier = 0.0
 
     def _limit_precision(self, largest: Array) -> None:
-        """Reduce the weight of values whose noise is below their own rounding, given the total.
+        """Reduce the weight of measured values whose noise is smaller than their own rounding at
+        this total.
 
-        The loss only gets smaller, so a lower bound of it is one of the real loss.
+        This can only make the loss smaller, so a lower bound on it is also one on the real loss.
         """
         rounding = ULPS * EPSILON * (largest * self.total + np.abs(self.target))
         scale = 1 / np.maximum(1.0, rounding)
@@ -200,7 +211,9 @@ class _Joint:
         return float(self.penalty.value(torch.as_tensor(self.residual(state.shares))))
 
     def first_step(self, state: _State, goal: float) -> float:
-        """Return the step for which the loss's curvature about balances the entropy's."""
+        """Return the step at which the curvatures of the loss and of the entropy term are about
+        equal.
+        """
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
         return min(
@@ -208,7 +221,7 @@ class _Joint:
         )
 
     def bound(self, dual: Array) -> float:
-        """Return the lower bound of the loss from these multipliers (Fenchel), minus its
+        """Return the lower bound on the loss by these multipliers (Fenchel's inequality), less its
         rounding.
         """
         conjugate = 0.5 * self.curvature * float(dual @ dual)
@@ -219,11 +232,12 @@ class _Joint:
         return found - ULPS * EPSILON * size
 
     def potentials(self, state: _State, like: Point) -> torch.Tensor:
-        """Return tables, as potentials, that sum to the logarithms of the probabilities. The tables
-        are small, since large terms would cancel with rounding.
+        """Return potentials whose sums over the cliques are the logarithms of the probabilities.
+        Among all such potentials small ones are chosen, since large terms that cancel each other
+        would be rounded.
 
-        So cells far below the others need not sum to their logarithm, only to one as far below; if
-        the sum is larger, it is pushed down again a few times.
+        For cells far below the others, the sum need not equal the logarithm but only be as far
+        below. If it is larger, it is pushed down again a few times.
         """
         target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
         far = target <= _FAR_BELOW
@@ -240,7 +254,9 @@ class _Joint:
         return torch.as_tensor(tables).to(like.potentials)
 
     def _fit(self, sums: Array, weights: Array) -> Array:
-        """Return the smallest tables whose sums come closest, by weighted least squares."""
+        """Return the smallest tables whose sums over the cliques are closest to ``sums`` by
+        weighted least squares.
+        """
         if self.design.shape[0] * self.design.shape[1] <= CACHE_CELLS:
             dense = self.design.toarray() * weights[:, None]
             return np.asarray(lstsq(dense, sums * weights, cond=1e-12, check_finite=False)[0])
@@ -250,12 +266,12 @@ class _Joint:
     def proximal_step(
         self, origin: _State, step: float, precision: float, monitor: Monitor
     ) -> tuple[_State, bool, int]:
-        """Return the state after the step, whether Newton's method solved it, and the number of
-        rounds.
+        """Return the state after the step, whether Newton's method has solved it to ``precision``,
+        and the number of its rounds.
 
-        Logarithms and multipliers move together until the logarithms equal those that the
-        multipliers imply. Computing them from the multipliers directly would distort the
-        probabilities by the multipliers' rounding, times the weights.
+        Logarithms and multipliers are changed together until the logarithms equal those that the
+        multipliers imply. Computing the logarithms from the multipliers directly would multiply the
+        multipliers' rounding by the weights.
         """
         state, solved = origin, False
         shares, force = self._force(state)
@@ -288,12 +304,13 @@ class _Joint:
         return np.asarray(lag - shares @ lag)
 
     def _force(self, state: _State) -> tuple[Array, Array]:
-        """Return the probabilities, and the gradient of the dual objective."""
+        """Return the probabilities of the cells, and the gradient of the dual objective."""
         shares = state.shares
         force = self.curvature * state.dual - self.residual(shares)
         if self.bounded:
             force += state.barrier * (1 / state.above - 1 / state.below)
-        # The residuals' rounding is taken off: multipliers that followed it would drift.
+        # Gradients within the residuals' rounding are set to zero; otherwise the multipliers would
+        # drift with it.
         size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
         rounding = EPSILON * size
         return shares, force - np.clip(force, -rounding, rounding)
@@ -314,8 +331,8 @@ class _Joint:
     def _search(
         self, state: _State, way: _Way, share: float, falls: float
     ) -> tuple[_State, Array, Array] | None:
-        """Shorten the step until the dual objective does not turn steeply upwards; None if no step
-        is short enough.
+        """Shorten the step until the dual objective does not rise steeply at its end. Return the
+        state there, its probabilities and gradient; None if no step is short enough.
         """
         for attempt in range(PATIENCE):
             moved = state.moved(share, way)
@@ -334,9 +351,9 @@ class _Joint:
             C du - T A dp = -force,    d(log p) = -lag - eta du A.
 
         They are solved by an orthogonal factorisation with rows sorted by size, as weights may
-        differ by many orders of magnitude. The change of the logarithms follows from the
-        factorisation if possible, since the multipliers' own rounding is multiplied by large
-        weights.
+        differ by many orders of magnitude. Where possible, the change of the logarithms comes from
+        the factorisation, since computing it from the multipliers would multiply their rounding by
+        large weights.
         """
         scale = np.sqrt(curvature)
         centre = self.matrix @ shares
@@ -352,9 +369,10 @@ class _Joint:
 
 
 def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:
-    """Return the s and z of least |s|^2 + |z|^2 with s + G z = f; it also holds that G' s = z.
+    """Return the s and z that minimise |s|^2 + |z|^2 subject to s + G z = f, where G is ``wide``
+    and f ``right``. The solution also has G' s = z.
 
-    Both equations hold to nearly the last digit: the smaller vector comes from the factors, the
+    Both equations hold nearly to the last digit: the smaller vector comes from the factors, the
     other from refinement.
     """
     rows, columns = wide.shape
@@ -368,7 +386,9 @@ def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:
 
 
 def _least_squares(tall: Array, right: Array) -> tuple[Array, Array]:
-    """Return the solution and the residual, which is refined to be orthogonal to the columns."""
+    """Return the least-squares solution and its residual, which is refined to be orthogonal to the
+    columns.
+    """
     order = np.argsort(-np.abs(tall).max(axis=1), kind="stable")
     tall, right = tall[order], right[order]
     q, r, pivots = qr(tall, mode="economic", pivoting=True, check_finite=False)

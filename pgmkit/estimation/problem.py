@@ -1,4 +1,4 @@
-"""The problem of estimation, its points and its stopping rule, which all methods share."""
+"""The estimation problem, its points and its stopping rule, which all methods share."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ Scalar = torch.Tensor | float
 
 
 _MOST_ITERATIONS = 20 * MOST_ITERATIONS
-"""Iterations of a method that ends for another reason in any case that is known."""
+"""A limit on a method's iterations that no known search reaches, since it ends for another reason
+before.
+"""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Potentials, with their marginals (in counts) and log partition function; all flat over the
-    cliques' cells.
+    """Potentials with their marginals, in counts, and log partition function. Potentials and
+    marginals are flat over the cliques' cells.
     """
 
     potentials: torch.Tensor
     marginals: torch.Tensor
     log_partition: Scalar
-    """A tensor only if the point was computed on a GPU and has not been read yet; NaN if the pass
-    failed.
+    """A tensor only if the point was computed on a GPU and the host has not read it yet; NaN if the
+    pass failed.
     """
 
     def copied(self) -> Point:
@@ -43,7 +45,7 @@ class Point:
 
 
 def read(*scalars: Scalar) -> list[float]:
-    """Return numbers that a device may still be computing, with one synchronisation for all."""
+    """Return these scalars as numbers, waiting for a device at most once for all of them."""
     there = [each for each in scalars if isinstance(each, torch.Tensor)]
     if not there or there[0].device.type == "cpu":
         return [float(each) for each in scalars]
@@ -53,7 +55,9 @@ def read(*scalars: Scalar) -> list[float]:
 
 @dataclass(frozen=True)
 class Problem:
-    """Minimise ``loss`` over the marginals of total ``total`` that inference can reach."""
+    """The problem to minimise ``loss`` over all marginals with sum ``total`` that models over the
+    oracle's cliques have.
+    """
 
     inference: MarginalOracle
     loss: Loss
@@ -65,21 +69,21 @@ class Problem:
     """The seconds that the last pass took."""
 
     def point(self, potentials: torch.Tensor) -> Point:
-        """Return the point of these potentials, by one call of the marginal oracle."""
+        """Return the point with these potentials, by one pass of the marginal oracle."""
         begun = time.perf_counter()
         marginals, log_partition = self.inference.fast_marginals(potentials, self.total)
         self.pass_seconds[:] = [time.perf_counter() - begun]
         return Point(potentials, marginals, log_partition)
 
     def late(self) -> bool:
-        """True if a pass as long as the last would end after the ``deadline`` (of
+        """Return True if a pass as long as the last one would end after the ``deadline`` (a
         ``time.perf_counter``).
         """
         return time.perf_counter() + self.pass_seconds[-1] >= self.deadline
 
     def attempt(self, potentials: torch.Tensor) -> Point | None:
-        """Return ``point``, or None if the potentials left the range of numbers after a long step,
-        or if it is ``late``, so that line searches end.
+        """Return the point with these potentials. Return None, so that line searches end, if the
+        potentials have left the range of numbers after a long step, or if it is ``late``.
         """
         if self.late():
             return None
@@ -89,7 +93,9 @@ class Problem:
             return None
 
     def begin(self, potentials: torch.Tensor) -> Point | None:
-        """Return the same as ``attempt``, without waiting for a GPU."""
+        """Return the same as ``attempt``, without waiting for a GPU: its log partition function may
+        be NaN.
+        """
         if self.late():
             return None
         begun = time.perf_counter()
@@ -107,12 +113,12 @@ class Problem:
 
 
 class Monitor:
-    """Keeps the best point and bound of a search, and decides when it stops: with a certificate,
-    without progress, or out of time.
+    """The record of a search: it keeps the best point and lower bound, and decides when the search
+    stops: with a certificate, without progress, or out of time.
 
     The search is certified when ``best loss - best bound <= tolerance * loss.unit``, up to the
-    effect of the marginals' rounding on the loss. Progress has stalled when the best loss fell by
-    less than a quarter of that over a window of the last ``max(patience, iterations / 5)``
+    effect of the marginals' rounding on the loss. Progress has stalled when the best loss has
+    fallen by less than a quarter of that over the last ``max(patience, iterations / 5)``
     iterations; a method may set a longer patience.
     """
 
@@ -147,7 +153,7 @@ class Monitor:
 
     @property
     def late(self) -> bool:
-        """True if the time is up, or would be after another pass."""
+        """True if the time is over, or will be after another pass."""
         return self.problem.late() or time.perf_counter() >= self.deadline
 
     def raise_bound(self, bound: float) -> None:
@@ -155,20 +161,26 @@ class Monitor:
 
     @property
     def certified(self) -> bool:
-        """True if the gap is within the goal, or within what rounding alone may do to the loss."""
+        """True if the gap is within the goal, or would be but for the effect of rounding on the
+        loss.
+        """
         if self.gap > self.goal + self.rounding or self.best is None:
             return self.gap <= self.goal
         self.rounding = self.problem.loss.rounding(self.best.marginals)
         return self.gap <= self.goal + self.rounding
 
     def begin_stage(self) -> None:
-        """Start the history afresh for another method; iterations are counted on."""
+        """Forget the history of losses, as another method begins; the count of iterations
+        continues.
+        """
         self._history, self.stopped = [], ""
         self.max_iterations = self.iterations + _MOST_ITERATIONS
         self._check_at = self.iterations + 8
 
     def record(self, point: Point, loss: float) -> bool:
-        """Record an iterate; True if the search should stop."""
+        """Record an iterate, raise the bound now and then, and report the progress. Return True if
+        the search should stop; ``stopped`` then has the reason.
+        """
         self.iterations += 1
         if loss < self.best_loss or self.best is None:
             self.best, self.best_loss = point, loss
@@ -184,8 +196,8 @@ class Monitor:
         return bool(self.stopped)
 
     def pass_by(self, loss: float) -> bool:
-        """Record an iterate whose point is not available. Return False, and record nothing, if the
-        iterate would end the search or is due for a bound.
+        """Record an iterate of which only the loss is known, and return True. If the iterate would
+        end the search, or a bound is to be computed at it, record nothing and return False.
         """
         best, self.best_loss = self.best_loss, min(self.best_loss, loss)
         self.iterations += 1
@@ -200,7 +212,9 @@ class Monitor:
 
     @property
     def _settled(self) -> bool:
-        """True if the loss falls so slowly that a better bound could end the search."""
+        """True if the last iteration lowered the loss by so little that a better bound could end
+        the search.
+        """
         return len(self._history) < 2 or self._history[-2] - self._history[-1] <= self.goal
 
     def certify(self, point: Point) -> None:

@@ -1,15 +1,16 @@
-"""The proximal point method with a quasi-Newton method in the dual: certificates for any size.
+"""The proximal point method with a quasi-Newton method in the dual: certificates for problems of
+any size.
 
 One proximal step from p_k with potentials theta_k, of length eta, solves
 
     minimise  L(mu) + D(p, p_k) / eta   over all distributions p of the total,
 
 where D is the total times the Kullback-Leibler divergence. Its dual has one multiplier u for each
-measured value, and the model has the potentials theta_k - eta Q'u with Q the measurements' matrix;
-a pass gives the dual's value and gradient. L-BFGS solves it in multipliers scaled by the diagonal
-of the dual's Hessian, which removes the noise scales and the sizes of the cells from its
-conditioning. With growing eta the lower bound from the multipliers converges to the loss, whereas
-cuts at the models stay loose.
+measured value, and the model has the potentials theta_k - eta Q'u with Q the measurements' matrix.
+An inference pass gives the dual's value and gradient. L-BFGS solves it in multipliers scaled by the
+diagonal of the dual's Hessian, so that its conditioning does not depend on the noise scales and the
+sizes of the cells. With growing eta the lower bound from the multipliers converges to the loss,
+whereas the bounds from cuts at the models do not come as close.
 """
 
 from __future__ import annotations
@@ -30,38 +31,45 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS, MOST_ROUNDS, ROUGHLY_SOLVED, WINDOW
 
 _REACH = 30.0
-"""A nat of entropy weighs this many times the gap in the first step, so that the step is easy."""
+"""The first step is this many times shorter than the one at which a nat of entropy weighs as much
+as the gap, so that it is easy to solve.
+"""
 _ASCENTS = FEW_ROUNDS
-"""Steps of ascent that cost about as much as a proximal step, which halves the gap: further ones
-pay as long as so many, at the rate of the last one, halve it too, or close it."""
+"""The number of steps of ``ascent`` that take about as long as a proximal step, which halves the
+gap. Ascent continues as long as so many steps, at the rate of the last one, would halve the gap as
+well or close it.
+"""
 
 
 def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise a squared or Huber loss from ``start``, which should be close to the optimum."""
+    """Minimise a squared or Huber loss from ``start``, which should be close to the optimum, and
+    return the last point.
+    """
     return _search(problem, start, monitor, lambda: False)
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Run ``proximal`` while linear space holds nearly all points.
+    """Run ``proximal`` as long as nearly all passes can be computed in linear space.
 
-    A search tries a few points that it does not hold and goes back to shorter steps. Where it tries
-    more of them, the steps that a certificate needs take many times longer.
+    Any search tries a few points at which this fails, and goes back to shorter steps. If it tries
+    more of them, the steps that a certificate needs would take many times longer, and the search
+    ends.
     """
     most = problem.inference.log_passes + FEW_ROUNDS
     return _search(problem, start, monitor, lambda: problem.inference.log_passes > most)
 
 
 def can_polish(problem: Problem) -> bool:
-    """True if the loss is a measured one with smooth bounded multipliers, that is, not
-    ``absolute``.
-    """
+    """Return True if ``polish`` can be used: the loss is a measured one other than ``absolute``."""
     return isinstance(problem.loss, MeasuredLoss) and problem.loss.penalty.curvature > 0
 
 
 def _search(
     problem: Problem, start: Point, monitor: Monitor, too_long: Callable[[], bool]
 ) -> Point:
-    """``too_long``: true once a step is longer than the search should take."""
+    """Take proximal steps until the monitor stops, or ``too_long()`` is True because steps take too
+    much time.
+    """
     loss = problem.loss
     assert isinstance(loss, MeasuredLoss)
     monitor.begin_stage()
@@ -77,7 +85,7 @@ def _search(
             continue
         fallen = value - reached
         (point, dual), value = found, reached
-        if fallen <= monitor.goal / 4:  # or else the loss itself has as far to go
+        if fallen <= monitor.goal / 4:  # before that, the loss itself is still too high
             _certify(problem, loss, dual, monitor)
         step *= 2
     monitor.stopped = monitor.stopped or "steps: longer ones would take too long"
@@ -85,7 +93,9 @@ def _search(
 
 
 def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: Monitor) -> None:
-    """Bounds by these multipliers and by ever better ones, as long as that pays."""
+    """Raise the bound by these multipliers, and by better ones that ``ascent`` makes of them as
+    long as that pays.
+    """
     before = inf
     while not monitor.certified and not monitor.late:
         bound, dual = ascent(problem.inference, loss, dual, problem.total)
@@ -98,7 +108,9 @@ def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: 
 
 
 class _Subproblem:
-    """One proximal step from ``centre``, as a smooth problem in the change of the multipliers."""
+    """One proximal step from ``centre``, as a smooth problem in the scaled change of the
+    multipliers.
+    """
 
     def __init__(
         self, problem: Problem, loss: MeasuredLoss, centre: Point, dual: torch.Tensor, step: float
@@ -128,7 +140,9 @@ class _Subproblem:
         return None if point is None else (point, self.dual + change)
 
     def bounded_minimum(self, settled: Callable[[], bool]) -> torch.Tensor:
-        """Return the scaled change for a loss whose slope is bounded."""
+        """Return the scaled change of the multipliers for a penalty with bounded slope, which
+        bounds the multipliers.
+        """
 
         def on_host(scaled: Array) -> tuple[float, Array]:
             value, gradient = self.value_and_gradient(torch.as_tensor(scaled).to(self.scale))
@@ -152,8 +166,8 @@ class _Subproblem:
         return torch.as_tensor(found.x).to(self.scale)
 
     def value_and_gradient(self, scaled: torch.Tensor) -> tuple[float, torch.Tensor]:
-        """Return the negative dual and its gradient; infinity and any gradient where the model is
-        out of range.
+        """Return the negative dual objective and its gradient; infinity and an arbitrary gradient
+        where the model leaves the range of numbers.
         """
         change, observations = self.change(scaled), self.loss.observations
         dual, total = self.dual + change, self.problem.total
@@ -168,7 +182,7 @@ class _Subproblem:
         return value, self.scale * self.force
 
     def change(self, scaled: torch.Tensor) -> torch.Tensor:
-        """Return the change of the multipliers from its scaled value."""
+        """Return the change of the multipliers, given its scaled value."""
         return self.scale * scaled
 
     def moved(self, change: torch.Tensor) -> torch.Tensor:

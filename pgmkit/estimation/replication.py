@@ -12,8 +12,8 @@ from pgmkit.runtime.progress import bar
 
 @dataclass(frozen=True)
 class Replication:
-    """The record that a progress callback receives: how many estimates are ``done``, ``of`` how
-    many, and the seconds so far.
+    """The record that a progress callback gets: how many estimates are ``done``, ``of`` how many,
+    and the seconds so far.
     """
 
     done: int
@@ -25,8 +25,9 @@ class Replication:
 def reporter(
     what: str, progress: bool | Callable[[Replication], None] | None, of: int
 ) -> Iterator[Callable[[int], None]]:
-    """Return a function that reports how many estimates are done to the requested bar or
-    callback.
+    """A context manager that gives a function to be called with the number of estimates done. It
+    updates the progress bar or calls the callback that ``progress`` asks for; ``what`` names the
+    bar and ``of`` is the number of all estimates.
     """
     started = time.perf_counter()
     if progress is True:

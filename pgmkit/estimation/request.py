@@ -26,7 +26,7 @@ class Request:
 
     @property
     def used(self) -> list[Measurement]:
-        """The measurements without those of the empty clique, which only inform the total."""
+        """The measurements except those of the empty clique, which are used only for the total."""
         return [m for m in self.measurements if m.clique]
 
     def check(self, max_seconds: float | None) -> None:
@@ -59,8 +59,8 @@ class Request:
             )
 
     def known_total(self) -> float:
-        """Return the given total, or else its estimate, and check the measurements' scales
-        by it.
+        """Return the given total, or an estimate if it is None. Raises InvalidInput if it is not a
+        finite number above 0, or if the measurements' noise is too small compared with it.
         """
         if self.total is None:
             total = positive(estimate_total(self.measurements).value)
@@ -74,7 +74,7 @@ class Request:
 
 
 def positive(estimated: float) -> float:
-    """Return the total that measurements imply. Raises InvalidInput unless it is above 0."""
+    """Return an estimated total. Raises InvalidInput unless it is above 0."""
     if estimated <= 0:
         raise InvalidInput(
             f"the measurements imply a total of {estimated:.6g}, which is not above 0: the noise "

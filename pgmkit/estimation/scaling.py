@@ -1,4 +1,6 @@
-"""Iterative scaling: a start whose marginals are near given tables of all cliques."""
+"""Iterative scaling: a start for the search whose marginals are near given tables of all
+cliques.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
 Table = NDArray[np.float64]
 
 START_STEPS = 2 * FEW_ROUNDS
-"""The most passes that a start may take."""
+"""The largest number of passes that each part of finding a start may take."""
 
 
 def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
     """Return a point whose marginals are near the tables, or ``start`` if no such point has a lower
     loss.
 
-    ``tables`` has one positive table in counts for each clique. With short cycles the potentials
-    are those of the cluster expansion (``_expand``) if that helps; damped steps of iterative
-    scaling follow. The search ends at a loss of ``enough``.
+    ``tables`` has one table in counts for each clique. If the cliques have short cycles, the
+    cluster expansion is tried first (``_expand``). If the loss is then still above ``enough``,
+    damped steps of iterative scaling follow.
     """
-    target = _floored(problem, start, tables)
+    target = _at_least(problem, start, tables)
     expansion = cluster_expansion(problem.inference)
     near = start if expansion is None else _expand(problem, start, target, expansion, enough)
     close = problem.loss.value(near.marginals) <= enough
@@ -36,13 +38,14 @@ def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float
 
 
 def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
-    """Adapt an earlier model to new measurements by iterative scaling, the worst table first.
+    """Return an earlier model's point ``start`` adapted to new tables by iterative scaling.
 
-    ``tables`` has one positive table in counts for each clique. Most of them fit already: each step
-    makes the marginal of the clique that is farthest from its table equal to it. The search ends at
-    a loss of ``enough``, or when a step covers less than a tenth of the rest.
+    ``tables`` has one table in counts for each clique. Since most of them fit already, each step
+    changes only the clique whose marginal is farthest from its table, and makes it equal to the
+    table. The search ends at a loss of ``enough``, or when a step lowers the loss by less than a
+    tenth of what is left.
     """
-    floor, target = LEAST_SHARE * problem.total, _floored(problem, start, tables)
+    floor, target = LEAST_SHARE * problem.total, _at_least(problem, start, tables)
     split = problem.inference.layout.split
     point, loss = start, problem.loss.value(start.marginals)
     for _ in range(START_STEPS):
@@ -61,9 +64,9 @@ def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float
     return point
 
 
-def _floored(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
-    """Return the tables in one vector, with cells raised to a floor that keeps their logarithms
-    moderate.
+def _at_least(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
+    """Return the tables in one vector, with cells below LEAST_SHARE of the total raised to it, so
+    that their logarithms are moderate. ``start`` gives only the vector's dtype and device.
     """
     floor = LEAST_SHARE * problem.total
     flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
@@ -77,9 +80,11 @@ def _expand(
     expansion: ClusterExpansion,
     enough: float,
 ) -> Point:
-    """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target).
+    """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target),
+    and return the last point of falling loss.
 
-    K, the cluster expansion, is nearly the inverse of inference, so a few steps suffice.
+    K, the cluster expansion, is nearly the inverse of inference, so a few steps suffice. The search
+    ends at a loss of ``enough``, or without further descent.
     """
     split = problem.inference.layout.split
 
@@ -104,10 +109,10 @@ def _expand(
 
 
 def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
-    """Run damped parallel iterative scaling, theta += (log target - log marginal) / overlap.
+    """Run damped parallel iterative scaling, theta += (log target - log marginal) / overlap, and
+    return the point of lowest loss.
 
-    ``overlap`` is the largest number of cliques that share an attribute. Of the points visited the
-    one with the lowest loss is returned.
+    ``overlap`` is the largest number of cliques that share an attribute.
     """
     floor, wanted = LEAST_SHARE * problem.total, target.log()
     cliques = problem.inference.layout.cliques
@@ -115,7 +120,7 @@ def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
     point, best = start, start
     lowest, before = problem.loss.value(start.marginals), problem.inference.log_passes
     for _ in range(START_STEPS):
-        # Steps that leave linear space follow tables that contradict each other.
+        # A pass fails in linear space if the tables contradict each other, so the search ends.
         if problem.late() or problem.inference.log_passes > before:
             break
         missing = wanted - point.marginals.clamp_min(floor).log()

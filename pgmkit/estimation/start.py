@@ -1,4 +1,6 @@
-"""The start of a search: an earlier model, consistent tables in closed form, or uniform."""
+"""The start of a search: an earlier model, consistent tables in closed form, or the uniform
+model.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ from pgmkit.structural_zeros import Zeros
 Table = NDArray[np.float64]
 
 PRECISION = 0.01
-"""Precision of the consistency relaxation, as a share of the certified gap to reach."""
+"""The precision with which consistent tables are computed, as a share of the certified gap to
+reach.
+"""
 _NEAR = 25.0
-"""Certified gap, in units of the one to reach, of an earlier model that needs no other start."""
+"""An earlier model needs no other start if its gap is at most this many times the gap to reach."""
 
 
 def best_start(
@@ -41,9 +45,12 @@ def best_start(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """Return the start with the lowest loss: the earlier model, the consistent tables, or uniform.
+    """Return the start with the lowest loss: the earlier model, that of consistent tables, or
+    uniform.
 
-    If no time is left it is the earlier model, or without one the uniform one.
+    If there is no time left, it is the earlier model, or the uniform one without it. Also raises
+    the monitor's bound to that of the consistent tables, if all measurements are tables with the
+    squared loss.
     """
     starts = []
     if warm_start is not None:
@@ -99,9 +106,9 @@ def _consistent_start(
 def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
     """Return the point after a few steps from the uniform distribution.
 
-    If tables contradict each other by more than their noise, the consistent tables have many cells
-    of zero. Potentials that nearly exclude those cells have a lower loss than uniform ones, but a
-    search from there is slow to bring the cells back.
+    If measured tables contradict each other by more than their noise, the consistent tables have
+    many cells of zero. Potentials that nearly exclude those cells have a lower loss than uniform
+    ones. But a search that starts from them takes long to raise the cells again.
     """
     stage = problem.loss.smooth_stages()[0]
     now = time.perf_counter()
@@ -120,15 +127,16 @@ def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
 
 
 def uniform(inference: MarginalOracle) -> torch.Tensor:
-    """Return potentials of zero."""
+    """Return potentials of zero, those of the uniform model."""
     return torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
 
 
 def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> torch.Tensor:
-    """Return the earlier model's potentials, each added to a clique that contains it.
+    """Return the earlier model's potentials as flat potentials over the oracle's cliques: each is
+    added to a clique that contains it.
 
-    Minus infinity becomes 0. Raises InvalidInput for another domain, or a clique that is not
-    contained.
+    Minus infinity is replaced by 0. Raises InvalidInput if the model has another domain, or a
+    clique that no clique of the oracle contains.
     """
     if model.domain != domain:
         raise InvalidInput("warm_start is a model of another domain; pass one of the same domain")

@@ -1,10 +1,10 @@
-"""A step of accelerated mirror descent as a function of tensors, in which decisions are tensors
-too.
+"""A step of accelerated mirror descent as a function of tensors, in which even decisions are
+tensors.
 
-Nothing in a step waits for a device, so it can be captured on a GPU. A single problem has vectors,
-and numbers without axes; several side by side have one row and one entry each. The step is that of
-``accelerated_mirror_descent``, except that a step that fails its test is tried again, half as long,
-as the next step.
+Nothing in a step waits for a device, so a GPU can capture it as one launch. For a single problem,
+the state consists of vectors and of numbers without axes; for several problems together, each has a
+row of the vectors and an entry of the numbers. The step is that of ``accelerated_mirror_descent``,
+except that a step which fails its test is tried again with half the length as the next step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pgmkit.runtime.precision import EPSILON, HALVINGS
 
 
 class Points(NamedTuple):
-    """Potentials with their marginals, log partitions, standardised residuals and losses."""
+    """Potentials with their marginals, log partition functions, standardised residuals and
+    losses.
+    """
 
     potentials: torch.Tensor
     marginals: torch.Tensor
@@ -28,11 +30,13 @@ class Points(NamedTuple):
     loss: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> Points:
-        """Return the points of the chosen problems: the rows ``sets`` of every tensor."""
+        """Return the points of some of the problems: the rows ``sets`` of every tensor."""
         return Points(*(value[sets] for value in self))
 
     def where(self, chosen: torch.Tensor, others: Points) -> Points:
-        """Return these points where ``chosen`` is true, and ``others`` elsewhere."""
+        """Return, for each problem, this point where ``chosen`` is True and that of ``others``
+        elsewhere.
+        """
         wide = chosen.unsqueeze(-1)
         pairs = zip(self, others, strict=True)
         return Points(
@@ -44,13 +48,17 @@ class Points(NamedTuple):
 
 
 class Objective(Protocol):
-    """A loss of residuals that is minimised over the marginals of models with these ``totals``."""
+    """A loss, as a function of residuals, that is minimised over the marginals of models with these
+    ``totals``.
+    """
 
     @property
     def totals(self) -> torch.Tensor: ...
 
     def point(self, potentials: torch.Tensor) -> Points:
-        """Run one pass of inference; the loss is infinite if it fails."""
+        """Return the point of these potentials by one pass of inference; its loss is infinite if
+        the pass fails.
+        """
         ...
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
@@ -58,12 +66,17 @@ class Objective(Protocol):
         ...
 
     def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """Return by how much the loss at residuals ``new`` exceeds its tangent at ``old``."""
+        """Return by how much the loss at residuals ``new`` exceeds its linear approximation at
+        ``old``.
+        """
         ...
 
 
 class State(NamedTuple):
-    """The state of a search; ``halvings`` counts the tests that have failed in a row."""
+    """The state of a search: ``point`` is the last accepted one, ``step`` the length to be tried
+    next, ``weight`` determines the momentum, ``growth`` is the factor by which accepted steps grow,
+    and ``halvings`` the number of tests that have failed in a row.
+    """
 
     point: Points
     previous: torch.Tensor
@@ -74,7 +87,7 @@ class State(NamedTuple):
     halvings: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> State:
-        """Return the state of the chosen problems: the rows ``sets`` of every tensor."""
+        """Return the state of some of the problems: the rows ``sets`` of every tensor."""
         return State(self.point.of(sets), *(value[sets] for value in self[1:]))
 
     @property
@@ -93,7 +106,7 @@ class State(NamedTuple):
 
 
 def start_at(objective: Objective, start: Points) -> State:
-    """Return the first state; its first step moves no potential by more than two units."""
+    """Return the first state. Its first step changes no potential by more than two units."""
     largest = objective.gradient(start.residual).abs().amax(-1)
     growth = torch.full_like(largest, FIRST_GROWTH)
     step = growth / torch.where(largest > 0, largest, 1.0)
@@ -102,7 +115,9 @@ def start_at(objective: Objective, start: Points) -> State:
 
 
 def advance(objective: Objective, s: State) -> State:
-    """Try one step from the extrapolated point, with the acceptance test of ``proximal_step``."""
+    """Return the state after trying one step from the extrapolated point, with the test of
+    ``proximal_step``.
+    """
     next_weight = (1 + (1 + 4 * s.weight.square()).sqrt()) / 2
     momentum = (s.weight - 1) / next_weight
     moving, here = momentum > 0, s.point.potentials
@@ -118,7 +133,8 @@ def advance(objective: Objective, s: State) -> State:
     taken = taken & new.loss.isfinite() & origin.loss.isfinite()
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
-    # A point ahead from which no step passes the test is dropped, like one that raises the loss.
+    # If no step from the extrapolated point passes the test, the momentum is dropped, as after a
+    # step that raises the loss.
     again = again | (s.halvings > HALVINGS // 2) & moving
     return State(
         point=new.where(onward, s.point),
@@ -131,9 +147,9 @@ def advance(objective: Objective, s: State) -> State:
 
 
 class Steps:
-    """The steps of a search; on a GPU each is one launch of a captured graph.
+    """The steps of a search. On a GPU each step becomes a single launch of a captured graph.
 
-    ``state`` stays in the same memory: copy what must outlive a step.
+    ``state`` is overwritten by every step, in the same memory, so copy what is needed afterwards.
     """
 
     def __init__(self, objective: Objective, first: State) -> None:

@@ -1,8 +1,8 @@
-"""Potentials from tables in closed form: the product of cliques over separators.
+"""Potentials from tables in closed form: the product of clique tables divided by separator tables.
 
-The result is exact if the cliques are decomposable. Otherwise the potentials come from the most
-informative decomposable subset of the cliques, grown clique by clique like a Chow-Liu tree; the
-other cliques have potentials of zero.
+If the cliques are decomposable, the result is exact. Otherwise the potentials come from the most
+informative decomposable subset of the cliques, which is grown clique by clique like a Chow-Liu
+tree; the other cliques have potentials of zero.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ def tree_potentials(
     tables: Mapping[Clique, Table],
     deadline: float = inf,
 ) -> list[Table]:
-    """Return potentials of a normalised model, one array for each clique; zeros for cliques without
-    a table or not reached by the ``deadline`` of ``time.perf_counter``.
+    """Return potentials of a normalised model, one array for each clique. They are zero for cliques
+    that have no table, or were not reached before the ``deadline`` of ``time.perf_counter``.
 
-    Further axes of the tables, the same in all, count sets: each set gets potentials of its own,
-    over the cliques that are the most informative on average.
+    The tables may have further axes after those of their clique, the same in all, which number
+    several sets of tables. Each set then gets potentials of its own, over the cliques that are the
+    most informative on average.
     """
     fractions = {clique: _fractions(table, len(clique)) for clique, table in tables.items()}
     sets = next((table.shape[len(clique) :] for clique, table in tables.items()), ())
@@ -46,8 +47,8 @@ def tree_potentials(
 
 
 def _fractions(table: Table, rank: int) -> Table:
-    """Return the table, over its first ``rank`` axes, scaled to sum to 1, without zeros; uniform if
-    it has no positive cell.
+    """Return the table, without zeros, scaled so that it sums to 1 over its first ``rank`` axes;
+    uniform if it has no positive cell.
     """
     axes = tuple(range(rank))
     positive = np.maximum(table, 0.0)
@@ -61,14 +62,14 @@ def _fractions(table: Table, rank: int) -> Table:
 def _growth(
     domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
 ) -> list[tuple[Clique, Clique]]:
-    """Return cliques in an order with the running-intersection property, each with its
-    separator.
+    """Return cliques in an order with the running-intersection property, each with its separator to
+    those before.
     """
     if not cliques:
         return []
     held = {frozenset(clique): clique for clique in cliques}
     covered = set().union(*cliques)
-    # The tree covers the whole domain, so that the model can reuse it.
+    # The tree is that of the whole domain, so that the model can reuse it from the cache.
     tree = junction_tree(domain, cliques)
     names = [
         (clique, separator)
@@ -88,7 +89,8 @@ def _greedy_growth(
     covered: set[str] = set()
     grown: list[tuple[Clique, Clique]] = []
     grown_sets: list[set[str]] = []
-    # Any beginning of the growth is a tree, and the cliques left over start without potentials.
+    # The cliques chosen so far always form a junction tree, so the growth may end after any of
+    # them. Cliques that are not chosen get potentials of zero.
     while left and time.perf_counter() < deadline:
         best = None
         for clique in left:
@@ -111,8 +113,8 @@ def _greedy_growth(
 
 
 def _information(table: Table) -> float:
-    """Return the total correlation in nats: how far the table is from the product of its one-way
-    marginals.
+    """Return the total correlation of a table in nats, its divergence from the product of its
+    one-way marginals.
     """
     total = float((table * np.log(table)).sum())
     for axis in range(table.ndim):

@@ -1,1 +1,1 @@
-"""Many problems of one structure estimated side by side, with one more axis on every table."""
+"""Many problems of one structure estimated at the same time, with one more axis on every table."""

@@ -1,7 +1,7 @@
-"""Answers of many models over the same cliques in one contraction, such as the replicates of error
+"""Answers of many models over the same cliques by one contraction, such as the replicates of error
 bars.
 
-The models' tables lie along one more axis, which no step of the contraction sums.
+One more axis of every table numbers the models. No step of the contraction sums over it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgmkit.runtime.precision import SUM_ROUNDING
 
 
 class BatchedAnswers:
-    """The answers of ``models``, of which there is at least one; all have the same domain and
+    """The answers of ``models``, of which there must be at least one, all with the same domain and
     cliques.
 
     >>> from pgmkit import Domain, Factor
@@ -49,13 +49,13 @@ class BatchedAnswers:
                     found = answers_of_many(self.domain, self._tables, query, self._limit)
                     self._check(query, found, started)
                     return found
-            except ModelTooLarge:  # for all of them together
+            except ModelTooLarge:  # all models together
                 pass
         return np.stack([model.answer(query) for model in self.models])
 
     def _check(self, query: FactoredQuery, found: Array, started: float) -> None:
-        """Check one model's answer by a second computation, unless one of the same kind was checked
-        before.
+        """Check one model's answer by a second computation, unless an answer to a query of the same
+        attributes and shape was checked before.
         """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]
@@ -78,8 +78,8 @@ class BatchedAnswers:
 
     @cached_property
     def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:
-        """Plain tables whose product, summed over all records, is each model's total; None if they
-        underflow.
+        """Tables whose product, summed over all records, is the total of each model. They are not
+        logarithms; None if they underflow.
         """
         count, totals = len(self.models), np.array([model.total for model in self.models])
         cliques = list(self.models[0].cliques)

@@ -1,5 +1,5 @@
-"""Many sets of measurements of one structure, estimated side by side as ``estimate`` would one by
-one.
+"""Many sets of measurements of one structure, estimated in batches, with the results of
+``estimate`` for each.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ from pgmkit.structural_zeros import Zeros
 
 @dataclass(frozen=True)
 class BatchedEstimate:
-    """Models of many sets of measurements with the squared loss; ``known`` combines these sets."""
+    """The estimation of one model for each of many sets of measurements, with the squared loss.
+    ``known`` has the combined measurements of all sets, and ``totals`` the total of each.
+    """
 
     first: int
-    """The place of the first set among those that were given, for error messages."""
+    """The position of the first set among those that the caller gave, for error messages."""
     inference: MarginalOracle
     known: Statistics
     totals: Array
@@ -56,7 +58,7 @@ class BatchedEstimate:
     """The format of the models; the search for them is in float64."""
 
     def models(self) -> list[GraphicalModel]:
-        """Return one model for each set, in their order."""
+        """Return one model for each set, in order."""
         started = time.perf_counter()
         one = self.inference
         with one.session():
@@ -74,10 +76,11 @@ class BatchedEstimate:
             ]
 
     def _start(self, search: BatchedSearch) -> Points:
-        """Return the start with the lowest loss for each set.
+        """Return, for each set, the start with the lowest loss.
 
-        With an earlier model, proximal steps in that model's metric follow: a search that ended on
-        its way from that model would leave the models of redrawn measurements too similar.
+        If there is an earlier model, the starts are improved by proximal steps in its metric.
+        Otherwise a search that ended early would leave the models of redrawn measurements too
+        similar to that model.
         """
         one = self.inference
         model = self.warm_start
@@ -92,8 +95,9 @@ class BatchedEstimate:
         return ProximalSteps(search, earlier).improved(best)
 
     def _starts(self, search: BatchedSearch, earlier: torch.Tensor | None) -> list[torch.Tensor]:
-        """Return the potentials to start from: the earlier model, consistent tables, and the
-        earlier model changed as these tables have; or the uniform ones if there is none of them.
+        """Return potentials to start from: the earlier model's, those of consistent tables, and the
+        earlier model's changed by the difference of these from its own tables; or uniform ones if
+        there are no others.
         """
         starts = [] if earlier is None else [earlier]
         tabular = [
@@ -104,7 +108,7 @@ class BatchedEstimate:
         if tabular:
             tables = self._consistent(search, tabular)
             if self.warm_start is not None:
-                # The earlier model's own tables are added as the last set, so that they get the
+                # The earlier model's own tables are appended as one more set, so that they get the
                 # same tree.
                 before = self.warm_start.marginals(tables)
                 for clique, values in tables.items():
@@ -116,8 +120,8 @@ class BatchedEstimate:
         return starts or [uniform(self.inference)]
 
     def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> dict[Clique, Array]:
-        """Return consistent tables of each set; if all measurements are tables, also raise the
-        bound by them.
+        """Return consistent tables for each set. If all measurements are tables, the lower bounds
+        of ``search`` are raised to those of these tables.
         """
         relaxation = Relaxation(self.inference.layout.domain, tabular, self.totals, self.zeros)
         multipliers, values = minimise_many(
@@ -132,17 +136,20 @@ class BatchedEstimate:
         return relaxation.tables(multipliers)
 
     def _potentials(self, tables: dict[Clique, Array]) -> torch.Tensor:
-        """Return the potentials of the most informative tree of the tables, a row for each set."""
+        """Return the potentials of the most informative tree of these tables, with a row for each
+        set.
+        """
         one = self.inference
         parts = tree_potentials(one.layout.domain, one.layout.cliques, tables, self.deadline)
         flat = np.concatenate([part.reshape(-1, *part.shape[-1:]) for part in parts])
         return torch.as_tensor(np.ascontiguousarray(flat.T), device=one.device)
 
     def _verify(self, search: BatchedSearch, started: float) -> None:
-        """Raise NumericalFailure if the log partition of any set differs from that of a pass in log
-        space, or its marginals do not sum to its total. Then check sets in turn, the first always,
-        against a second computation of marginals and loss, for a share of the time since
-        ``started``.
+        """Raise NumericalFailure if the log partition function of any set differs from that of a
+        pass in log space, or its marginals do not sum to its total.
+
+        Then the marginals and losses of some sets, the first of them always, are checked against a
+        second computation, for a share of the time since ``started``.
         """
         best, one = search.best, self.inference
         again = BatchedOracle(one, len(self.totals)).log_partition(best.potentials)
@@ -213,8 +220,8 @@ class BatchedEstimate:
         )
 
     def _finished(self, search: BatchedSearch, row: int) -> GraphicalModel:
-        """Return the model after ``estimate``'s last stages, for a search that stalled without a
-        certificate.
+        """Return the model of a set whose search ended without a certificate, after the last stages
+        of ``estimate``.
         """
         one = self.inference
         loss = make_loss(

@@ -1,7 +1,7 @@
 """L-BFGS for many smooth convex functions of one kind at once, each with its own line search.
 
-A single function is always minimised by scipy's L-BFGS-B; scipy has no method that evaluates many
-functions in one call, which is what makes batches pay.
+A single function is minimised by scipy's L-BFGS-B. scipy has no method that evaluates many
+functions in one call, from which batches get their speed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pgmkit.runtime.iterations import MOST_ITERATIONS, SUFFICIENT, WINDOW
 from pgmkit.runtime.precision import EPSILON
 
 Function = Callable[[Array], tuple[Array, Array]]
-"""A function from points, a column each, to their values and gradients."""
+"""A function from points, one in each column, to their values and gradients (columns again)."""
 
 _MEMORY = 12
+"""The number of steps that L-BFGS remembers."""
 
 
 def minimise_many(
@@ -30,10 +31,12 @@ def minimise_many(
     precision: Array,
     deadline: float = inf,
 ) -> tuple[Array, Array]:
-    """Return the points reached, a column each as in ``start``, and their values.
+    """Return the points where the searches end, one in each column as in ``start``, and their
+    values.
 
-    ``functions(columns)`` is the function of some columns. A column ends when its value fell by
-    less than its ``precision`` over eight iterations; the others continue without it.
+    ``functions(columns)`` returns the function of these columns. A column's search ends when its
+    value has fallen by less than its ``precision`` in the last WINDOW iterations; the others
+    continue without it. All end at ``deadline``, a time of ``time.perf_counter``.
 
     >>> centres = np.array([[1.0, 2.0, 3.0]])
     >>> def functions(columns):
@@ -63,10 +66,10 @@ def minimise_many(
 
 
 class Run:
-    """The points of some columns, and the memory of their L-BFGS steps.
+    """The searches of some columns: their points, and the memory of their L-BFGS steps.
 
-    ``known`` are the values and gradients at these points; the first step is ``scale`` times the
-    gradient, column by column.
+    ``known`` are the values and gradients at the points. The first step of a column is minus
+    ``scale`` times its gradient.
     """
 
     def __init__(
@@ -79,8 +82,8 @@ class Run:
         self.history = [self.values]
 
     def step(self) -> None:
-        """Move each column along its direction, or quarter its share of the direction for the next
-        step.
+        """Move each column along its direction. A column whose value would not fall enough stays,
+        and takes a quarter of that length in the next step.
         """
         way = self._way()
         slope = _dots(self.gradients, way)
@@ -100,13 +103,17 @@ class Run:
         self.history.append(self.values)
 
     def fallen(self) -> Array:
-        """Return the fall of each value over the last iterations; infinite at first."""
+        """Return by how much each value has fallen in the last WINDOW iterations; infinity before
+        so many.
+        """
         if len(self.history) <= WINDOW:
             return np.full_like(self.values, inf)
         return self.history[-1 - WINDOW] - self.history[-1]
 
     def keep(self, columns: NDArray[np.bool_], function: Function) -> None:
-        """Continue with these columns only."""
+        """Continue with those columns only for which ``columns`` is True; ``function`` is their
+        function.
+        """
         self.function = function
         self.points, self.gradients = self.points[:, columns], self.gradients[:, columns]
         self.values, self.scale = self.values[columns], self.scale[columns]

@@ -1,7 +1,8 @@
 """MARGINAL-ORACLE for many sets of potentials over the same cliques, in one pass.
 
-In small models the overhead of each operation dominates. Here every table of a pass has one more
-axis, which counts the sets; a set that leaves the range of numbers gets a pass of its own.
+In small models the overhead of each operation dominates the time. Here every table of a pass has
+one more axis, which numbers the sets. A set that leaves the range of linear space gets a pass of
+its own.
 """
 
 from __future__ import annotations
@@ -20,41 +21,46 @@ from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 _WIDE_PASS = 8
-"""The size of all tables of a pass, as a multiple of the cliques' cells, from which a batch loses:
-products of wide tables are copied more than computed.
+"""If all tables of a pass have more cells than this multiple of the cliques' cells, a batch is
+slower, since copying wide tables takes longer than multiplying them.
 """
 
 
 def gains(single: MarginalOracle) -> bool:
-    """True if passes for many sets together cost less than passes for each."""
+    """Return True if one pass for many sets of potentials takes less time than a pass for each set:
+    always on a GPU, and on a CPU if the tables of a pass are small and not much larger than the
+    cliques.
+    """
     most = min(CACHE_CELLS, _WIDE_PASS * single.layout.cells)
     return single.device.type != "cpu" or table_cells(single) <= most
 
 
 def gains_when_coarse(single: MarginalOracle) -> bool:
-    """True if passes for many sets together cost less, for estimates to within a noise unit, as
-    error bars need: few of them end with a method of their own, set by set, so wide tables gain
-    too.
+    """Return the same as ``gains`` for estimates that need an accuracy of a noise unit only, as for
+    error bars. Few of these end with a method of their own for each set, so batches gain even if
+    the tables are much larger than the cliques.
     """
     return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 
 
 def gains_by_threads(single: MarginalOracle) -> bool:
-    """True if several threads, each with passes of its own, run in parallel on a processor."""
+    """Return True if passes in several threads, each for a set of its own, gain time: on a CPU, if
+    the tables are large but a pass has few multiplications.
+    """
     large = table_cells(single) > CACHE_CELLS and single.plan.cost < THREADED_COST
     return large and single.device.type == "cpu"
 
 
 def table_cells(single: MarginalOracle) -> int:
-    """Return the cells of all tables of a pass."""
+    """Return the number of cells of all tables of a pass."""
     return sum(map(single.plan.cells, range(len(single.plan.axes))))
 
 
 class BatchedOracle:
-    """The oracle ``single`` for ``count`` sets: vectors over the cliques' cells become rows of a
-    matrix, in float64.
+    """The oracle ``single`` for ``count`` sets of potentials, which are the rows of a float64
+    matrix over the cliques' cells.
 
-    It must not be shared between threads, since its buffers cannot be.
+    It must not be shared between threads, since every pass overwrites its buffers.
 
     >>> from pgmkit.domain import Domain
     >>> one = MarginalOracle(Domain({"a": 2}), [("a",)])
@@ -78,10 +84,10 @@ class BatchedOracle:
     def marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``fast_marginals`` of every row, in units of its total, and the log partition
-        functions.
+        """Return the marginals of every row, each with its total, with the accuracy of
+        ``MarginalOracle.fast_marginals``, and the log partition functions.
 
-        Both are NaN for a row in which no record is possible, or that holds NaN.
+        Both are NaN for a row that has NaN or leaves no record possible.
         """
         marginals, log_partition = self.try_marginals(potentials, totals)
         for row in torch.nonzero(log_partition.isnan()).flatten().tolist():
@@ -94,8 +100,8 @@ class BatchedOracle:
     def begin_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what ``marginals`` returns; on a GPU the host does not wait
-        (``try_marginals``).
+        """Return the result of ``marginals``, or on a GPU that of ``try_marginals``, which does not
+        wait for it.
         """
         begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
         return begun(potentials, totals)
@@ -103,8 +109,8 @@ class BatchedOracle:
     def try_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what ``marginals`` returns, in linear space only, with NaN for rows that leave its
-        range.
+        """Return the result of ``marginals`` computed in linear space only, with NaN for rows that
+        leave its range.
         """
         potentials = self.single.masked(potentials)
         peaks, guess = self.peaks(potentials), self._guess
@@ -113,7 +119,9 @@ class BatchedOracle:
         below = guess + partition.log()
         one = self.single
         held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
-        guess.copy_(torch.where(held, below, guess))  # in place: a captured pass goes on with it
+        guess.copy_(
+            torch.where(held, below, guess)
+        )  # in place, as a captured CUDA graph rereads it
         adjoint = self._passing.backward(torch.where(held, totals / partition, nan))
         marginals = torch.empty_like(potentials)
         for own, other, cells in zip(
@@ -123,7 +131,7 @@ class BatchedOracle:
         return marginals, torch.where(held, below + peaks.sum(1), nan)
 
     def maximum(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return each row's largest sum of scores over all joint configurations."""
+        """Return each row's largest sum of scores over all records."""
         return self._contracted(self.single.masked(scores), MAX)
 
     def log_partition(self, potentials: torch.Tensor) -> torch.Tensor:
@@ -136,14 +144,16 @@ class BatchedOracle:
         return self._contracted(shifted, LOG) + peaks.sum(1)
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return the largest potential of each clique, a column each; 0 where all are minus
-        infinity.
+        """Return the largest potential of each clique (columns) in each row, with 0 in place of an
+        infinite one.
         """
         highest = torch.stack([potentials[:, cells].amax(1) for cells in self.single.layout.slices])
         return highest.T.masked_fill(torch.isinf(highest.T), 0.0)
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
-        """Make the exponentials of the shifted potentials the inputs of a pass, and return them."""
+        """Write the exponentials of the potentials minus ``shifts`` (one for each row and clique)
+        to the inputs of a pass, and return these.
+        """
         inputs = self._passing.inputs
         slices = self.single.layout.slices
         for place, (block, cells) in enumerate(zip(self._blocks(inputs), slices, strict=True)):
@@ -151,7 +161,9 @@ class BatchedOracle:
         return inputs.exp_()
 
     def _blocks(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tables of a pass, as a matrix for each clique."""
+        """Return views of a flat vector of a pass as one matrix for each clique, with a row for
+        each set.
+        """
         count = self.count
         return [
             flat[count * cells.start : count * cells.stop].view(count, -1)

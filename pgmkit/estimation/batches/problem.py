@@ -1,4 +1,4 @@
-"""Many problems of one structure: the measured values and totals of each set, and their losses."""
+"""Many problems of one structure: the measured values of each set, and their losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgmkit.runtime.arrays import Array
 
 
 def same_structure(one: Measurement, other: Measurement) -> bool:
-    """True if two measurements differ in nothing but their values."""
+    """Return True if two measurements are the same except for their values."""
     return (
         one.clique == other.clique
         and one.stddev == other.stddev
@@ -49,8 +49,9 @@ def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Array]:
 
 
 class BatchedSquares:
-    """The loss sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set, with matrix Q, marginals mu and
-    values y; the rows of the latter two are the sets.
+    """The loss sum_i ((Q mu - y)_i / stddev_i)^2 / 2 of every set, with measurement matrix Q,
+    marginals mu and measured values y. Matrices of marginals, residuals and values have a row for
+    each set.
     """
 
     def __init__(self, layout: Layout, known: Statistics, device: torch.device) -> None:
@@ -69,20 +70,22 @@ class BatchedSquares:
         self.unit = Squared().unit(known.count)
 
     def of(self, sets: torch.Tensor) -> BatchedSquares:
-        """Return the loss of some of the sets."""
+        """Return the loss of those sets whose indices are in ``sets``."""
         other = copy(self)
         other.target = self.target[sets]
         return other
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return (Q mu - y) / stddev, one entry for each measured value."""
+        """Return (Q mu - y) / stddev, with a row for each set and a column for each measured
+        value.
+        """
         if self._diagonal:
             return marginals * self._weights - self.target
         picked = marginals.index_select(1, self._columns).mul_(self._weights)
         return torch.neg(self.target).index_add_(1, self._rows, picked)
 
     def applied(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return Q v / stddev for vectors v over the cells, a row each."""
+        """Return Q v / stddev for each row v of ``vectors``, which has a column for each cell."""
         blank = vectors.new_zeros(len(vectors), self.target.shape[1])
         picked = vectors.index_select(1, self._columns) * self._weights
         return blank.index_add_(1, self._rows, picked)
@@ -91,7 +94,9 @@ class BatchedSquares:
         return residual.square().sum(1) / 2
 
     def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        """Return the gradient by the marginals: Q^T (residual / stddev)."""
+        """Return the gradient of the loss with respect to the marginals: Q^T (residual /
+        stddev).
+        """
         if self._diagonal:
             return residual * self._weights
         picked = residual.index_select(1, self._rows).mul_(self._weights)
@@ -99,7 +104,7 @@ class BatchedSquares:
         return blank.index_add_(1, self._columns, picked)
 
     def rounding(self, residual: torch.Tensor) -> torch.Tensor:
-        """Return ``Loss.rounding`` for each set."""
+        """Return, for each set, the effect of rounding on its loss, as ``Loss.rounding`` does."""
         sizes = (residual + self.target).abs() + self.target.abs()
         shift = ULPS * torch.finfo(residual.dtype).eps * sizes
         return ((residual.abs() + shift) * shift).sum(1)

@@ -11,13 +11,13 @@ Its dual has one multiplier u for each measured value and no constraints,
 
 The solution p is proportional to p_0 exp(eta u B), so it is a graphical model over the same
 cliques, and the gradient costs one pass of inference. At p_0 the Hessian is I + eta B C B', with C
-the covariance of the cliques' counts over T records. All sets are redrawn values of one model: C is
-computed for that model once, and in the coordinates in which its Hessian is the identity, L-BFGS
-ends after a few passes.
+the covariance of the cliques' counts over T records. All sets are redrawn measurements of one
+model. So C is computed once, for that model. In the coordinates in which the Hessian is the
+identity, L-BFGS ends after a few passes.
 
-A step leaves 1 / (1 + eta lambda) of the contribution of the noise in a direction, which has
-variance 1; lambda is the direction's eigenvalue of B C B', the variance of the model's own counts
-over that of the noise.
+Along an eigenvector of B C B' with eigenvalue lambda, a step leaves 1 / (1 + eta lambda) of what
+the noise contributes. The noise has variance 1, and lambda is the variance of the model's own
+counts in its units.
 """
 
 from __future__ import annotations
@@ -46,20 +46,25 @@ from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
 
 _STEP = 100.0
-"""The length eta: two steps leave less than a hundredth of a direction in which the counts'
-variance is a tenth of the noise's (lambda = 0.1). With steps ten times as long L-BFGS needs many
-more passes if counts are near zero, and sometimes fails.
+"""The length eta. After two steps less than a hundredth of the noise's contribution is left even in
+a direction in which the counts' variance is a tenth of the noise's (lambda = 0.1). With steps ten
+times as long, L-BFGS needs many more passes if counts are near zero, and sometimes fails.
 """
 _MOST_STEPS = 4
 _MOST_PASSES = 15
-"""The most passes of a step, which need not be solved completely: the next step continues."""
+"""The largest number of passes of a step. It need not be solved completely, since the next step
+continues.
+"""
 _MOST_ROWS = 2 * DENSE_ROWS
-"""The most measured values, and cells of cliques: the matrices then take some hundred megabytes."""
+"""The largest number of measured values, and of cells of all cliques, with which the matrices take
+some hundred megabytes.
+"""
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
-    """True if the covariances of all cells and the metric of all values fit into memory, and also
-    the products that the metric is added up from: one for each cell and entry of a matrix.
+    """Return True if the covariances of all cells and the metric of all measured values fit into
+    memory, and computing the metric does not take too many products, one for each cell and entry of
+    a matrix.
     """
     values = sum(len(m.values) for m in measurements)
     if max(layout.cells, values) > _MOST_ROWS:
@@ -70,18 +75,19 @@ def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
 
 @dataclass
 class ProximalSteps:
-    """Steps on the problems of a search; ``near`` are the potentials of the model whose metric they
-    share.
+    """Proximal steps on the problems of ``search``, in the metric of the model with the potentials
+    ``near``.
     """
 
     search: BatchedSearch
     near: torch.Tensor
 
     def improved(self, points: Points) -> Points:
-        """Return points of lower loss; each set stops after a step that has gained it little.
+        """Return points of lower loss. Each set ends after a step that has lowered its loss by
+        little.
 
-        If counts are so large beside the noise that the metric cannot be factorised for rounding,
-        the points are returned unchanged.
+        If counts are so large compared with the noise that rounding makes the metric impossible to
+        factorise, the points are returned unchanged.
         """
         goal = PRECISION * self.search.loss.unit
         left = torch.nonzero(points.loss - self.search.bound > goal).flatten()
@@ -104,7 +110,7 @@ class ProximalSteps:
         return points
 
     def _step(self, sets: torch.Tensor, origin: Points) -> Points:
-        """Return the points that one step leads to from these."""
+        """Return the points after one step of these sets from the points ``origin``."""
         way = _Dual(self, sets, origin).multipliers()
         whole = torch.as_tensor(way.T, device=sets.device)
         moved = origin.potentials + _STEP * self.search.loss.of(sets).gradient(whole)
@@ -116,7 +122,7 @@ class ProximalSteps:
 
     @cached_property
     def factor(self) -> Array:
-        """The lower triangular factor of the dual objective's Hessian at the model."""
+        """The lower triangular Cholesky factor of the dual objective's Hessian at the model."""
         loss, total = self.search.loss, float(self.search.totals.mean())
         half = loss.applied(_covariances(self.search, self.near)).cpu()
         whole = loss.applied(half.T.contiguous().to(self.near.device)).cpu().numpy()
@@ -126,11 +132,11 @@ class ProximalSteps:
 
 
 def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tensor:
-    """Return the covariances of the indicators of all cells of all cliques, for one record of the
-    model.
+    """Return the covariance matrix, for one record of the model, of the indicators of all cells of
+    all cliques.
 
-    The row of a cell is the cell's probability times the difference between the marginals given the
-    cell and those without condition. Cells of negligible probability have negligible covariances.
+    The row of a cell is its probability times the difference between the marginals given the cell
+    and those without condition. Cells of negligible probability get zeros.
     """
     one = search.single
     marginals, _ = one.fast_marginals(potentials, 1.0)
@@ -154,7 +160,7 @@ def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tenso
 
 @dataclass
 class _Dual:
-    """The dual problems of some sets, in the coordinates in which their Hessians are near the
+    """The dual problems of some sets, in coordinates in which their Hessians are close to the
     identity.
     """
 
@@ -163,7 +169,7 @@ class _Dual:
     origin: Points
 
     def multipliers(self) -> Array:
-        """Return approximate solutions, a column each."""
+        """Return approximate solutions, one in each column."""
         factor, goal = self.steps.factor, PRECISION * self.steps.search.loss.unit
         left = np.arange(len(self.sets))
         found = np.zeros((len(factor), len(left)))
@@ -187,7 +193,7 @@ class _Dual:
         return np.asarray(solved)
 
     def _functions(self, columns: NDArray[np.int64]) -> Function:
-        """Return a function for the dual objectives of some of the sets, and their gradients."""
+        """Return the function for L-BFGS: the dual objectives of these sets and their gradients."""
         search, rows = self.steps.search, torch.as_tensor(columns, device=self.sets.device)
         sets, origin = self.sets[rows], self.origin.of(rows)
         loss, totals = search.loss.of(sets), search.totals[sets]

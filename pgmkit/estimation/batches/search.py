@@ -1,8 +1,9 @@
 """Accelerated mirror descent on many problems of one structure at once.
 
 Each set has the steps, momentum, restarts and certificate of ``accelerated_mirror_descent``, and
-one pass serves all of them. A step that fails its test is tried again, half as long, in the next
-round, while other sets continue; sets that have ended are left out as soon as half of them have.
+one pass serves all of them. A step that fails its test is tried again with half the length in the
+next round, while other sets continue. Sets that have ended are removed from the passes whenever
+they are at least half of all.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from pgmkit.runtime.precision import EPSILON, HALVINGS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 _MOST_ROUNDS = 10 * PATIENCE
-"""The rounds after which a set that needs more is estimated by itself, which is then faster."""
+"""The number of rounds after which a set is estimated by itself instead, which is then faster."""
 
 
 @dataclass
 class BatchedSearch:
-    """The search of all sets, one row each.
+    """The search of all sets, each in a row of its tensors.
 
-    ``bound`` and ``best`` are kept for all sets; the entry of ``stopped`` is empty while a set
-    continues.
+    ``bound`` and ``best`` have the best lower bounds and points so far. ``stopped`` has the reason
+    why each set has ended, empty while it continues.
     """
 
     single: MarginalOracle
@@ -55,7 +56,7 @@ class BatchedSearch:
         self._checks = 0
 
     def point(self, potentials: torch.Tensor) -> Points:
-        """Return the points of these potentials by one pass; the loss of a row whose pass fails is
+        """Return the points of these potentials by one pass. The loss of a row whose pass fails is
         infinite.
         """
         marginals, log_partition = self.oracle.begin_marginals(potentials, self.totals)
@@ -70,7 +71,7 @@ class BatchedSearch:
         return self.loss.value(new - old)
 
     def row(self, place: int) -> Point:
-        """Return the best point of one set."""
+        """Return the best point of set number ``place``."""
         best = self.best
         return Point(
             best.potentials[place], best.marginals[place], float(best.log_partition[place])
@@ -78,7 +79,7 @@ class BatchedSearch:
 
     def run(self, start: Points) -> None:
         """Search from these points until every set has stopped."""
-        self.best = Points(*(value.clone() for value in start))  # written into
+        self.best = Points(*(value.clone() for value in start))  # copied, as it is overwritten
         whole, self._sets = self.loss, torch.arange(len(self.totals), device=self.totals.device)
         totals, self._steps = self.totals, Steps(self, start_at(self, start))
         rounds, check_at, history = 0, 8, [start.loss]
@@ -103,7 +104,7 @@ class BatchedSearch:
         self.loss, self.totals = whole, totals
 
     def _leave(self, left: torch.Tensor) -> None:
-        """Continue with some of the sets."""
+        """Continue with only those of the present sets for which ``left`` is True."""
         self._steps = Steps(self, self._steps.state.of(left))
         if self._average is not None:
             self._average = _Cuts(*(value[left] for value in vars(self._average).values()))
@@ -113,8 +114,8 @@ class BatchedSearch:
         return time.perf_counter() >= self.deadline
 
     def _record(self, rounds: int, history: list[torch.Tensor]) -> bool:
-        """Keep the best points; True if some loss falls so slowly that a better bound could end its
-        search.
+        """Keep the best points. Return True if some loss has fallen so little that a better bound
+        could end its search.
         """
         own, sets = self._steps.state.point, self._sets
         better = torch.nonzero(own.loss < self.best.loss[sets]).flatten()
@@ -126,8 +127,8 @@ class BatchedSearch:
         return bool((history[-2] - history[-1] <= self.goal).any())
 
     def _certify(self) -> None:
-        """Raise the bounds by the cuts at the present points and by their averages, as ``Monitor``
-        does.
+        """Raise the bounds by the cuts at the present points and by the averages of recent cuts, as
+        ``Monitor.certify`` does.
         """
         residual = self._steps.state.point.residual
         products = residual * self.loss.target
@@ -151,7 +152,7 @@ class BatchedSearch:
         self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
 
     def certified(self) -> torch.Tensor:
-        """Return a mask of the sets whose best points are within the goal, up to rounding."""
+        """Return a mask of the sets for which the gap is within the goal, up to rounding."""
         rounding = self.loss.rounding(self.best.residual)
         return self.best.loss - self.bound <= self.goal + rounding
 
@@ -184,7 +185,7 @@ class BatchedSearch:
 
 @dataclass
 class _Cuts:
-    """``losses.Cut`` for many sets, a row each."""
+    """A ``losses.Cut`` for each of many sets, with a row for each."""
 
     offset: torch.Tensor
     gradient: torch.Tensor

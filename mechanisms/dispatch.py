@@ -81,7 +81,8 @@ def run_on(
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
     `first`: measurements made before, for mechanisms that take them. `bins`: the number of ordered
-    codes of each attribute, for mechanisms that merge codes.
+    codes of each attribute, for mechanisms that merge codes. Warns if the released model fits the
+    measurements poorly.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)

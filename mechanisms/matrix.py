@@ -167,8 +167,8 @@ def _measured(
 
 
 def _at_once(curator: Curator, strategy: ResidualsStrategy) -> tuple[Measurement, ...]:
-    """Measure all residuals together at one charge, which is less than the sum of their separate
-    costs; a total that is not public is measured before, by itself.
+    """Measure all residuals of the strategy together at one charge, which is less than the sum of
+    their separate costs; a total that is not public is measured before, by itself.
     """
     shares = dict(strategy.shares)
     total = shares.pop((), None)

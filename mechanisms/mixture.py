@@ -181,7 +181,8 @@ def _measured(
     For pairs the merged cells and the shares are those of least predicted error
     (`mechanisms.rounds.merging`); single attributes are measured again with shares of their own.
     Larger cliques are measured on all cells, with equal shares. `alone`: the model of independent
-    columns estimated from `first`.
+    columns estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`:
+    as in `mixture`.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= curator.remaining / shares.sum()
@@ -272,7 +273,9 @@ def _fitted(
 def _check_room(
     device: torch.device, columns: Columns, orders: list[list[Clique]], settings: Mixture
 ) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small to fit all tables that may be measured."""
+    """Raise ModelTooLarge if a GPU's memory is too small to fit all tables that may be measured;
+    `orders` are the result of `_orders`.
+    """
     domain = columns.domain
     kept = list(itertools.chain(*settings.whole(domain, orders)))
     if orders and not kept:

@@ -110,7 +110,9 @@ def run_weights(
     public: Dataset | None = None,
     progress: Callable[[Round[HistogramState, Any]], None] | None = None,
 ) -> Release:
-    """Run multiplicative weights, on the whole domain or on the distinct public records."""
+    """Run multiplicative weights, on the whole domain or on the distinct public records. `rule`:
+    the rule for the number of rounds.
+    """
     return run_histogram(
         name,
         curator,

@@ -208,7 +208,7 @@ def _measured(
     """Spend `rest` on measurements of the drawn pairs that noise does not hide and of all single
     attributes.
 
-    `before`: the measurements made so far, all of which are in `model`. `others`: as in
+    `before`: the measurements made so far, all of which are in `model`. `others` and `bins`: as in
     `best_tables`.
     """
     if not drawn:

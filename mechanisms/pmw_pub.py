@@ -79,7 +79,9 @@ def pmw_pub(
 def _choose(
     curator: Curator, workload: Workload, known: Sequence[Dataset], settings: PmwPub
 ) -> Dataset:
-    """Return the data set whose marginals are nearest to the private ones, selected with noise."""
+    """Return one of the public data sets `known`: that whose marginals are nearest to the private
+    ones, selected with noise.
+    """
     shares = []
     for public in known:
         counts = public.marginals(workload.cliques)

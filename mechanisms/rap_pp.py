@@ -201,7 +201,7 @@ class _PredicateRounds:
         return [self._predicates.list[i] for i in picked]
 
     def measure(self, picked: Sequence[Predicate]) -> list[MeasuredPredicate]:
-        """Return the predicates' counts, each with its own noise."""
+        """Return the counts of the selected predicates, each with its own noise."""
         last = self._done == self._rounds
         cost = self._curator.remaining if last else self._measure_cost
         chosen = Predicates(self._predicates.domain, picked)
@@ -214,7 +214,7 @@ class _PredicateRounds:
 
 
 def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
-    """Return T and K, by default ten each, or as many as there are queries for.
+    """Return T and K, by default ten each, or as many as the `available` queries allow.
 
     Raises InvalidInput if more queries are requested than there are.
     """
@@ -292,7 +292,8 @@ def _answers(
 def _predicates(domain: Domain, workload: Workload, settings: RapPlusPlus) -> Predicates:
     """Return the queries of RAP++: mixed marginals (categorical codes with thresholds of numeric
     attributes), random linear thresholds, and the cells of the workload's marginals that have no
-    numeric attribute.
+    numeric attribute. Raises InvalidInput for unknown attributes, and for a label that is numeric
+    or without numeric attributes.
     """
     domain.clique(settings.numeric, "numeric")
     found = mixed_marginals(domain, settings.numeric, settings.cuts) if settings.numeric else []

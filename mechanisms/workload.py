@@ -165,9 +165,10 @@ def table_workload(
 ) -> Workload:
     """Return the workload that `synthesize` and the command line use.
 
-    A number k means all marginals of k columns, and None means all pairs. A column of one value is
-    left out of the marginals, since it is known. A target adds every pair of other columns together
-    with the target, and marginals that include the target weigh four times as much.
+    If `asked` is a number k, it has all marginals of k columns; None means all pairs. A column of
+    one value is left out of the marginals, since it is known. A target adds every pair of other
+    columns together with the target, and marginals that include the target weigh four times as
+    much.
 
     Raises InvalidInput for an unknown target, a number that is not from 1 to the number of columns,
     and cliques as `Workload` does.

@@ -114,7 +114,9 @@ def _line(found: Compared) -> str:
 
 
 def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
-    """Return the public records coded by the schema, or made-up ones."""
+    """Return the public records coded by the schema, or made-up ones. Raises InvalidInput for
+    public records if the schema has open columns, and for a file without records.
+    """
     import numpy as np
 
     from mechanisms.synthesis.open_columns import assumed

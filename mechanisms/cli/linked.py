@@ -199,7 +199,9 @@ def _check_targets(targets: Sequence[Path], read: Sequence[str]) -> None:
 
 
 def _paths(given: Sequence[str], schemas: Mapping[str, Schema]) -> dict[str, str]:
-    """Return the file of each table from the arguments TABLE=FILE."""
+    """Return the file of each table from the arguments TABLE=FILE. Raises InvalidInput for another
+    form, unknown tables, files that do not exist, and tables that are given twice or not at all.
+    """
     from pgmkit.errors import InvalidInput, did_you_mean
 
     found: dict[str, str] = {}

@@ -60,7 +60,9 @@ _BUDGET = [
 
 
 def _settings(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> Any:
-    """Return NAME=VALUE settings, with each value parsed as JSON, or else kept as text."""
+    """Return NAME=VALUE settings, with each value parsed as JSON, or else kept as text. Raises
+    InvalidInput for another form, and for a name given twice.
+    """
     from pgmkit.errors import InvalidInput
 
     found: dict[str, Any] = {}
@@ -89,7 +91,9 @@ settings_option = click.option(
 
 
 def _questions(_context: click.Context, _option: click.Parameter, path: str | None) -> Any:
-    """Return the questions in a file, without empty lines and comments (#); None without a file."""
+    """Return the questions in a file, without empty lines and comments (#); None without a file.
+    Raises InvalidInput for a file that is not UTF-8 or has no questions.
+    """
     from pgmkit.errors import InvalidInput
 
     if path is None:
@@ -314,7 +318,9 @@ def file_format(form: FileFormat, **given: Any) -> FileFormat:
 
 
 def generator(seed: int | None) -> np.random.Generator | None:
-    """Return a random generator for --seed; None without a seed."""
+    """Return a random generator for --seed; None without a seed. Raises InvalidInput for a negative
+    seed.
+    """
     import numpy as np
 
     from pgmkit.errors import InvalidInput

@@ -97,8 +97,8 @@ class Generator(torch.nn.Module):
 
 
 class _Linear(torch.nn.Module):
-    """A linear layer of several inputs as if concatenated: one weight matrix for each, the products
-    summed.
+    """A linear layer with `width` outputs of several inputs, as if these were concatenated: one
+    weight matrix for each input, the products summed.
 
     Keeping the inputs separate saves the copy, and the gradient for the fixed noise.
     """

@@ -28,10 +28,10 @@ exceeds its limit by more, no better order is searched.
 def estimator(
     domain: Domain, total: int | None, tolerance: float = 0.1, *, device: str = "cpu"
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
-    """Return the update step: re-estimate from all measurements, starting from the last model. Its
-    scope has no private data.
+    """Return the update step, a function of the last model (or None) and all measurements, which
+    estimates a new model. Its scope has no private data. `tolerance`: as in `pgmkit.estimate`.
 
-    An unknown total is estimated too, and is at least 1, as data sets have rows: with a budget too
+    A `total` of None is estimated too, and is at least 1, as data sets have rows: with a budget too
     small for the data the estimate can be anything.
     """
     from pgmkit.estimation import estimate

@@ -255,7 +255,8 @@ class Histogram:
 
 
 class HistogramModel(QueryAnswers):
-    """A released histogram, scaled to `total` counts.
+    """A released histogram, scaled to `total` counts. Raises InvalidInput for weights that are not
+    finite, below 0 or of another shape than the support, and a total not above 0.
 
     >>> model = HistogramModel(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)), total=8)
     >>> model.marginal(["b"])
@@ -310,7 +311,7 @@ class HistogramModel(QueryAnswers):
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw `n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh
-        one.
+        one. Raises InvalidInput unless n is a whole number, 1 or more.
         """
         if isinstance(n, bool) or int(n) != n or n < 1:
             raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")

@@ -139,14 +139,14 @@ class _Attributes:
         self._owners = self._members.t().contiguous()
 
     def sums(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the sum of each attribute's entries in K x columns.width rows, in the same
-        shape.
+        """Return the sum of each attribute's entries in rows of K x columns.width, repeated at each
+        of the attribute's columns.
         """
         return rows @ self._members @ self._owners
 
     def log_sums(self, logs: torch.Tensor) -> torch.Tensor:
-        """Return the logarithm of the sum of each attribute's exponentials, in the same shape; the
-        sums must be in the range of floats.
+        """Return the logarithm of the sum of each attribute's exponentials, repeated at each of its
+        columns; the sums must be in the range of floats.
         """
         return (logs.exp() @ self._members).log_() @ self._owners
 

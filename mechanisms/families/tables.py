@@ -153,8 +153,8 @@ def projected(
     records: one nonnegative table for each of the `noisy` marginals, which hold the same
     information as the measurements; each agrees with the others on shared attributes (least
     squares, weights 1/variance). With `settings.inference` "auto" it is then a RegionModel, which
-    draws records; with "region" it always is. An unknown total is estimated and at least 1.
-    `settings.device`: the device of a graphical model.
+    draws records; with "region" it always is. If `known_total` is None, the total is estimated, and
+    is at least 1. `settings.device`: the device of a graphical model.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})

@@ -116,8 +116,8 @@ class TreeGrowth:
         return added + math.prod(self._lengths[i] for i in joined)
 
     def _between(self, separator: frozenset[int], shared: frozenset[int]) -> int:
-        """Return the cells over two separators of a clique, without the attributes carried between
-        them.
+        """Return the number of cells over the union of two separators of a clique, without the
+        attributes carried between them.
         """
         key = separator, shared
         found = self._joined.get(key)

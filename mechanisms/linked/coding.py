@@ -118,8 +118,8 @@ def _read(
 def _sorted(
     held: Any, link: Link, owners: NDArray[np.intp], rng: np.random.Generator | None
 ) -> NDArray[np.intp]:
-    """Return the places of the kept children, parent by parent, with siblings in the link's
-    order.
+    """Return the places of the kept children, parent by parent, with siblings in the link's order.
+    `owners`: for each row the place of its parent, below 0 for a row without one.
     """
     keys = random_keys(len(owners), rng)
     places, _ = bounded(owners, link.most, keys)

@@ -159,6 +159,7 @@ def _spent(
     links: Sequence[Link],
 ) -> dict[str, TableRelease]:
     """Return a release of each table, all of them charged to one ledger; the parents come first.
+    `requests`: by table, the parents first.
 
     The noise of a table is proportional to the number m of rows that a unit has in it, divided by
     the root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is

@@ -60,7 +60,7 @@ class LinkedRelease:
 
     @property
     def ledger(self) -> Ledger | None:
-        """The ledger of all charges for all tables."""
+        """The ledger of all charges for all tables; None if it is not known."""
         return self.parents.ledger
 
     @property
@@ -253,7 +253,8 @@ def _linking(
     places: Mapping[str, NDArray[np.integer[Any]]],
     rng: np.random.Generator,
 ) -> tuple[Schema, Any]:
-    """Return a table of records with the linking columns in front, and the schema of its columns.
+    """Return a table of records with the linking columns `places` in front, and the schema of all
+    its columns.
 
     The table has no rows if `data` is None.
     """

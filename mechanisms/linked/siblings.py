@@ -148,7 +148,8 @@ class _Field:
         return [self.children.table(clique) - counts for clique, counts in pairs]
 
     def step(self, excess: Sequence[Array]) -> None:
-        """Take one Newton step for every table, with the diagonal of its Hessian.
+        """Take one Newton step for every table, with the diagonal of its Hessian. `excess` is the
+        result of the method of this name.
 
         The dual's gradient is N - y + s theta and the diagonal of its Hessian N + s, with the
         population's counts N, the wanted counts y and the softness s.
@@ -235,7 +236,9 @@ def _redraw(
     part: float,
     rng: np.random.Generator,
 ) -> None:
-    """Run one sweep of Gibbs sampling over a random part of the children, column by column."""
+    """Run one sweep of Gibbs sampling over a random share `part` of the children, column by column.
+    `barred`: for each clique a mask of impossible cells, which are not drawn.
+    """
     children = field.children
     chosen = rng.random(len(children)) < part
     for name, codes in children.records.items():
@@ -256,7 +259,8 @@ def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -
 def _barred(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
 ) -> NDArray[np.bool_]:
-    """Return a mask of the codes of these children that would make an impossible record.
+    """Return a mask, rows x codes of the column `name`, of the codes that would make a child's
+    record impossible. `barred`: for each clique a mask of impossible cells.
 
     All False for a child that has no other code: another column of its record must change first.
     """

@@ -40,7 +40,9 @@ class ChainedLines:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], first: Mapping[str, Any]) -> ChainedLines:
-        """Create a new file with one line. Raises InvalidInput if there is a file already."""
+        """Create a new file with one line, the values `first`. Raises InvalidInput if there is a
+        file already.
+        """
         lines = cls(path)
         temporary = lines.path.with_name(f".{lines.path.name[:100]}.{secrets.token_hex(8)}.tmp")
         try:
@@ -95,7 +97,9 @@ class ChainedLines:
 
     @staticmethod
     def _parsed(content: bytes) -> tuple[list[dict[str, Any]], str]:
-        """Return the values of all complete lines, and the digest of the last."""
+        """Return the values of all complete lines, and the digest of the last. Raises InvalidInput
+        for a changed or damaged line, and for no complete line.
+        """
         digest, found = "", []
         for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(True), 1):
             values = plain_values(line)

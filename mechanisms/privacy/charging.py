@@ -49,8 +49,8 @@ class Charging(Counting):
     def _noisy(
         self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:
-        """Charge, then return the values with discrete noise for these sensitivities, and its
-        standard deviation.
+        """Charge, then return the values `exact` with discrete noise, and the noise's standard
+        deviation. `l1` and `l2`: the L1 and L2 sensitivities of the values.
         """
         self._charged(step, cost)
         return self._drawn(exact, l1, l2, cost)
@@ -62,7 +62,9 @@ class Charging(Counting):
     def _drawn(
         self, exact: NDArray[np.int64], l1: float, l2: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:
-        """Return the values with the noise that this cost, charged already, pays for."""
+        """Return the values `exact` with the noise that this cost, charged already, pays for, and
+        its standard deviation. `l1` and `l2`: the sensitivities of the values.
+        """
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
         if self.ledger.budget.pure:
             return self._noise.laplace(exact, scale), scale * 2**0.5

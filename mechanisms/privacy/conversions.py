@@ -90,7 +90,9 @@ def _log_delta(rho: float, epsilon: float) -> float:
 
 
 def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Return neighbouring arguments between which a monotone predicate turns true, by bisection."""
+    """Return two neighbouring floats between `low` and `high`, found by bisection: the predicate
+    `above` is false at the first and true at the second. It must be monotone.
+    """
     for _ in range(200):
         middle = (low + high) / 2
         if middle <= low or middle >= high or high - low <= 1e-15 * abs(high):

@@ -107,7 +107,7 @@ class Counting:
         codes: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.unsignedinteger[Any]]]:
         """Return the cells of the candidate cliques in a line, their estimates in units of 2^-11
-        counts, and their exact counts.
+        counts, and their exact counts. `codes`: as in `Curator.choose_cells`.
         """
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
         line = CellLine(self.domain, names, codes)

@@ -194,7 +194,10 @@ class Curator(Selecting):
     def _answered(
         self, clique: Clique, grid: GridMatrix, counts: NDArray[Any], cost: float
     ) -> Measurement:
-        """Return the answers with the noise that this cost, charged already, pays for."""
+        """Return the answers of the matrix `grid` on the exact counts, with the noise that this
+        cost, charged already, pays for. Raises NumericalFailure for a noisy answer beyond
+        `LARGEST_ANSWER`.
+        """
         pure = self.ledger.budget.pure
         # Under replace-one a row leaves one cell and another row enters another cell.
         sensitivity = self.neighbours.largest_move(

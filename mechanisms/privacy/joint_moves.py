@@ -47,8 +47,8 @@ class JointMoves:
     cost by itself is its share, which corresponds to the most that one row moves its answers.
 
     The products are bounded in groups. A state of a group is one way in which a row may move its
-    answers: a combination of ends (see above), or, where the number of rows is private, a row that
-    leaves or enters.
+    answers: a combination of ends (see the module's docstring), or, where the number of rows is
+    private, a row that leaves or enters.
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> one, other = (FactorNorms.of(n * np.eye(n, dtype=np.int64) - 1) for n in (2, 3))

@@ -27,8 +27,9 @@ class BudgetExceeded(PgmkitError):
 class Ledger:
     """A privacy budget, and the charges that were made on it, step by step.
 
-    `neighbours` is the name of the relation under which the budget holds. Charges come before
-    answers: `charge` either records the cost or raises BudgetExceeded.
+    `neighbours` is the name of the relation under which the budget holds. `secure`: False if noise
+    is seeded. `across_runs`: a ledger file that every charge is written to as well. Charges come
+    before answers: `charge` either records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)
@@ -338,7 +339,9 @@ class FileLedger(Ledger):
 
     @staticmethod
     def _parsed(lines: list[dict[str, Any]]) -> Ledger:
-        """Return a ledger in memory of all charges, followed by what runs hold."""
+        """Return a ledger in memory of all charges in a file's lines, followed by what runs hold.
+        Raises InvalidInput for lines of another format.
+        """
         first = dict(lines[0])
         if {key: first.pop(key) for key in _HEADER} != _HEADER:
             raise InvalidInput("its first line is of another format or version")

@@ -236,7 +236,8 @@ def cell_differences(counts: Counts, grid: Integers) -> Integers:
 def weighted_scores(
     distances: Sequence[int], penalties: Integers, weights: NDArray[np.float64]
 ) -> Scores:
-    """Return weight / (largest weight) * (distance - penalty), in counts.
+    """Return weight / (largest weight) * (distance - penalty), in counts; distances and penalties
+    are in units of 2^-11 counts.
 
     Weights become fractions of the largest, of 30 bits: a score changes by at most as much as its
     distance.

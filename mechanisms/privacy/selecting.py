@@ -96,8 +96,8 @@ class Selecting(Charging):
         """Return candidates to choose from several times by the same estimates, compared with the
         data only once.
 
-        A choice is that of `choose` without weights, and is charged alike. Raises InvalidInput as
-        `choose` does.
+        A choice is that of `choose` with these penalties and queries, without weights, and is
+        charged alike. Raises InvalidInput as `choose` does.
         """
         cliques = self._candidates(candidates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))

@@ -87,8 +87,8 @@ class Membership:
 
 @dataclass(frozen=True)
 class Line:
-    """The slopes of a regression line in one subgroup, for the real and for the synthetic
-    records.
+    """The slopes of a regression line in the subgroup `group`, for the real and for the synthetic
+    records. `records`: the number of real records in it.
     """
 
     group: str
@@ -198,9 +198,9 @@ def membership(
 
     `others` are records of the same population that the model was not made of; the attack knows
     half of them as its reference. It ranks a record by the mean logarithm of how much likelier the
-    model makes the record's values in `cliques` than the reference does. A stronger attack may
-    exist; what bounds every attack is the budget. Raises InvalidInput for fewer than 4 other
-    records.
+    model makes the record's values in `cliques` than the reference does. At most `most` records of
+    each kind are ranked. `level`: the level of the interval. A stronger attack may exist; what
+    bounds every attack is the budget. Raises InvalidInput for fewer than 4 other records.
     """
     if len(others) < 4:
         raise InvalidInput(f"membership needs records that were not in the data, got {len(others)}")

@@ -62,8 +62,9 @@ def html(
     with; further sections then follow, each of which takes bounded time. `progress`: whether to
     show progress bars on a terminal.
 
-    Error bars take up to 20 seconds of re-estimation if the model is graphical, and those that
-    would take longer are left out. Other models have error bars only within measured tables.
+    Raises InvalidInput for an unknown target. Error bars take up to 20 seconds of re-estimation if
+    the model is graphical, and those that would take longer are left out. Other models have error
+    bars only within measured tables.
     """
     if target is not None and target not in release.schema.columns:
         raise InvalidInput(

@@ -203,7 +203,9 @@ class TableRelease:
         return drawn
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
-        """Return the model, or its conditional model if there are conditions."""
+        """Return the model, or its conditional model if there are conditions. Raises InvalidInput
+        for a model that cannot be conditioned, or conditions that no record meets.
+        """
         if not given:
             return self.model
         condition = getattr(self.model, "given", None)

@@ -127,8 +127,8 @@ def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: 
 
 
 def _faint(model: Any, known: Sequence[Any]) -> str:
-    """Return a sentence on the pairs whose tables have, on average, more noise than rows in
-    a cell.
+    """Return a sentence on the pairs whose tables have, on average, more noise than rows in a cell;
+    empty if there are none.
     """
     noise: dict[tuple[str, str], float] = {}
     for m in known:
@@ -146,8 +146,8 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
 
 
 def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
-    """Return a sentence on the strongest of the kept relations; empty if their tables are too
-    large.
+    """Return a sentence on the strongest of the kept relations; empty if there are few of them, or
+    if their tables are too large.
     """
     if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > MOST_CELLS:
         return ""
@@ -174,7 +174,8 @@ def association(table: NDArray[np.float64]) -> float:
 
 
 def _column_error(known: Sequence[Any], sizes: Mapping[str, int]) -> float | None:
-    """Return half the width of a 95% interval of a value's count, for the median column.
+    """Return half the width of a 95% interval of a value's count, for the median column; None if no
+    table gives it.
 
     A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
     several tables are averaged by their precision. Measurements of sums of cells (with a matrix)
@@ -207,7 +208,9 @@ def _counts(total: float, error: float | None) -> str:
 
 
 def _more(budget: Budget | None) -> str:
-    """Return a sentence on how the noise changes with the budget, from the accounting alone."""
+    """Return a sentence on how the noise changes with the budget, from the accounting alone; empty
+    without a budget.
+    """
     if budget is None:
         return ""
     larger = replace(budget, epsilon=4 * budget.epsilon)

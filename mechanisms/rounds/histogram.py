@@ -136,8 +136,9 @@ def run_histogram(
 ) -> Release:
     """Select, measure and update until the budget is spent, and return the release.
 
-    `rule`: the rule for the number of rounds. `repeat`: whether a measured query may be selected
-    again.
+    `rule`: the rule for the number of rounds. `public`: records whose distinct values are the
+    support, in place of the whole domain. `average`: whether to release the mean of all histograms,
+    not the last. `repeat`: whether a measured query may be selected again.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -217,7 +218,9 @@ def check_public(domain: Domain, public: Dataset) -> None:
 
 
 def _product(domain: Domain, first: Sequence[Measurement]) -> np.ndarray[Any, Any]:
-    """Return the product of the noisy one-way marginals, each kept above zero."""
+    """Return the product of the noisy one-way marginals, as shares over the domain; noisy counts
+    below 0.5 count as 0.5.
+    """
     weights = np.ones(())
     for m in first:
         shares = np.maximum(m.values, 0.5)

@@ -102,8 +102,8 @@ def adapt(
 def round_reports(
     progress: bool | Callable[[Round[Any, Any]], None] | None,
 ) -> Iterator[Callable[[Round[Any, Any]], None] | None]:
-    """Return the function to call at the end of a round: the given one, or that of a progress bar,
-    which is silent in a pipe.
+    """Yield the function to call at the end of each round: a callable `progress` itself; for True,
+    that of a progress bar, which is silent in a pipe; otherwise None.
     """
     if progress is not True:
         yield progress or None

@@ -165,8 +165,8 @@ def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
 
 
 def _chance(first: Array, second: Array) -> float:
-    """Return the expected L1 distance between the joint counts of two independent attributes and
-    their product.
+    """Return the expected L1 distance, in counts, between the joint counts of two independent
+    attributes and their product. `first` and `second`: the counts of their codes.
     """
     rows = max(1.0, float(first.sum()))
     product = np.outer(first, second).ravel() / max(1.0, float(second.sum()))
@@ -223,7 +223,9 @@ def measure_tables(
 
 
 def _sums(both: tuple[Groups, Groups]) -> list[Array]:
-    """Return for each attribute the matrix with a row for each group, with ones at its codes."""
+    """Return for each of the two attributes a 0/1 matrix, groups x codes, with ones at the codes of
+    each group.
+    """
     return [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
 
 

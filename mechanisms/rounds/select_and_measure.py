@@ -67,7 +67,9 @@ def check_queries(curator: Curator, workload: Workload, settings: QuerySettings)
 
 
 def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
-    """Raise InvalidInput if more is to be selected than is available."""
+    """Raise InvalidInput if so many rounds of so many queries select more than there are. `named`:
+    what is selected, for the message.
+    """
     if rounds * queries > available:
         raise InvalidInput(
             f"rounds x queries a round is {rounds * queries}, but there are {available} {named}; "
@@ -340,7 +342,9 @@ class MarginalRounds(SelectionRounds):
 
     @staticmethod
     def conflict(queries: int | None) -> str | None:
-        """Return a message unless one marginal is selected each round."""
+        """Return a message if `queries`, the marginals selected each round, is neither 1 nor None;
+        else None.
+        """
         if queries in (None, 1):
             return None
         return f"queries must be 1 where whole marginals are selected; got {queries!r}"

@@ -53,7 +53,7 @@ class CliqueQueries:
 
     def of(self, cliques: Sequence[Clique]) -> dict[Clique, tuple[GridMatrix, ...]]:
         """Return the queries of those cliques that are not asked cell by cell, for
-        `Curator.choose`.
+        `Curator.choose`; empty for a workload that asks only cells.
         """
         if self._plain:
             return {}

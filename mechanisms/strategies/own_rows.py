@@ -64,7 +64,9 @@ class OwnRows:
     root: float
 
     def errors(self, lattice: Lattice, full: bool) -> tuple[Array, Array]:
-        """Return the inside errors by basis and slot, and the outside errors by slot."""
+        """Return the inside errors by basis and slot, and the outside errors by slot. `full`: as in
+        `Lattice.errors`.
+        """
         inside = []
         for number in range(max(map(len, self.bases.values()), default=1)):
             level = {n: own[min(number, len(own) - 1)] for n, own in self.bases.items()}

@@ -65,8 +65,8 @@ def _strategy(theta: Array) -> tuple[Array, Array]:
 
 
 def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
-    """Return tr(V (A'A)^-1) for the gram matrix V, and its gradient in Theta: -2 A X with X =
-    (A'A)^-1 V (A'A)^-1, chained through D.
+    """Return tr(V (A'A)^-1) for the gram matrix V, and its gradient in Theta, which is given as
+    `flat`: -2 A X with X = (A'A)^-1 V (A'A)^-1, chained through D.
     """
     n = len(gram)
     theta = flat.reshape(-1, n)

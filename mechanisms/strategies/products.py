@@ -37,7 +37,7 @@ class ProductsStrategy:
 
     def variance(self, query: FactoredQuery, domain: Domain) -> Array:
         """Return the variance of each answer, in the unit of `expected_error`, from the smallest
-        clique that holds the query's attributes.
+        clique that holds the query's attributes. Raises InvalidInput if no clique does.
         """
         place = domain.smallest_holding(list(self.shares), query.attributes)
         if place is None:

@@ -113,7 +113,7 @@ class Lattice:
         return inside, outside
 
     def seen(self, inside: Array, outside: Array, which: Places | None = None) -> Array:
-        """Return v_A for each residual."""
+        """Return v_A for each residual, from the inside and outside errors by slot."""
         found = np.zeros(len(self.residuals))
         for slots, mask, at, weights in self._groups:
             own = inside[slots] if which is None else inside[which[at[:, None], slots], slots]

@@ -204,7 +204,8 @@ def _parts(
 ) -> tuple[csr_array, Array]:
     """Return the variance of each query from each residual at s_A = 1, and the queries' weights.
 
-    Queries of a set with the same variance along each attribute are one.
+    Queries of a set with the same variance along each attribute are one. Raises InvalidInput for
+    more than `_MOST_VARIANCES` queries that differ.
     """
     from scipy.sparse import coo_array
 

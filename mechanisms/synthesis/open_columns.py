@@ -72,7 +72,7 @@ def counted_roughly(data: Any, schema: Schema) -> Counts:
     """Return the counts available before open columns are found.
 
     They are over the other columns, and over fine bins of the numeric columns whose edges are to be
-    found.
+    found. Raises InvalidInput for coded records.
     """
     if isinstance(data, Dataset | FrameCounts):
         raise InvalidInput("open columns are found in data frames, not in coded records")
@@ -154,7 +154,9 @@ def _dyadic(size: int) -> np.ndarray:
 
 
 def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
-    """Return edges between bins of about equal noisy counts; missing values do not count."""
+    """Return edges between `bins` bins of about equal noisy counts, from the counts `cells` of the
+    bins of `fine`; missing values do not count.
+    """
     reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
     if reached[-1] <= 0:
         return [

@@ -145,7 +145,9 @@ def at_every_level(schema: Schema, workload: Workload) -> Workload:
 def planned(
     schema: Schema, questions: Sequence[str], relation: Neighbours, *, pure: bool, goal: Goal
 ) -> tuple[PlannedQuestion, ...]:
-    """Return the errors of the questions when `matrix` spends 1 on them, in rho or epsilon."""
+    """Return the errors of the questions when `matrix` spends 1 on them: an epsilon of 1 if `pure`,
+    else a rho of 1. `goal`: the objective of the strategy.
+    """
     norm = 1 if pure else 2
     workload = question_workload(schema, questions)
     strategy = best_strategy(

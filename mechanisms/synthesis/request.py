@@ -271,7 +271,7 @@ class Request:
 
     def public_records(self, schema: Schema) -> Dataset | None:
         """Return the public records as codes of the schema's columns that they have; None without
-        any.
+        any. Raises InvalidInput for records without a column of the schema, or without rows.
         """
         public = self.public
         if public is None or isinstance(public, Dataset):

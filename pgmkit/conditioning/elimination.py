@@ -271,7 +271,7 @@ class _Growing:
     def cells(self, members: int) -> float:
         found = self.known.get(members)
         if found is None:
-            found = 1.0  # a float: a thousand attributes have more cells than it can count, inf
+            found = 1.0  # a float, which is inf if there are too many cells to count
             for v in each_bit(members):
                 found *= self.sizes[v]
             self.known[members] = found

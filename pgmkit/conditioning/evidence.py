@@ -118,7 +118,7 @@ def _code(
 ) -> int:
     size = domain.sizes.get(name)
     if size is None:
-        size = domain.project([name]).size()  # raises
+        size = domain.project([name]).size()  # raises InvalidInput
     if type(value) is int and 0 <= value < size and name not in states:
         return value
     named = states.get(name)

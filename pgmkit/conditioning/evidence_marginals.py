@@ -239,8 +239,8 @@ class EvidenceMarginals:
         return inputs
 
     def _few_cells(self, members: int) -> bool:
-        """Return True if the joint distribution of these attributes has few enough cells to be
-        computed.
+        """Return True if the joint distribution of the unobserved ones among these attributes has
+        few enough cells to be computed.
         """
         return cells_of(members & ~self.observed, self.graph.sizes) <= MOST_CELLS
 

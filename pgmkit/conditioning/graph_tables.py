@@ -146,7 +146,8 @@ class GraphTables:
     @cached_property
     def lost(self) -> bool:
         """True if some entries are so far below their table's maximum that products may underflow
-        unless they are computed in logarithms.
+        unless they are computed in logarithms. Always False for a Bayesian network, whose tables
+        are not scaled.
         """
         return self.children is None and any(
             bool((table[table > 0] / table.max() < LEAST_ENTRY).any())

@@ -3,7 +3,7 @@
 The *value* of a node is the product of the inputs below it, with attributes summed out. Its
 *adjoint* is the product of all other inputs with all other attributes summed out, divided by the
 sum over all records. Value times adjoint is the marginal over the node's attributes (Darwiche 2003;
-Shafer and Shenoy 1990 on a binary tree). Values are computed at once; adjoints are computed from
+Shafer and Shenoy 1990 on a binary tree). Values are computed first; adjoints are computed from
 the root down when an answer needs them, and kept. The marginal of attributes that share no node is
 computed on the part of the tree between them.
 """

@@ -305,7 +305,9 @@ def _warn(model: GraphicalModel | RegionModel) -> None:
 def factors(
     inference: MarginalOracle, potentials: torch.Tensor, dtype: torch.dtype = torch.float64
 ) -> tuple[Factor, ...]:
-    """Return flat potentials as the factors of a model, without one for the empty clique."""
+    """Return flat potentials as a model's factors of ``dtype``, with minus infinity at structural
+    zeros and without one for the empty clique.
+    """
     layout = inference.layout
     tables = layout.split(inference.masked(potentials).to(dtype, copy=True))
     held = zip(layout.cliques, layout.domains, tables, strict=True)

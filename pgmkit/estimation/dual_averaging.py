@@ -12,9 +12,9 @@ def dual_averaging(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise by v_t = mu(theta_0 - t (t + 1) / (4 K) g_t), where g_t is the weighted mean of the
     gradients so far and mu(theta) are the marginals of potentials theta. Return the last v_t.
 
-    Gradients are taken at (1 - 2 / (t + 1)) w + 2 / (t + 1) v, where w is the running mean of the
-    v_t. The paper takes the smoothness constant K as given. Here K is doubled, and the averages
-    restart from the best model, whenever the Bregman test at w fails.
+    Gradients are taken at (1 - 2 / (t + 1)) w + 2 / (t + 1) v, where w is the mean of the v_t with
+    weights proportional to t. The paper takes the smoothness constant K as given. Here K is
+    doubled, and the averages restart from the best model, whenever the Bregman test at w fails.
     """
     loss, gradient = problem.loss.value_and_gradient(start.marginals)
     smoothness = 1.0 / first_step(gradient, start) / 8

@@ -113,7 +113,8 @@ def junction_tree(
     some tens of passes over the best tree's tables, which is a millisecond for a small graph; a
     chordal graph needs no search and gets none.
 
-    Raises InvalidInput for cliques that are not in the domain, or `seconds` below zero.
+    Raises InvalidInput for cliques that are not in the domain, `seconds` that is not a number of at
+    least 0, or a `seed` that is not an integer.
 
     >>> cycle = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
     >>> tree = junction_tree(Domain({"a": 2, "b": 9, "c": 2, "d": 9}), cycle)

@@ -125,8 +125,8 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """Check two numbers of a factored query's answer, which is in counts of ``total``: the
-        largest and one drawn at random.
+        """Check two numbers of a factored query's answer, which is in counts of ``total`` (there
+        must be no evidence): the largest and one drawn at random.
         """
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
@@ -146,8 +146,8 @@ class SecondOpinion:
     def share(
         self, allowed: Mapping[str, int | Sequence[int]], found: float, seconds: float
     ) -> None:
-        """Check ``found``, the probability, given the evidence, that each attribute in ``allowed``
-        has the given code or one of the given codes.
+        """Check ``found``, the share of all records (there must be no evidence) in which each
+        attribute in ``allowed`` has the given code, or one of the given codes.
         """
         weights: list[Table] = []
         for name, codes in allowed.items():

@@ -24,8 +24,8 @@ class FirstUses:
 
     A new check of one kind of answer begins only while the checks of this kind have taken less than
     a tenth of the time of these answers, or less than a millisecond. Together they take at most
-    that tenth (and at most a second), or five milliseconds if that is more. A structure for which
-    there was no time is checked when it is asked again and there is time.
+    that tenth (and at most a second), or five milliseconds if that is more. A structure whose check
+    could not begin is checked when it is asked again and there is time.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class FirstUses:
             structure: what identifies the question except for its values.
             started: the ``time.perf_counter()`` at which the answer was begun.
             at: the check, called with the seconds that it may take. It may raise Contradiction, or
-                TooLong, which is ignored.
+                TooLong, which ends it without a result.
         """
         if (kind, structure) in self._checked:
             return

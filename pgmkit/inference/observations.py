@@ -52,7 +52,7 @@ class Observations:
         self._weights = torch.as_tensor(weights, dtype=dtype, device=device)
         straight = torch.arange(layout.cells, device=device)
         self._diagonal = (
-            start == layout.cells  # a matrix that ends in rows of zeros has more rows
+            start == layout.cells  # rows of zeros have no entries to compare
             and torch.equal(self._rows, straight)
             and torch.equal(self._columns, straight)
         )

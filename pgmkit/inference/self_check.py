@@ -135,7 +135,7 @@ def check(
                 f"{len(sums.tables)} cliques can be trusted; please report them"
             )
         spent = time.perf_counter() - begun
-        if spent * (number + 2) / (number + 1) > seconds:  # another would take as long as these
+        if spent * (number + 2) / (number + 1) > seconds:  # no time for one more
             return
 
 

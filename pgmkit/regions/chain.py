@@ -110,7 +110,7 @@ class Kinds:
     def __init__(self, cells: Codes, levels: Array) -> None:
         self._order = np.argsort(levels)
         for column in cells.T:
-            # Codes of 16 bits are sorted by radix.
+            # numpy sorts keys of at most 16 bits by radix, which is faster.
             key = column[self._order].astype(np.min_scalar_type(column.max(initial=0)))
             self._order = self._order[np.argsort(key, kind="stable")]
         ordered = cells[self._order]

@@ -245,7 +245,7 @@ class _Fitting:
         that helps. It helps since an attribute was first drawn without regard to those that were
         drawn after it.
         """
-        for _ in range(FEW_ROUNDS):  # further rounds add columns to every later draw
+        for _ in range(FEW_ROUNDS):  # each round adds steps to every later sample
             missed = self.missed()
             before = self.columns, len(self.steps), sum(missed.values())
             if not missed:

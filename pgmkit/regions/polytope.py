@@ -186,8 +186,8 @@ class LocalPolytope:
                 moved = multipliers + step * direction
                 x, higher, left = at(moved)
                 # Close to the solution, changes of the dual are lost in rounding. A step is then
-                # accepted if the dual's slope, which is not, still points upwards, or if the sums
-                # improve.
+                # accepted if the dual's slope at its end still points upwards, or if the error of
+                # the sums is halved.
                 risen = higher >= dual + SUFFICIENT * step * slope or left @ direction >= 0
                 if risen or np.abs(left).max() < off / 2:
                     break
@@ -195,9 +195,9 @@ class LocalPolytope:
             else:
                 break
             # If all cells of a sum are zero, Newton's step has no scale, and distant targets need
-            # longer steps. Their length is chosen by the slope too. The dual alone cannot decide:
-            # within rounding it is as high after twice Newton's step, where the sums have the same
-            # error.
+            # longer steps. Their length is chosen by the slope as well, since the dual alone cannot
+            # decide: after twice Newton's step it may be as high up to rounding, with the same
+            # error of the sums.
             while 1 <= step < _LONGEST:
                 further = multipliers + 2 * step * direction
                 beyond, value, rest = at(further)

@@ -51,9 +51,11 @@ class Shared:
         return total
 
     def spread(self, gathered: Array) -> tuple[Array, Array]:
-        """Divide a gathered vector among the tables. Return what each table has to subtract, at
-        each place, so that the sum of what remains does not depend on s; and that sum, which is
-        orthogonal to ``free``.
+        """Divide a gathered vector evenly among the tables, and return two vectors.
+
+        The first is what every table has to subtract at each place. The second is the sum over all
+        tables of what remains. It is orthogonal to ``free``, so its product with s is the same for
+        every possible s.
         """
         tables = self.gathered([np.ones(len(places)) for places in self.places])
         if self.free is None:

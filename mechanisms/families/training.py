@@ -152,8 +152,8 @@ def pretrain(
     """Fit the generator to public marginals (section 6.2): those cliques whose attributes are all
     public.
 
-    Each step uses the squared errors on a few marginals drawn at random; attributes that the public
-    data lack are left as they are.
+    Each step uses the squared errors on up to 32 marginals drawn at random; attributes that the
+    public data lack are left as they are.
     """
     known = [clique for clique in cliques if all(name in public.domain for name in clique)]
     counts = public.marginals(known)

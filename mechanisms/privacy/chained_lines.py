@@ -23,7 +23,9 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 
 _DIGITS = 16
-"""Hexadecimal digits of a line's digest: accidents agree with probability 2^-64."""
+"""The hexadecimal digits of a line's digest; an accidental change keeps it with probability
+2^-64.
+"""
 _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 
 

@@ -161,7 +161,8 @@ class Selecting(Charging):
     ) -> list[int]:
         """Select `count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
 
-        The cost is that of `choose_cells`; records must be in memory. Raises InvalidInput for wrong
+        The predicates' places are returned; those in `exclude` are no candidates. Scores and cost
+        are those of `choose_cells`; records must be in memory. Raises InvalidInput for wrong
         arguments, BudgetExceeded if cost is not available.
         """
         table = np.asarray(estimates, dtype=np.float64)

@@ -1,17 +1,17 @@
 """The strategy of least error for queries along one attribute, and residual bases from it.
 
-With Gaussian noise of variance 1 on the answers to the rows of A, every query of which the squares
-sum to V = W'W has the error tr(V X^-1), X = A'A, and one row more or less moves the answers by at
-most the root of the largest diagonal entry of X. The least error at diag(X) <= 1 is a convex
-programme (Yuan et al. 2016); its dual has one weight a code,
+With Gaussian noise of variance 1 on the answers to the rows of A, queries W have the variances' sum
+tr(V X^-1), with V = W'W and X = A'A. One row more or less moves the answers by at most the root of
+the largest diagonal entry of X. The least error at diag(X) <= 1 is a convex programme (Yuan et al.
+2016); its dual has one weight a code,
 
     max over d >= 0, sum d = 1 of  tr((D^1/2 V D^1/2)^1/2)^2,        D = diag(d),
 
 and weights give a strategy, V = BB': X = B (B'DB)^-1/2 B' over its largest diagonal entry. The
 diagonal is even at the optimum, so weights are moved to where it is large, as in the design of
 experiments, in proportion to its square: for orthogonal queries one such step is exact, since X
-falls with the root of D. What two steps tell of the third is used as well (Anderson 1965, with one
-step remembered). The primal error over the dual one bounds what is left to gain.
+falls with the root of D. The steps are accelerated (Anderson 1965, with one step remembered). The
+ratio of the primal error to the dual one bounds what is left to gain.
 
 **A basis with a total.** Where other queries need the total only, the strategy is split in two: the
 total, and rows S that say the rest. For a vector p with sum 1 and Sp = 0 every query is

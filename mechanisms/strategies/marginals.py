@@ -45,8 +45,8 @@ class MarginalsStrategy:
         """Return the noise of this strategy, which has the variance of any answer, in the unit of
         `expected_error`. The variance of a measured marginal is 1 / share^power.
 
-        The contrasts R_s are known as the residual over s with the rows n I - J along each
-        attribute is at a variance of n_s / v_s.
+        The contrasts R_s are estimated as precisely as from a residual over s that is measured with
+        the rows n I - J along each attribute and a variance of n_s / v_s.
         """
         places = subsets(self.shares)
         inside = _inside(domain, places, list(self.shares))

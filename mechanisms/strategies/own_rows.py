@@ -1,8 +1,8 @@
 """Rows that are chosen for each residual by itself, where an attribute is asked in several ways.
 
 If all bases of an attribute have the same vector p (`pgmkit.least_squares.residual_tables`),
-residuals are estimated separately, and each can have the rows that are best for the queries that
-see it: ranges by a single attribute, codes by a table of three. Of a residual A let coefficient_k
+residuals are estimated separately, and each can have the rows that are best for the queries that it
+serves: ranges by a single attribute, codes by a table of three. Of a residual A let coefficient_k
 be the weight of the combination k of queries along A in all sets that hold A, with what the totals
 along their other attributes say. Then
 
@@ -10,12 +10,12 @@ along their other attributes say. Then
 
 and the rows along i are the best strategy for the sum of the grams of the second parts (I - 1p')
 V_k (I - p1'), each times its part of v_A over inside[i, k] (`mechanisms.strategies.least_error`).
-They are made in turn. Uneven p help the ways for which they are made and cost the others, so that
-some between even ones and those of common rows are tried.
+They are made in rounds. An uneven p lowers the error of the kinds of queries that it is made for
+and raises that of the others, so several between the even p and that of the common rows are tried.
 
-Rows of whole numbers see nothing of p exactly if p is a multiple of whole numbers w and each row's
-sum of products with w is 0. Rounded rows are moved there: by units where w is its least number l,
-and where it is l + 1 and l at once in opposite directions, which changes the sum by 1.
+Rows S of whole numbers have Sp = 0 exactly if p is a multiple of whole numbers w and each row is
+orthogonal to w. Rounded rows are made orthogonal: by units where w is its least number l, and where
+it is l + 1 and l at once in opposite directions, which changes the sum by 1.
 """
 
 from __future__ import annotations

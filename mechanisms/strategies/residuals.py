@@ -16,9 +16,9 @@ variances of a set is
                                  times the product over c less A of outside[i, w]
 
 (Theorem 4.7). At the best shares (below) a workload's error is the squared sum of the roots of what
-multiplies each s_A^2. Its derivatives say how dear the total of an attribute is, and each basis is
-made again for them until that gains nothing. Rows are whole numbers: what is planned is what is
-measured, exactly.
+multiplies each s_A^2. Its derivatives say how much the total of an attribute costs, and each basis
+is made again for these costs until that gains nothing. Rows are whole numbers: what is planned is
+what is measured, exactly.
 
 **Measuring a residual.** The product of the rows along A is answered with independent discrete
 noise on every answer (`Curator.measure_queries`), at the price of discrete Gaussian noise on

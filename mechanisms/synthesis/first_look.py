@@ -7,8 +7,8 @@ independent columns would give, which is simulated from the noisy columns for up
 pairs, with the same noise.
 
 If no dependence shows, nothing is lost: the rest of the budget goes to the same columns. If the
-noise is far below the distances that independent columns give, pairs are measured in any case,
-since even chance relations of these records are then visible.
+noise of all pairs is less than twice the distances that independent columns give, pairs are
+measured in any case, since even chance relations of these records are then visible.
 """
 
 from __future__ import annotations

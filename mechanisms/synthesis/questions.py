@@ -223,7 +223,9 @@ def _query_set(schema: Schema, text: str) -> QuerySet:
 
 
 def _named(matrix: MatrixLike) -> Asked:
-    """Return the name of these queries, or the matrix itself if they have none."""
+    """Return the name of these queries if they are "identity" or "prefix", or else their matrix as
+    a dense array.
+    """
     rows = as_dense(matrix)
     n = rows.shape[1]
     if rows.shape == (n, n):

@@ -71,8 +71,9 @@ def check_loss(
         1 + abs(found)
     ):
         raise Contradiction(
-            f"the estimate contradicts a second computation: its loss is {stated!r} by one and "
-            f"{found!r} by the other. Please report these {len(measurements)} measurements"
+            f"the estimate contradicts a second computation: its loss is {stated!r} by the "
+            f"estimation and {found!r} by the second computation. Please report these "
+            f"{len(measurements)} measurements"
         )
 
 

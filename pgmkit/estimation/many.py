@@ -344,8 +344,8 @@ def _each_total(total: float | Sequence[float], count: int) -> list[float]:
 def _check_same(domain: Domain, first: list[Measurement], other: list[Measurement]) -> None:
     if len(first) != len(other):
         raise InvalidInput(
-            f"it holds {len(other)} measurements, measurement_sets[0] {len(first)}; all sets must "
-            "measure the same: estimate what differs by itself, with estimate"
+            f"it has {len(other)} measurements, but measurement_sets[0] has {len(first)}; all sets "
+            "must measure the same, so estimate sets that differ one by one, with estimate"
         )
     for one, another in zip(first, other, strict=True):
         if not isinstance(another, Measurement):
@@ -353,8 +353,8 @@ def _check_same(domain: Domain, first: list[Measurement], other: list[Measuremen
         if not same_structure(one, another):
             raise InvalidInput(
                 f"it holds {another!r:.160} where measurement_sets[0] holds {one!r:.160}; the same "
-                "clique, stddev and matrix are needed in all sets: estimate what differs by "
-                "itself, with estimate"
+                "clique, stddev and matrix are needed in all sets, so estimate sets that differ "
+                "one by one, with estimate"
             )
         another.check(domain)
 

@@ -178,8 +178,8 @@ class SecondOpinion:
         if contradicted or not best - own <= close or not abs(stated - own) <= close:
             raise Contradiction(
                 f"inference contradicts a second computation: the record {dict(record)!r:.200} is "
-                f"called most probable, with the logarithm {stated!r}; it is {own!r}, and another "
-                f"record has {best!r}. Please report this"
+                f"the most probable by inference, with the log weight {stated!r}; by the second "
+                f"computation it has {own!r} and another record {best!r}. Please report this"
             )
 
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
@@ -273,8 +273,8 @@ class SecondOpinion:
         if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
             raise Contradiction(
                 f"inference contradicts a second computation: {count} of {n} records drawn "
-                f"have {record!r}, where {n * share:.6g} are expected, give or take "
-                f"{stray:.3g}. Please report this"
+                f"have {record!r}, where {n * share:.6g} are expected, with a difference of at "
+                f"most {stray:.3g}. Please report this"
             )
 
     @cached_property
@@ -332,15 +332,16 @@ class SecondOpinion:
     def _compare(self, what: str, found: float, expected: float, scale: float = 1.0) -> None:
         if not abs(found - expected) <= self._allowed(found, expected, scale):
             raise Contradiction(
-                f"inference contradicts a second computation: {what:.300} is {found!r} by one and "
-                f"{expected!r} by the other. Please report this"
+                f"inference contradicts a second computation: {what:.300} is {found!r} by "
+                f"inference and {expected!r} by the second computation. Please report this"
             )
 
     def _same_logarithm(self, what: str, found: float, expected: float) -> None:
         if not (abs(found - expected) <= self._close_logarithm or found == expected):
             raise Contradiction(
                 f"inference contradicts a second computation: the logarithm of {what} is "
-                f"{found!r} by one and {expected!r} by the other. Please report this"
+                f"{found!r} by inference and {expected!r} by the second computation. Please report "
+                "this"
             )
 
     def _consistent(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:

@@ -50,8 +50,8 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
     most = DEFECT / (float_info.epsilon * ROUNDINGS * (len(checked) + len(domain)))
     if size > most:
         raise InvalidInput(
-            f"potentials are logarithms, of which the largest must sum to at most {most:.3g} in "
-            f"size, got {size:.3g}, with which rounding errors are too large; write "
+            f"the largest magnitudes of the potentials, which are logarithms, must sum to at most "
+            f"{most:.3g}, got {size:.3g}, with which rounding errors are too large; write "
             "minus infinity where a cell is impossible"
         )
     return checked

@@ -130,9 +130,9 @@ def check(
         if not (abs(mine - theirs) <= slack or (isinf(mine) and mine == theirs)):
             raise Contradiction(
                 f"inference contradicts a second computation: the logarithm of the sum over all "
-                f"records with {evidence!r} is {theirs!r} by one and {mine!r} by the other, where "
-                f"{slack:.2g} is what rounding may explain. Nothing computed from these "
-                f"{len(sums.tables)} cliques can be trusted; please report them"
+                f"records with {evidence!r} is {theirs!r} by inference and {mine!r} by the second "
+                f"computation, and rounding explains at most {slack:.2g}. Nothing computed from "
+                f"these {len(sums.tables)} cliques can be trusted; please report them"
             )
         spent = time.perf_counter() - begun
         if spent * (number + 2) / (number + 1) > seconds:  # no time for one more

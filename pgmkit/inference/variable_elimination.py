@@ -127,5 +127,5 @@ def _check_fits(
     if cells * like.element_size() > limit:
         raise ModelTooLarge(
             f"answering the query over {query.attributes} builds a table of {cells:,} cells; the "
-            f"limit is {limit / 2**20:,.0f} MiB. Ask fewer rows or attributes at once"
+            f"limit is {limit / 2**20:,.0f} MiB. Ask for fewer rows or attributes at once"
         )

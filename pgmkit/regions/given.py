@@ -96,7 +96,8 @@ class GivenRegions(QueryAnswers):
             size = max(size, _TOGETHER)
         raise InvalidInput(
             f"only {found:,} of {_MOST_DRAWS:,} records of this region model have the given codes "
-            f"of {', '.join(self.allowed)}, and {n:,} were asked for; ask for fewer, or give less"
+            f"of {', '.join(self.allowed)}, and {n:,} were asked for; ask for fewer records "
+            "or give fewer conditions"
         )
 
     def _meeting(self, records: Dataset) -> Dataset:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,35 @@ def test_sheets_and_rows_above_the_header(tmp_path: Path) -> None:
         encode_file(path, schema.of_file(FileFormat(sheet="persons")))
     found = encode_file(path, schema.of_file(FileFormat(sheet="people", skip_lines=2)))
     assert isinstance(found, Dataset) and found.columns["age"].tolist() == [3, 5]
+
+
+def _stating(path: Path, size: bytes) -> None:
+    """Make a sheet state another size, or none."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, re.sub(rb"<dimension[^>]*/>", size, content))
+
+
+@pytest.mark.parametrize("size", [None, b"", b'<dimension ref="A1"/>', b'<dimension ref="A1:B2"/>'])
+@pytest.mark.parametrize("odd", [[3], [None, "F"], [3, "F", "more"], [3, "F", None, "far"], [None]])
+def test_no_row_of_a_sheet_changes_others_or_ends_the_reading(
+    odd: list[Any], size: bytes | None, tmp_path: Path
+) -> None:
+    """Programs that write a sheet row by row state no size of it, or that of its beginning."""
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["age", "sex"], [5, "M"], odd, [7, "F"]):
+        book.active.append(row)
+    path = tmp_path / "a.xlsx"
+    book.save(path)
+    if size is not None:
+        _stating(path, size)
+    found: Any = encode_file(path, JSON.placed())
+    ages, sexes = (found.columns[name].tolist() for name in ("age", "sex"))
+    assert (ages[0], ages[-1], sexes[0], sexes[-1]) == (5, 7, 1, 0)
+    assert len(found) == 3 - (odd == [None])
 
 
 LINES = [

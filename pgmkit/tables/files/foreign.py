@@ -88,19 +88,24 @@ def _header(
 
 def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     """Return the records of a sheet; rows without any cell are skipped, as empty lines of a CSV
-    file are.
+    file are, and cells beside the header's columns are not read.
     """
     import pyarrow as pa
 
     rows = _rows(path, form.sheet)
     names = _header(path, form, rows)
     records = [row for row in rows if any(cell is not None for cell in row)]
-    columns = zip(*records, strict=True) if records else [() for _ in names]
-    return pa.Table.from_arrays([_array(list(values)) for values in columns], names)
+    places = range(len(names))
+    columns = [[row[i] if i < len(row) else None for row in records] for i in places]
+    return pa.Table.from_arrays([_array(values) for values in columns], names)
 
 
 def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a sheet, all of one length; without a name, those of the first sheet."""
+    """Yield the rows of a sheet, each up to its last cell; without a name, those of the first
+    sheet.
+
+    The size that a sheet states is not used: it may be missing, or too small.
+    """
     import openpyxl
 
     try:
@@ -112,7 +117,9 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
                 raise InvalidInput(
                     f"{os.fspath(path)} has no sheet {sheet!r}; it has {_listed(names)}"
                 )
-            yield from book.worksheets[found or 0].iter_rows(values_only=True)
+            rows = book.worksheets[found or 0]
+            rows.reset_dimensions()
+            yield from rows.iter_rows(values_only=True)
     except (OSError, InvalidInput):
         raise
     except Exception as error:
@@ -148,9 +155,11 @@ def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     if not is_excel(path):
         return []
     notes: list[str] = []
-    for first, *others in islice(_rows(path, form.sheet), form.skip_lines + 1, None):
-        if len(others) > 1 and all(cell is None for cell in others):
-            notes += [] if first is None else [text_of(first)]
+    rows = islice(_rows(path, form.sheet), form.skip_lines, None)
+    header = next(rows, ())
+    for row in rows:
+        if len(header) > 2 and all(cell is None for cell in row[1:]):
+            notes += [text_of(cell) for cell in row[:1] if cell is not None]
         else:
             notes.clear()
     return notes

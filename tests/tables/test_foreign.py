@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import zipfile
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files import foreign
+from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.files.record_files import (
     all_names,
     check_columns,
@@ -146,6 +149,69 @@ def test_no_row_of_a_sheet_changes_others_or_ends_the_reading(
     ages, sexes = (found.columns[name].tolist() for name in ("age", "sex"))
     assert (ages[0], ages[-1], sexes[0], sexes[-1]) == (5, 7, 1, 0)
     assert len(found) == 3 - (odd == [None])
+
+
+DAYS = Schema(
+    {
+        "DAY": Date("1990-01-01", "2029-12-31", bins=40, missing=()),
+        "NAME": Categorical(("Mädchen", "Junge"), other="(other)"),
+    }
+).placed()
+
+
+@pytest.mark.parametrize("odd", ["number", "bytes"])
+@pytest.mark.parametrize(
+    ("suffix", "form", "unit"), [("sav", "DATE11", 86_400), ("dta", "%td", 1), ("xpt", "DATE9", 1)]
+)
+def test_one_odd_value_does_not_end_the_reading_of_a_statistics_file(
+    suffix: str, form: str, unit: int, odd: str, tmp_path: Path
+) -> None:
+    """A number beyond the calendar, or a text that is not in the file's encoding."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    path = tmp_path / f"a.{suffix}"
+    origin = np.datetime64("1582-10-14" if suffix == "sav" else "1960-01-01")
+    days = (np.array(["1995-06-01", "2020-06-01"], dtype="M8[D]") - origin).astype(int) * unit
+    for beyond in (1e15, -1e15, 3e11):
+        good = pd.DataFrame({"DAY": days.astype(float), "NAME": ["Mädchen", "Junge"]})
+        row = {"DAY": beyond if odd == "number" else float(days[0]), "NAME": "QQ"}
+        getattr(pyreadstat, f"write_{'xport' if suffix == 'xpt' else suffix}")(
+            pd.concat([good, pd.DataFrame([row]), good], ignore_index=True),
+            path,
+            variable_format={"DAY": form},
+        )
+        if odd == "bytes":
+            path.write_bytes(path.read_bytes().replace(b"QQ", b"\xc3("))
+        found: Any = encode_file(path, DAYS)
+        assert found.columns["DAY"][[0, 1, 3, 4]].tolist() == [5, 30, 5, 30]
+        assert found.columns["NAME"].tolist() == [0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["sav", "dta", "xpt"])
+def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) -> None:
+    """In every format that it takes for one; fractions of a day before 1960 apart, which it takes
+    for the next day."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    own, path, rng = CALENDARS[f".{suffix}"], tmp_path / f"a.{suffix}", np.random.default_rng(0)
+    kinds = [
+        (own.dates, own.day, "11"),
+        (own.moments, own.clock, "20"),
+        (own.times, own.clock, "8"),
+    ]
+    for forms, units, width in kinds:
+        days = rng.uniform(-40_000, 40_000, 20) if units > 1 else rng.integers(-40_000, 40_000, 20)
+        values = [*np.rint(days * units).tolist(), float("nan")]
+        for form in sorted(forms):
+            written = form if suffix == "dta" else form + width
+            name = "xport" if suffix == "xpt" else suffix
+            frame = pd.DataFrame({"DAY": values})
+            getattr(pyreadstat, f"write_{name}")(frame, path, variable_format={"DAY": written})
+            read = getattr(pyreadstat, f"read_{name}")
+            wanted, about = read(path, output_format="dict")
+            raw, _ = read(path, output_format="dict", disable_datetime_conversion=True)
+            found = own.read(raw["DAY"], about.original_variable_types["DAY"])
+            assert found == list(wanted["DAY"]) and isinstance(
+                found[0], datetime.date | datetime.time
+            )
 
 
 LINES = [

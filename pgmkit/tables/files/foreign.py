@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pgmkit.errors import InvalidInput, installing
+from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import is_null, text_of
 
@@ -200,8 +203,46 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
 def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
     import pyarrow as pa
 
-    columns, _ = _read(path, form.user_missing)
-    return pa.table({name: _array(list(values)) for name, values in columns.items()})
+    calendar = CALENDARS[Path(path).suffix.lower()]
+    columns, about = _columns(path, form.user_missing)
+    forms = about.original_variable_types
+    return pa.table({n: _array(calendar.read(v, forms[n])) for n, v in columns.items()})
+
+
+def _columns(path: str | os.PathLike[str], user_missing: bool) -> tuple[dict[str, list[Any]], Any]:
+    """Return the columns, in which dates are numbers, and the metadata.
+
+    One text that is not in the file's encoding ends the reading. Then all bytes are read as Latin
+    1, in which each stands for itself, and are decoded here.
+    """
+    options: dict[str, Any] = {"user_missing": user_missing, "disable_datetime_conversion": True}
+    try:
+        columns, about = _read(path, **options)
+    except InvalidInput:
+        about = _read(path, user_missing, metadataonly=True)[1]
+        encoding = _encoding(path, about.file_encoding)
+        found, _ = _read(path, encoding="LATIN1", **options)
+        values = ([_decoded(each, encoding) for each in own] for own in found.values())
+        return dict(zip(about.column_names, values, strict=True)), about
+    return {name: list(values) for name, values in columns.items()}, about
+
+
+def _decoded(value: Any, encoding: str) -> Any:
+    return value.encode("latin-1").decode(encoding, "replace") if isinstance(value, str) else value
+
+
+def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
+    """Return the encoding that a file names, or else UTF-8, and for Stata before 14 that of
+    Windows.
+    """
+    with suppress(LookupError):
+        if named is not None:
+            return codecs.lookup(named).name
+    with Path(path).open("rb") as file:
+        old = Path(path).suffix.lower() == ".dta" and not re.match(
+            rb"<stata_dta><header><release>1(1[89]|[2-9])", file.read(64)
+        )
+    return "cp1252" if old else "utf-8"
 
 
 def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> tuple[Any, Any]:

@@ -1,0 +1,107 @@
+"""Dates and times in files of SPSS, Stata and SAS: numbers since an origin, with a format.
+
+pyreadstat converts them too, but one number beyond the calendar ends its reading of the whole file.
+The formats that count as dates and times are those of pyreadstat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+_SAS = re.compile(r"(?P<name>[A-Z][A-Z0-9]+[A-Z])(\d+(\.\d+)?)?")
+"""Matches a format of SAS or SPSS: its name, the width and the number of decimals."""
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The dates and times of a program.
+
+    Attributes:
+        origin: The moment of the number 0.
+        day: The number of a date's units in a day.
+        clock: The number of a time's units in a day.
+        dates, moments, times: The formats of dates, of dates with a time, and of times of day.
+    """
+
+    origin: datetime
+    day: int
+    clock: int
+    dates: frozenset[str]
+    moments: frozenset[str]
+    times: frozenset[str]
+
+    def read(self, values: list[Any], form: str | None) -> list[Any]:
+        """Return the numbers of a column as dates or times if its format says so.
+
+        Missing values and numbers beyond the calendar stay as they are.
+
+        >>> CALENDARS[".dta"].read([0.0, 366.0, 1e300], "%td")
+        [datetime.date(1960, 1, 1), datetime.date(1961, 1, 1), 1e+300]
+        """
+        named = _SAS.fullmatch(form or "")
+        name = named["name"] if named else form
+        if name in self.dates:
+            return [self._moment(each, self.day, datetime.date) for each in values]
+        if name in self.moments:
+            return [self._moment(each, self.clock, datetime) for each in values]
+        if name in self.times:
+            return [self._moment(each, self.clock, datetime.time) for each in values]
+        return values
+
+    def _moment(self, value: Any, units: int, kind: Any) -> Any:
+        if not isinstance(value, int | float):
+            return value
+        try:
+            days, rest = divmod(value, units)
+            moment = self.origin + timedelta(days=days, seconds=rest * (86_400 / units))
+        except (ValueError, OverflowError):
+            return value
+        return moment if kind is datetime else kind(moment)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SPSS = Calendar(
+    datetime(1582, 10, 14),
+    86_400,
+    86_400,
+    _names("DATE ADATE EDATE JDATE SDATE"),
+    _names("DATETIME YMDHMS"),
+    _names("TIME DTIME"),
+)
+_STATA = Calendar(
+    datetime(1960, 1, 1),
+    1,
+    86_400_000,
+    _names("%td %d %tdD_m_Y %tdCCYY-NN-DD"),
+    _names("%tC %tc"),
+    _names("%tcHH:MM:SS %tcHH:MM"),
+)
+_OF_SAS = Calendar(
+    datetime(1960, 1, 1),
+    1,
+    86_400,
+    _names(
+        "DATE WEEKDATE WEEKDATX DTDATE IS8601DA E8601DA B8601DA "
+        "MMDDYY MMDDYYB MMDDYYC MMDDYYD MMDDYYN MMDDYYP MMDDYYS "
+        "DDMMYY DDMMYYB DDMMYYC DDMMYYD DDMMYYN DDMMYYP DDMMYYS "
+        "YYMMDD YYMMDDB YYMMDDD YYMMDDN YYMMDDP YYMMDDS"
+    ),
+    _names("DATETIME E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN"),
+    _names("TIME HHMM TOD TIMEAMPM IS8601TM E8601TM B8601TM"),
+)
+CALENDARS: Mapping[str, Calendar] = {
+    ".sav": _SPSS,
+    ".zsav": _SPSS,
+    ".por": _SPSS,
+    ".dta": _STATA,
+    ".sas7bdat": _OF_SAS,
+    ".xpt": _OF_SAS,
+}
+"""The calendar of a file, by its suffix."""

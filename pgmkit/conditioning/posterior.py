@@ -359,7 +359,8 @@ class Posterior:
     @cached_property
     def _most_likely(self) -> tuple[dict[int, int], float]:
         """A most likely record of the unobserved attributes, by their numbers, and the logarithm of
-        its weight. Raises InvalidInput if the evidence has probability zero.
+        its weight. Raises InvalidInput if the evidence has probability zero, and ModelTooLarge if
+        the search does not fit into memory.
         """
         tree, tables, constant = self._maximised
         check_record(tree, self.graph.memory_limit)

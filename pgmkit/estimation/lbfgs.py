@@ -27,7 +27,9 @@ class _Stop(Exception):
 
 
 def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B, from the start's potentials."""
+    """Minimise L(mu(theta)) over theta with scipy's L-BFGS-B, from the start's potentials, and
+    return the last point.
+    """
     like = start.potentials
     last = start
 

@@ -184,8 +184,9 @@ class ManyEstimates:
             yield self._batch(single, range(start, min(start + size, len(self.sets))), deadline)
 
     def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """Yield the models of all sets in order, each estimated by itself; those of one list at the
-        same time, if threads gain.
+        """Yield the models of all sets in order, each estimated by itself, in lists of those that
+        are estimated at the same time in threads. Their warnings NotCertified and Contradictory are
+        suppressed, since the caller warns once for all sets.
         """
         count = self._at_once()
         for start in range(0, len(self.sets), count):

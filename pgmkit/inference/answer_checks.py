@@ -372,7 +372,9 @@ class SecondOpinion:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Return the ratio of two sums, given their logarithms; 0 if the first sum is 0."""
+    """Return the ratio of two sums, given their logarithms: at most e, and 0 if the first sum
+    is 0.
+    """
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 

@@ -268,8 +268,8 @@ class ModelTables:
         return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
 
     def plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
-        """Return the counts of queries to a small model; None if the model is not small, or a
-        query's attributes share no clique of the tree.
+        """Return the counts of queries to a small model; None if the model is not small, a query's
+        attributes share no clique of the tree, or an answer would take too many cells.
         """
         if self.plain is None:
             return None

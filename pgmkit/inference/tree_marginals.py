@@ -158,8 +158,8 @@ class Tables:
         self._given: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def reserve_results(self, results: set[int]) -> None:
-        """Set memory aside for results over these sets of attributes. Raises ModelTooLarge if they
-        cannot fit.
+        """Count results over these sets of attributes towards the memory limit. Raises
+        ModelTooLarge if they cannot fit.
         """
         for members in sorted(results, key=self.paths.cells):
             self.reserve(members)

@@ -212,8 +212,8 @@ def _raise_bound(search: _Search, stage: MeasuredLoss, point: Array, multipliers
 
 
 def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
-    """Return the diagonal |Q|' |Q| 1 / stddev^2 over all cells, which majorises Q'Q / stddev^2, the
-    Hessian of the squared loss with measurement matrix Q.
+    """Return the vector |Q|' |Q| 1 / stddev^2 over all cells, with Q the measurement matrix and 1
+    the vector of ones. As a diagonal it majorises Q'Q / stddev^2, the Hessian of the squared loss.
     """
     result = np.zeros(layout.cells)
     for m in measurements:

@@ -39,9 +39,10 @@ class MatrixKernel:
     """The product of two tables as a batch of matrix products, summed over all but the wanted
     attributes.
 
-    Attributes in both tables form the batch if they are wanted, and are summed over if not; those
-    in one table are rows or columns. If nothing is summed over, the tables are multiplied with
-    broadcasting, and the result has the memory order of the larger one.
+    Attributes in both tables form the batch if they are wanted, and are summed over if not. Those
+    in one table only are rows or columns if they are wanted, and are summed out before the product
+    if not. If nothing is summed over, the tables are multiplied with broadcasting, and the result
+    has the memory order of the larger one.
     """
 
     __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")

@@ -49,9 +49,9 @@ def proximal_step(
 
         L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    where D is the Bregman divergence. Return None if rounding hides any descent, or the pass at
-    ``origin`` had failed. Passes, losses and products are started together and read from a GPU at
-    once.
+    where D is the Bregman divergence. Return None if rounding hides any descent, the time is over,
+    or the pass at ``origin`` had failed. Passes, losses and products are started together and read
+    from a GPU at once.
     """
     precision = torch.finfo(gradient.dtype).eps
     for _ in range(HALVINGS):

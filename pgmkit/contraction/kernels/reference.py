@@ -88,9 +88,9 @@ def contract_steps(
 def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
     """Return the maximum of each run of ``values``, 0 in place of minus infinity.
 
-    Each of ``levels`` holds the places where runs begin and, at its end, the number of cells. The
-    runs of the first level are of values, and those of each further level are of the maxima before
-    it.
+    Each of ``levels`` holds the places where runs begin and, at its end, the number of entries that
+    are divided into runs. The runs of the first level are of ``values``, and those of each further
+    level are of the maxima before it.
 
     >>> peaks(torch.tensor([1.0, 3.0, -torch.inf]), torch.tensor([0, 2, 3]))
     tensor([3., 0.])

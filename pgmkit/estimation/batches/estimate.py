@@ -79,7 +79,7 @@ class BatchedEstimate:
         """Return, for each set, the start with the lowest loss.
 
         If there is an earlier model, the starts are improved by proximal steps in its metric.
-        Otherwise a search that ended early would leave the models of redrawn measurements too
+        Without these, a search that ended early would leave the models of redrawn measurements too
         similar to that model.
         """
         one = self.inference

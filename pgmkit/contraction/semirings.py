@@ -30,7 +30,7 @@ def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
 
 
 class Linear:
-    """Sums of products of plain numbers."""
+    """The semiring of ordinary sums and products."""
 
     one = 1.0
 

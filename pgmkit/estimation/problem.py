@@ -82,8 +82,8 @@ class Problem:
         return time.perf_counter() + self.pass_seconds[-1] >= self.deadline
 
     def attempt(self, potentials: torch.Tensor) -> Point | None:
-        """Return the point with these potentials. Return None, so that line searches end, if the
-        potentials have left the range of numbers after a long step, or if it is ``late``.
+        """Return the point with these potentials. Return None, so that line searches end, if no log
+        partition function can be computed for them, as after a too long step, or if it is ``late``.
         """
         if self.late():
             return None

@@ -167,13 +167,13 @@ class _Subproblem:
 
     def value_and_gradient(self, scaled: torch.Tensor) -> tuple[float, torch.Tensor]:
         """Return the negative dual objective and its gradient; infinity and an arbitrary gradient
-        where the model leaves the range of numbers.
+        if the step is so long that inference fails.
         """
         change, observations = self.change(scaled), self.loss.observations
         dual, total = self.dual + change, self.problem.total
         try:
             found = self.problem.inference.fast_marginals(self.moved(change), total)
-        except NumericalFailure:  # the step leaves the range of numbers
+        except NumericalFailure:  # the step is too long
             return inf, scaled
         marginals, log_partition = found
         value = 0.5 * self.loss.penalty.curvature * float(dual @ dual)

@@ -23,25 +23,25 @@ LARGER_IS_BETTER = ("f1", "f1 second")
 Summaries = Mapping[report.Key, report.Summary]
 Experiment = Mapping[str, Any]
 
-INTRODUCTION = """# The papers' experiments, beside this program's
+INTRODUCTION = """# The papers' experiments and this program's results
 
-Every table and figure of the five papers, in their order. `python -m benchmarks.papers` runs what
-is missing and writes this page; `--paper 003 --table 2` does so for one. The runs are in
-`benchmarks/results/papers.jsonl` and `benchmarks/results/adaptive.jsonl`, the list of what the
-papers show in `benchmarks/papers.toml`.
+This page has every table and figure of the five papers, in the papers' order, with the results of
+this program. `python -m benchmarks.papers` runs what is missing and writes this page;
+`--paper 003 --table 2` does so for one table. The runs are in `benchmarks/results/papers.jsonl` and
+`benchmarks/results/adaptive.jsonl`; `benchmarks/papers.toml` lists what the papers show.
 
 How to read it:
 
-- *Theirs* are the sentences and numbers of the papers' text, with the line of the text copy. The
-  images of the figures are in no copy at hand, so no value could be read off a curve. Where the
-  authors' own code was run on the same table, its errors stand in brackets beside ours
-  (`adaptive-baselines.csv`; its settings were picked on the true error, ours are fixed defaults).
-- *Better*, *equal*, *behind* compare our mean over seeds with those errors: equal is within one
-  standard error of the difference. An *order* is a sentence of the paper saying that one
-  mechanism has smaller errors than another; it holds if our means say so, or differ by less than
-  one standard error.
-- Errors are fractions of n. Replace-one, delta 1/n², unless said otherwise. CPU seconds are those
-  of a shared machine: compare their ratios.
+- *Theirs* has the sentences and numbers of the papers' text, with the line of the text. The images
+  of the figures were not available, so no values could be read off curves. If the authors' own code
+  was run on the same table, its errors are in brackets after ours (`adaptive-baselines.csv`; its
+  settings were chosen by the true error, while ours are fixed defaults).
+- *Better*, *equal* and *behind* compare our mean over seeds with those errors; they are equal if
+  they differ by at most one standard error of the difference. An *order* is a sentence of a paper
+  which says that one mechanism has smaller errors than another. It holds if our means say the same,
+  or differ by less than one standard error.
+- Errors are fractions of n. Experiments use replace-one and delta 1/n², unless stated otherwise.
+  CPU seconds were measured on a shared machine, so only their ratios can be compared.
 """
 
 
@@ -113,8 +113,8 @@ def status(each: Experiment, found: Verdicts, ran: bool) -> str:
         held = Counter(found.orders.values())["holds"]
         said.append(f"orders: {held} of {len(found.orders)} hold")
     if each.get("lacks"):
-        stand_in = "; a stand-in ran" if ran else ""
-        said.append(f"data not to be had: {each['lacks'].split('; ')[0]}{stand_in}")
+        stand_in = "; run on other data" if ran else ""
+        said.append(f"data not available: {each['lacks'].split('; ')[0]}{stand_in}")
     elif not ran:
         said.append("no runs" if each.get("settings") else "nothing to run")
     elif not said:
@@ -204,13 +204,14 @@ def totals(experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries
     unavailable = sum(each["numbers"] for each in lacking)
     return "\n".join(
         [
-            f"- {len(experiments)} rows; of {len(lacking)} the papers' data cannot be had "
-            f"({stood_in} of these have a stand-in that ran).",
-            f"- The text prints {numbers} numbers of results; the data behind {unavailable} of "
-            "them cannot be had.",
-            f"- Beside the authors' own code on the same table: {compared['better']} errors "
-            f"better, {compared['equal']} equal, {compared['behind']} behind.",
-            f"- Orders that the papers state: {orders['holds']} hold, {orders['fails']} do not.",
+            f"- This page has {len(experiments)} entries. For {len(lacking)} of them "
+            f"the data are not available; {stood_in} of these were run on other data instead.",
+            f"- The papers' text has {numbers} numbers of results; for {unavailable} of them the "
+            "data are not available.",
+            f"- Compared with the authors' own code on the same table, {compared['better']} errors "
+            f"are better, {compared['equal']} are equal and {compared['behind']} are behind.",
+            f"- Of the orders that the papers state, {orders['holds']} hold and {orders['fails']} "
+            "do not.",
         ]
     )
 

@@ -346,8 +346,8 @@ def make_loss(
     device: torch.device,
     count: int | None = None,
 ) -> Loss:
-    """Return the loss object of a name, a penalty or a callable; ``count`` as in
-    ``MeasuredLoss``.
+    """Return the loss function of vectors over ``layout`` that a name, a penalty or a callable
+    stands for, with tensors of this type on this device. ``count`` is that of ``MeasuredLoss``.
     """
     known = known_loss(loss)
     if isinstance(known, Squared | Huber | Absolute):

@@ -163,8 +163,8 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
 
 
 def _shares(stddevs: Sequence[float]) -> tuple[NDArray[np.float64], float]:
-    """Return the weight of each estimate by inverse variance, and the standard deviation of the
-    combination.
+    """Return the weight of each estimate in their combination by inverse variance, and the standard
+    deviation of the combination; ``stddevs`` are those of the estimates.
     """
     # Deviations are taken relative to the smallest, so that no variance underflows.
     least = min(stddevs)

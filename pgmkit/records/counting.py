@@ -129,7 +129,9 @@ def _gib(size: int) -> str:
 def _count(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, rows: int
 ) -> Table:
-    """Return the table over `attributes`, counted by mixed-radix codes and bincount."""
+    """Return the table over `attributes` of the first `rows` rows: each row's cell is computed as a
+    mixed-radix number, and these are counted by bincount.
+    """
     cells = math.prod(sizes[a] for a in attributes)
     # Each bincount allocates and returns a whole table, so it must see several rows per cell.
     chunk = min(rows, max(CACHE_CELLS, 4 * cells))
@@ -153,7 +155,7 @@ def _codes(
     columns: Mapping[str, Codes], sizes: Mapping[str, int], attributes: Clique, start: int, end: int
 ) -> Codes | int:
     """Return the flat index, in the table over `attributes`, of the cell of each row from `start`
-    to before `end`, in the smallest type that holds the indices.
+    to before `end`, in the smallest type that holds the indices; without attributes, 0.
     """
     if not attributes:
         return 0
@@ -209,8 +211,8 @@ def blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> It
 
 
 def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:
-    """Yield blocks of a greedy covering: grow a block around the largest uncovered clique, and keep
-    its best stage.
+    """Yield blocks as `blocks` does, by a greedy covering: a block is grown, attribute by
+    attribute, around the largest clique that is not covered yet, and its best stage is kept.
 
     The best stage saves the most time of direct counting for each second spent on the block.
     """

@@ -87,8 +87,8 @@ class PartedSample:
     def _within(
         self, counts: Counts, low: int, high: int, start: int, stop: int
     ) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
-        """Yield for each wanted part, among those from `low` to before `high` with these counts, a
-        function that makes it.
+        """Yield a function that makes a part, for each part from `start` to before `stop` that is
+        among those from `low` to before `high`; `counts` are the counts of the latter together.
         """
         if high <= start or stop <= low:
             return

@@ -28,7 +28,9 @@ def write_container(
     header: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Write a file of this kind, completely or not at all."""
+    """Write a file of this kind, with a header of plain values and arrays by name, completely or
+    not at all.
+    """
     whole = {"format": kind, "version": _VERSIONS.get(kind, 1), **header}
     held: Any = dict(arrays)
     with atomic_writer(path) as file:
@@ -38,7 +40,8 @@ def write_container(
 def read_container(
     path: str | os.PathLike[str], kind: str, max_bytes: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the header and the arrays of a file of this kind, in the present version.
+    """Return the header and the arrays of a file of this kind, in the present version. The file may
+    expand to at most ``max_bytes``.
 
     Raises InvalidInput for another kind or version, and the errors of a broken file: use it inside
     ``refusing``.

@@ -120,7 +120,8 @@ def unzipped(content: bytes, most: int = LARGEST) -> dict[str, bytes]:
 
 
 def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]]:
-    """Return the arrays that `numpy.savez` wrote, of numbers, truth values or texts.
+    """Return the arrays of numbers, truth values or texts from the bytes of a file of
+    `numpy.savez`, which may expand to at most `most` bytes.
 
     Raises InvalidInput, or the errors of a broken archive: use it inside `refusing`.
 

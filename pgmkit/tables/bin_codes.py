@@ -65,8 +65,8 @@ class BinCodes:
 
     @cached_property
     def _looked_up(self) -> tuple[int, Codes] | None:
-        """A table of codes of consecutive whole numbers, and the first of these: from one below the
-        lowest end or special value to one above the highest.
+        """The first of a range of whole numbers, and the codes of all numbers in the range: from
+        one below the lowest end or special value to one above the highest.
 
         None if values are not whole steps, or if the table would have more entries than a batch has
         rows. A look-up takes a tenth of the time of a search.

@@ -328,7 +328,7 @@ def _unquoted(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name or a value as a question writes it, whatever it contains.
+    """Return a name or a value in double quotes, as a question can write it whatever it contains.
 
     >>> print(quoted('6" pipe'))
     "6"" pipe"

@@ -229,8 +229,9 @@ def _with_bars(
 def _judged(
     columns: dict[str, Any], weak: NDArray[np.bool_], method: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Add a column "note" that marks the unreliable lines, if there are any, and return the columns
-    and the notes below the table. For "bootstrap" one of these says what the intervals leave out.
+    """Add a column "note" that marks the unreliable lines (`weak`), if there are any, and return
+    the columns and the notes below the table. If the intervals' `method` is "bootstrap", a note
+    says what they leave out.
     """
     notes = []
     if weak.any():

@@ -21,8 +21,8 @@ _SMALLEST_MEAN = CLOSE**0.5
 
 
 def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Array, Array]:
-    """Return the lower and upper ends for unbiased Gaussian ``values`` with means >= 0 and standard
-    deviations that may be 0.
+    """Return the lower and upper ends of intervals for the means, which are at least 0, of Gaussian
+    ``values`` with standard deviations ``stddev``, some of which may be 0.
 
     Below a level of about 0.55, means near zero are covered slightly more often than stated.
 

@@ -151,6 +151,7 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
 
 def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal: str) -> Drafted:
     """Return the column of texts whose codes an SPSS or Stata file labels or declares missing.
+    `tally`: the number of rows of each text, missing values under an empty text.
 
     If every code has a label the labels are the values, and the codes are other spellings of them.
     Otherwise codes declared missing become special values, or texts for missing values if they lie
@@ -178,7 +179,9 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
 
 
 def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
-    """Return the column with these codes as special values, or else as texts for missing values."""
+    """Return the column with these codes as special values, if it has bins and all codes lie beyond
+    its range, and otherwise as texts for missing values.
+    """
     if isinstance(column, Binned):
         with suppress(InvalidInput, ValueError):
             numbers = sorted({*column.special, *map(number_of, texts)})
@@ -214,7 +217,8 @@ def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
 
 
 def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Drafted:
-    """Return a column that fits these public values, with the reason.
+    """Return a column that fits these public values, with the reason. `most_values` is that of
+    `draft`, and `decimal` the decimal sign.
 
     >>> import numpy as np
     >>> draft_column(np.array(["3", "17", "29"] * 9)).column.values
@@ -239,7 +243,9 @@ def _tally(values: Any) -> Counter[str]:
 
 
 def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
-    """Return the column for these texts and their numbers of rows."""
+    """Return the column for texts with their numbers of rows; missing values are under an empty
+    text.
+    """
     absent = _absent(tally, decimal)
     counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
     listed = sorted(text for text in tally if text in absent)
@@ -276,7 +282,9 @@ def _present(
     most_values: int,
     decimal: str,
 ) -> Drafted:
-    """Return the column for the texts that are not missing."""
+    """Return the column for the texts that are not missing, with their numbers of rows. `missing`:
+    the texts that stand for missing values, None if no value is missing.
+    """
     if not counts:
         column = Categorical(("(none)",), missing=() if missing is None else missing)
         return Drafted(column, "no value at all; drop it, or say what it may hold")

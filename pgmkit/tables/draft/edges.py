@@ -72,7 +72,9 @@ def _sorted(numbers: Mapping[Any, int]) -> tuple[Any, Any]:
 
 
 def _rounded(value: float, gap: float, whole: bool) -> Any:
-    """Round to the largest power of ten not above the gap, so that neighbours keep their order."""
+    """Return an edge rounded to a multiple of the largest power of ten not above `gap`, its
+    distance from the nearer neighbour, so that edges keep their order.
+    """
     digits = math.floor(math.log10(gap))
     if whole:
         return round(round(value), -max(0, digits))

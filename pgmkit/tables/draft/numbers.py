@@ -76,7 +76,9 @@ def number_column(
 
 
 def with_point(text: str, decimal: str) -> str:
-    """Return the text of a number with a decimal point."""
+    """Return the text of a number whose decimal sign is `decimal` with a decimal point instead;
+    with a decimal comma, points between thousands are removed.
+    """
     return text if decimal == "." else text.replace(".", "").replace(",", ".")
 
 

@@ -109,7 +109,8 @@ def _timed(
     missing: tuple[str, ...] | None,
     doubt: str = "",
 ) -> tuple[Column, str]:
-    """Return a column of points in time and the reason.
+    """Return a column of points in time from the first to the last of `moments`, and the reason, to
+    which `doubt` is added.
 
     Times in an ISO format are decoded as times in data frames, whatever the format.
     """

@@ -127,7 +127,9 @@ class FrameCounts:
             ) from error
 
     def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
-        """Raise InvalidInput if the records differ from the first pass.
+        """Raise InvalidInput if a pass shows that the records are not those of the first pass: if
+        values are outside the columns (`outside` has their numbers), or if a counted table has
+        another sum.
 
         A frame that is computed anew for every pass may give different records.
         """

@@ -138,7 +138,7 @@ class Scan:
         return max((place.stop for place in self.places.values()), default=len(self.codec.columns))
 
     def line(self, frames: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the counts of these frames (pandas, polars, pyarrow) together."""
+        """Return the line of counts over all records of these frames (pandas, polars, pyarrow)."""
         line = np.zeros(self.length, dtype=np.int64)
         sizes = tuple((name, column.size) for name, column in self.codec.columns.items())
         for codes in self.codec.pieces(frames):

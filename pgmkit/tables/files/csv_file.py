@@ -80,7 +80,9 @@ def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
 
 
 def _header(path: str, form: FileFormat) -> tuple[int, str]:
-    """Return the first line that is no comment, and the number of lines before it."""
+    """Return the number of lines before the header, and the header: the first line that is no
+    comment. Without such a line, return 0 and an empty text.
+    """
     for before, line in enumerate(_lines(path, form)):
         if form.comment is None or not line.startswith(form.comment):
             return before, line
@@ -88,7 +90,7 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 
 
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
-    """Yield the lines below the skipped ones.
+    """Yield the lines below those that the format skips, as texts without line ends.
 
     Raises InvalidInput if the first line is not in the encoding. In later lines such bytes are
     replaced, since no record may decide whether the file can be read.

@@ -159,8 +159,8 @@ def _csv(
 
 
 def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) -> Cell | None:
-    """Return a cell's count with the error that noise and rounding leave; None if it is
-    suppressed.
+    """Return the count that a text states, with the standard deviation of noise and rounding
+    together; None if the cell is suppressed. `where` is the place for errors.
     """
     try:
         found = cell_of(text)

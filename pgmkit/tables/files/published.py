@@ -72,7 +72,9 @@ def cell_of(text: str) -> Cell | None:
 
 
 def _values_below(found: re.Match[str]) -> int:
-    """Return the number of whole numbers from 0 up to the bound that `_BELOW` has found."""
+    """Return how many whole numbers from 0 on are within the bound that `_BELOW` has matched: 10
+    for "<10" and 11 for "<=10".
+    """
     return int(found[2]) + (found[1] in ("<=", "\u2264"))
 
 

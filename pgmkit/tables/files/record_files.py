@@ -276,7 +276,8 @@ def write_records(
     *,
     spelled: Callable[[str], str] | None = None,
 ) -> int:
-    """Write coded records to a file, completely or not at all, and return their number.
+    """Write the coded records of all `parts` to a file, completely or not at all, and return their
+    number. `rng` draws values within bins.
 
     The suffix selects the format, as in `write_tables`.
     """

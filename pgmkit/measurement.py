@@ -249,7 +249,7 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
         raise InvalidInput(
             f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
             f"{answers:.3g}, but must have one of at most 2^53 times as much "
-            f"({answers * EXACT:.2g}): no float64 number tells them apart beside such noise; leave "
+            f"({answers * EXACT:.2g}): float64 cannot resolve them beside such noise; leave "
             "the measurement out"
         )
 

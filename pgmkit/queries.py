@@ -243,7 +243,9 @@ class FactoredQuery:
         return shape if len(shape) <= _MOST_AXES else tuple(rows for rows in shape if rows > 1)
 
     def check(self, domain: Domain) -> None:
-        """Raise `InvalidInput` for an unknown attribute or a factor of the wrong width."""
+        """Raise `InvalidInput` for an attribute that ``domain`` does not have, or a matrix whose
+        number of columns is not the attribute's size.
+        """
         domain.clique(self.attributes, "the query")
         for attribute, factor in self.factors.items():
             size = domain.sizes[attribute]

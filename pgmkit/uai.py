@@ -96,7 +96,7 @@ class _Words:
     def finish(self) -> None:
         if self.next < len(self.words):
             raise InvalidInput(
-                f"{self.path!r} goes on after its end: {len(self.words) - self.next} words are "
+                f"{self.path!r} continues after its end: {len(self.words) - self.next} words are "
                 "left over; the numbers at its beginning do not fit what follows"
             )
 

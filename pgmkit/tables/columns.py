@@ -223,8 +223,8 @@ class Column(ABC):
         raise InvalidInput(f"a {self.type} column has no order; list its values instead")
 
     def steps(self, width: float) -> list[tuple[str, int, int]]:
-        """Return the codes between multiples of `width`, as (label, first code, code after the
-        last); codes that are no numbers are groups of their own.
+        """Return the groups of codes between multiples of `width`, each as (label, first code, code
+        after the last); codes that are no numbers are groups of their own.
 
         Raises InvalidInput for a column that is not of numbers, a width that is not above 0, and
         steps that cut a bin in two.

@@ -109,7 +109,7 @@ class Categorical(_Labelled):
             )
         for spelling, label in dict(self.aliases).items():
             if text_of(label) not in texts:
-                raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is no value")
+                raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
             if spelling in texts:
                 raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
         for text in self.missing or ():

@@ -156,7 +156,9 @@ class Numeric(_Numbers):
         return not self.quantiles
 
     def found(self, inner: Sequence[float]) -> Numeric:
-        """Return the concrete column with the inner edges that were found."""
+        """Return the concrete column, with bins between `low`, those edges in `inner` that lie
+        within the range, and `high`.
+        """
         low, high = self._position(self.low), self._position(self.high)
         edges = sorted({low, high, *(float(edge) for edge in inner if low < edge < high)})
         return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)

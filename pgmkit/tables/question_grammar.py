@@ -135,9 +135,10 @@ def parse(schema: Schema, text: str) -> Question:
 
 
 def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
-    """Return the codes of each column that meet conditions such as "sex = F and age in 30..44".
+    """Return, for each column that is named in conditions such as "sex = F and age in 30..44", a
+    Boolean for each code: True if it meets the column's conditions.
 
-    The result has a Boolean for each code. Raises InvalidInput if no value of a column remains.
+    Raises InvalidInput if no value of a column remains.
     """
     return _met(schema, [each for part in _split(text) for each in _joined(schema, part)])
 
@@ -265,7 +266,9 @@ def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:
 
 
 def _compared(text: str, name: str, column: Column, operator: str, value: str) -> Mask:
-    """Return the codes that meet the condition `text`, of which the other arguments are parts."""
+    """Return a Boolean for each code of the column: True if it meets the condition `text`, of which
+    `name`, `operator` and `value` are the parts.
+    """
     if operator in ("=", "!="):
         mask = _equal(name, column, value)
         return mask if operator == "=" else ~mask
@@ -287,8 +290,9 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
 
 
 def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
-    """Return the codes equal to a value as written. The word `missing` stands for a missing value,
-    unless the column has a label of that name.
+    """Return a Boolean for each code: True for those equal to a value as it is written in a
+    question. The word `missing` stands for a missing value, unless the column has a label of that
+    name.
     """
     plain = _unquoted(value)
     if plain in column.labels:

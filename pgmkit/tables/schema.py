@@ -107,7 +107,7 @@ class Schema:
             for name in constraint.columns:
                 if name not in self.columns:
                     raise InvalidInput(
-                        f"a constraint speaks of {name!r}, which is no column"
+                        f"a constraint names {name!r}, which is not a column"
                         f"{did_you_mean(name, self.columns)}; columns are {', '.join(self.columns)}"
                     )
         for name, level in self.levels.items():
@@ -131,7 +131,7 @@ class Schema:
         """
         for name in found:
             if name not in self.columns:
-                raise InvalidInput(f"{name!r} is no column of the schema")
+                raise InvalidInput(f"{name!r} is not a column of the schema")
         return self._with({**self.columns, **found}, self.constraints)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Schema:
@@ -216,7 +216,7 @@ class Schema:
         cells = math.prod(self.columns[name].size for name in constraint.columns)
         if cells > _MOST_CELLS:
             raise InvalidInput(
-                f"the constraint over {', '.join(constraint.columns)} speaks of {cells:,} "
+                f"the constraint over {', '.join(constraint.columns)} has {cells:,} "
                 f"combinations; at most {_MOST_CELLS:,} can be held: give wider bins"
             )
         return constraint.zeros(self.columns)
@@ -228,7 +228,7 @@ class Schema:
             for text in (name, *labels, *(column.missing or ())):
                 if LONE_SURROGATE.search(text):
                     raise InvalidInput(
-                        f"column {name!r} has the text {text!r}, which is no Unicode text: it "
+                        f"column {name!r} has the text {text!r}, which is not Unicode text: it "
                         "holds half of a character"
                     )
 

@@ -142,7 +142,7 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
 
 
 def unsigned(text: str) -> str:
-    """Return the text without currency and percent signs."""
+    """Return the text without currency signs, percent signs and spaces at its ends."""
     return text.strip("$€£¥₹% \u00a0\u202f")
 
 

@@ -173,8 +173,8 @@ class FrameForm:
 
 
 def decode(data: Dataset, schema: Schema, rng: np.random.Generator, form: FrameForm) -> Any:
-    """Return the codes as a frame of this form, from memory (`made_frames` lets engines make
-    theirs).
+    """Return the values of the coded records as a frame of this form, made in this process (with
+    `made_frames` engines make frames themselves).
 
     The order and types of its columns are the schema's; they do not depend on the frame that was
     encoded. A lazy form gives a lazy frame, or a relation, over the records in memory.
@@ -197,8 +197,8 @@ def framed(table: Any, schema: Schema, form: FrameForm) -> Any:
 
 
 def pandas_frame(table: Any, schema: Schema) -> Any:
-    """Return a pandas frame in which whole numbers and truth values that can be missing keep their
-    types.
+    """Return a pyarrow table as a pandas frame, in which whole numbers and truth values keep their
+    types also in columns that can have missing values.
     """
     import pandas as pd
     import pyarrow as pa

@@ -75,7 +75,9 @@ def likely_separator(line: str) -> str:
 
 
 def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
-    """Return the first lines below the skipped ones, including comments, without line ends."""
+    """Return up to `most` lines below those that the format skips, including comments, without line
+    ends.
+    """
     return list(itertools.islice(_lines(path, form), most))
 
 

@@ -112,7 +112,8 @@ def long_lines(
     lines: Sequence[tuple[int, list[str]]],
     kept: Sequence[str],
 ) -> tuple[list[str], list[tuple[int, list[str]]], str] | None:
-    """Return the header, lines and value column of a wide table, with one line for each cell.
+    """Return a wide table in long form, with one line for each cell: its header, its lines with
+    their numbers in the file, and the name of the column with the counts.
 
     In a wide table all columns except those in `kept` are values of one further column of the
     schema. None for other tables. Raises InvalidInput if they may be values of several columns.

@@ -218,7 +218,8 @@ def batches(
     broken: list[object] | None = None,
     repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Yield columns by name as Arrow arrays, some 65,000 rows at a time; `names` selects columns.
+    """Yield batches of records as columns by name, in Arrow arrays: some megabytes of a CSV or JSON
+    file at a time, and 65,536 rows of other files. `names` selects columns.
 
     `broken`: a list to which an entry is added for each ill-formed line; if None such lines are
     errors. `repeating`: columns of few distinct texts, which are returned as dictionaries from CSV

@@ -45,23 +45,15 @@ _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
 """The largest factor by which the barrier falls from one proximal step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
-"""The logarithm of a probability, relative to the largest one, below which it has no effect on any
-result.
-"""
+"""The logarithm of a probability, relative to the largest, below which it has no effect."""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
-"""The number of refinements of a linear solution, each of which halves the number of wrong
-digits.
-"""
+"""The refinements of a linear solution; each halves the number of wrong digits."""
 _NEGLIGIBLE = EPSILON / CALL_CELLS
-"""Probabilities below this are left out of a Newton step, since all of them together are lost in
-rounding.
-"""
+"""Smaller probabilities are left out of Newton steps: all together are lost in rounding."""
 
 
 def is_small(problem: Problem) -> bool:
-    """Return True if the joint distribution can be written out and Newton steps take acceptable
-    time.
-    """
+    """Return True if the joint can be written out and Newton steps take acceptable time."""
     return _work(problem) <= _MOST_WORK
 
 
@@ -211,9 +203,7 @@ class _Joint:
         return float(self.penalty.value(torch.as_tensor(self.residual(state.shares))))
 
     def first_step(self, state: _State, goal: float) -> float:
-        """Return the step at which the curvatures of the loss and of the entropy term are about
-        equal.
-        """
+        """Return the step at which loss and entropy term have about the same curvature."""
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
         return min(

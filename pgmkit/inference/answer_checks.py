@@ -125,9 +125,7 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """Check two numbers of a factored query's answer, which is in counts of ``total`` (there
-        must be no evidence): the largest and one drawn at random.
-        """
+        """Check the largest and one random number of an answer in counts, without evidence."""
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
         for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):
@@ -265,9 +263,7 @@ class SecondOpinion:
             seconds /= 2
 
     def counted(self, record: Mapping[str, int], count: int, n: int, seconds: float) -> None:
-        """Check that ``count``, the number of the ``n`` drawn records with the codes of ``record``,
-        agrees with the probability of these codes.
-        """
+        """Check that ``count`` of ``n`` drawn records with these codes fits their probability."""
         share = float(self._shares((), record, seconds))
         stray = sqrt(2 * RARE * n * share * max(0.0, 1 - share)) + RARE
         if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
@@ -279,9 +275,7 @@ class SecondOpinion:
 
     @cached_property
     def _known(self) -> PlainSums:
-        """Sums over only those tables that the sum over the records with the evidence depends
-        on.
-        """
+        """Sums over the tables alone that the weight of the evidence depends on."""
         return self.sums.about(
             [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
         )
@@ -372,9 +366,7 @@ class SecondOpinion:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Return the ratio of two sums, given their logarithms: at most e, and 0 if the first sum
-    is 0.
-    """
+    """Return the ratio of two sums given by logarithms: at most e; 0 if the first sum is 0."""
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 

@@ -136,9 +136,7 @@ class MarginalOracle:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Set up many passes: one thread if they are small, no denormal numbers; restored on
-        exit.
-        """
+        """Set up many passes, until exit: one thread if they are small, no denormal numbers."""
         work = self.plan.cost if self.device.type == "cpu" else inf
         with threads_for(work, THREADED_COST), pass_settings():
             yield
@@ -198,9 +196,7 @@ class MarginalOracle:
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        guess.copy_(
-            torch.where(held, below, guess)
-        )  # in place, as a captured CUDA graph rereads it
+        guess.copy_(torch.where(held, below, guess))  # in place: a captured CUDA graph rereads it
         marginals = self._counts(total / partition)
         log_partition = below + peaks.sum()
         return marginals, log_partition.masked_fill_(~held, nan)

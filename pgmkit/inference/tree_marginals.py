@@ -34,9 +34,7 @@ from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELL
 KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
 """The bytes of remembered tables above which they are dropped before the next marginal."""
 Stem = tuple[int, int, int]
-"""The meeting clique, its neighbour on the side where the tips lie, and the set of the stem's
-attributes.
-"""
+"""The meeting clique, its neighbour on the tips' side, and the set of the stem's attributes."""
 
 
 def marginals(
@@ -231,9 +229,7 @@ class Tables:
         return found
 
     def local(self, before: int, here: int, members: int) -> torch.Tensor:
-        """Return P(members | separator to `before`), where `members` lie in the clique `here` and
-        include the separator.
-        """
+        """Return P(members | separator to `before`); `members`, all in `here`, include it."""
         key = (before, here, members)
         found = self._local.get(key)
         if found is None:
@@ -391,9 +387,7 @@ class _Fans:
 
 
 def _rows(paths: TreePaths, tips: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """Yield the tips in groups whose values are at most ``most`` together; a larger tip is a group
-    of its own.
-    """
+    """Yield the tips in groups of at most ``most`` values; a larger tip is a group of its own."""
     row: list[int] = []
     cells = 0
     for tip in tips:

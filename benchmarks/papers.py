@@ -64,7 +64,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         f"rap++ ({count:,} thresholds)": ("rap++", {"directions": count // 2})
         for count in (1_000, 10_000, 50_000)
     },
-    "authors' rap++ (10 epochs)": ("authors' rap++", {"epochs": 10, "projections": 2000}),
+    "authors' rap++": ("authors' rap++", {"epochs": 50, "projections": 2000}),
     "mwem+pgm (30 bins)": ("mwem+pgm", {}),
     "mixture (30 bins)": ("mixture", {}),
 }

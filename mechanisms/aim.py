@@ -126,8 +126,7 @@ def aim(
     final = estimator(domain, curator.public_total, device=settings.device)
     released = final(model, measurements)
     if not (released.certified or workload.plain):
-        # With dense query rows a warm start may end at a larger loss than a cold one, because its
-        # first steps may be too long; so both are tried.
+        # With dense query rows the first steps from a warm start may be too long: try both starts.
         released = min(released, final(None, measurements), key=lambda each: each.loss)
     return Release("aim", released, measurements, curator.ledger, settings)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,16 +30,23 @@ def rescue(release: TableRelease | LinkedRelease, error: Exception) -> None:
         )
 
 
-def rescue_schema(found: Schema, like: str) -> None:
-    """Save a schema whose open columns were found, in the format of the file `like`, and say
-    where.
+@contextmanager
+def rescued_columns(like: str) -> Iterator[None]:
+    """Save the schema whose open columns were found, in the format of the file `like`, and say
+    where, if the block is refused after they were found.
     """
-    if rescued := _saved(found, Path(like).suffix):
-        click.echo(
-            f"the schema with the columns that were found was saved to {rescued}; give it as "
-            "--schema",
-            err=True,
-        )
+    from mechanisms.synthesis.open_columns import ColumnsFound
+
+    try:
+        yield
+    except ColumnsFound as refusal:
+        if rescued := _saved(refusal.schema, Path(like).suffix):
+            click.echo(
+                f"the schema with the columns that were found was saved to {rescued}; give it as "
+                "--schema",
+                err=True,
+            )
+        raise
 
 
 def _saved(what: TableRelease | LinkedRelease | Schema, suffix: str) -> Path | None:

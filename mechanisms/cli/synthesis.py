@@ -27,6 +27,7 @@ from mechanisms.cli.options import (
     unit_options,
 )
 from mechanisms.cli.preflight import Files, preflight
+from mechanisms.cli.rescue import rescue, rescued_columns
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.runtime.printed import printable
 
@@ -183,7 +184,6 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
         **options,
     )
     preflight(request, files)
-    from mechanisms.synthesis.open_columns import ColumnsFound
     from mechanisms.synthesis.pipeline import release_of
 
     for each in request.planned:
@@ -191,13 +191,8 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     records = _records(request, files)
     if rng is not None:
         click.echo(_INSECURE, err=True)
-    try:
+    with rescued_columns(files.schema):
         release = release_of(request, records)
-    except ColumnsFound as refusal:
-        from mechanisms.cli.rescue import rescue_schema
-
-        rescue_schema(refusal.schema, files.schema)
-        raise
     written = _write(release, files, rng)
     assert release.ledger is not None
     out, save, page = files.out, files.save, files.report
@@ -278,8 +273,6 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
                 file.write(page.encode("utf-8"))
     except (OSError, PgmkitError) as error:
         if not saved:
-            from mechanisms.cli.rescue import rescue
-
             rescue(release, error)
         raise
     return written

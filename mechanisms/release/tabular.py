@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import narwhals as nw
 import numpy as np
@@ -52,8 +52,7 @@ class TableRelease:
     Attributes:
         release: The release, over codes.
         schema: The columns, with the meaning of their codes.
-        form: The kind of frame that `sample` returns, by default that of the data; None for
-            pyarrow.
+        form: The kind of frame that `sample` returns, that of the data; None for pyarrow.
         reason: Why this mechanism was run.
     """
 
@@ -110,9 +109,7 @@ class TableRelease:
 
     @property
     def caution(self) -> str:
-        """The warning to be shown with anything from an insecure release; empty for a
-        secure one.
-        """
+        """The warning shown with anything from an insecure release; empty for a secure one."""
         return self.release.caution
 
     @property
@@ -127,9 +124,7 @@ class TableRelease:
 
     @property
     def certificate(self) -> str:
-        """A sentence on how close a graphical model came to the best fit; empty for other
-        models.
-        """
+        """A sentence on how near a graphical model is to the best fit; empty for other models."""
         return self.release.certificate
 
     @property
@@ -144,9 +139,7 @@ class TableRelease:
 
     @property
     def certified(self) -> bool:
-        """False if the search for the model ended before it reached its tolerance
-        (`certificate`).
-        """
+        """False if the search for the model ended before its tolerance (`certificate`)."""
         return self.release.certified
 
     @cached_property
@@ -199,12 +192,11 @@ class TableRelease:
     def _drawn(self, source: Any, n: int, rng: Rng) -> Dataset:
         if source is self.model:
             return self.release.sample(n, rng=rng)
-        drawn: Dataset = source.sample(n, rng=rng)
-        return drawn
+        return cast("Dataset", source.sample(n, rng=rng))
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
-        """Return the model, or its conditional model if there are conditions. Raises InvalidInput
-        for a model that cannot be conditioned, or conditions that no record meets.
+        """Return the model, conditioned if there are conditions. Raises InvalidInput if the model
+        cannot be conditioned, or if no record meets the conditions.
         """
         if not given:
             return self.model
@@ -227,11 +219,9 @@ class TableRelease:
                     f"there is no column {name!r}{did_you_mean(name, shown)}; "
                     f"columns are {', '.join(shown)}"
                 )
-        masks = [
-            self.schema.behind(name, codes_of(name, shown[name], c)) for name, c in given.items()
-        ]
         found: dict[str, NDArray[np.bool_]] = {}
-        for name, mask in masks:
+        for each, condition in given.items():
+            name, mask = self.schema.behind(each, codes_of(each, shown[each], condition))
             found[name] = found.get(name, True) & mask
         return found
 

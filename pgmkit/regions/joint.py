@@ -200,9 +200,7 @@ class _Fitting:
         self.steps: list[tuple[str, Conditional]] = []
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
-        """Draw the attribute ``name``, for the first time or again, given all other attributes
-        drawn so far.
-        """
+        """Draw the attribute, for the first time or again, given all others drawn so far."""
         targets = _targets(self.tables, self.variances, name, self.columns)
         self.columns = self._refilled(name, possible)
         given = scopes([each.given for each in targets], possible)

@@ -91,7 +91,7 @@ class Factor:
     def __truediv__(self, other: Factor | Real | float) -> Factor:
         return self._combined(other, operator.truediv)
 
-    # Only numbers get here: a factor on the left has used its own operator.
+    # The left operand of the next four is a number; a factor on the left uses its own operator.
     def __radd__(self, other: Real | float) -> Factor:
         return self._combined(other, operator.add)
 

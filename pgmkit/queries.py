@@ -37,7 +37,7 @@ __all__ = [
 
 
 _MOST_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
-"""The most axes of a numpy array, which numpy has no name for."""
+"""The most axes of a numpy array; numpy has no public constant for it."""
 
 
 def identity(n: int) -> NDArray[np.float64]:

@@ -19,7 +19,8 @@ MatrixLike: TypeAlias = "ArrayLike | sparray | spmatrix"
 
 def is_sparse(value: Any) -> bool:
     """True for a scipy sparse array or matrix."""
-    # An object can be sparse only if scipy.sparse is loaded already: this spares importing it.
+    # A sparse object exists only if scipy.sparse has been imported, so it need not be imported
+    # here.
     module = sys.modules.get("scipy.sparse")
     return module is not None and bool(module.issparse(value))
 
@@ -83,7 +84,7 @@ def _frozen_sparse(array: Any, name: str) -> csr_array:
     from scipy.sparse import csr_array
 
     frozen = csr_array(array, dtype=np.float64, copy=True)
-    frozen.sum_duplicates()  # now, since it works in place
+    frozen.sum_duplicates()  # in place, so before the arrays are read-only
     _check_finite(frozen.data, name)
     for part in (frozen.data, frozen.indices, frozen.indptr):
         part.setflags(write=False)

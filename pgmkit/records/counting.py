@@ -26,7 +26,7 @@ from pgmkit.runtime.threads import cores, in_threads
 MEMORY_LIMIT = memory.MEMORY_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
-# Cliques are planned this many at a time: planning costs (cliques of a batch)^2 or so.
+# Cliques are planned so many at a time, since the time for planning grows with their square.
 BATCH = 512
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -187,7 +187,7 @@ def _sum_out(
         by_dropped.setdefault(dropped, []).append(member)
     for dropped, remaining in by_dropped.items():
         smaller = tuple(a for a in attributes if a != dropped)
-        # asarray: numpy sums a table of one axis to a scalar.
+        # numpy sums a table of one axis to a scalar, which is made an array again.
         summed = np.asarray(table.sum(axis=attributes.index(dropped)))
         _sum_out(summed, smaller, remaining, into)
 

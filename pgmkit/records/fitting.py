@@ -54,7 +54,7 @@ models of wide tables are less accurate anyway.
 """
 _FIRST_STEP = 0.2
 _FORBIDDEN = 1 / SUM_ROUNDING
-"""The loss of a code that a table rules out: no sum of gains makes up for it."""
+"""The loss assigned to a code that a table rules out, larger than any sum of gains."""
 
 
 def fit_records(

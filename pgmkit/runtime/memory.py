@@ -114,7 +114,7 @@ def peak() -> int:
     >>> peak() > 1 << 20
     True
     """
-    # Not `ru_maxrss`, which on Linux starts at the parent's peak.
+    # `ru_maxrss` is used only elsewhere, since on Linux it starts at the parent's peak.
     if (most := _numbers(_PROCESS).get("VmHWM")) is not None:
         return most
     import resource

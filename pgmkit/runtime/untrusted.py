@@ -50,7 +50,7 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
-    # Every exception is caught: a hostile file would find the one missing from a list.
+    # Every exception is caught, since a hostile file could cause one that a list does not have.
     except Exception as error:
         reason = str(error) if isinstance(error, InvalidInput) else repr(error)
         raise InvalidInput(f"{os.fspath(path)!r} is not {what}: {reason[:500]}") from None

@@ -239,7 +239,8 @@ class OpenCategorical(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.found(())  # what cannot be said of any labels must fail before they are paid for
+        # Settings that fit no labels must be refused here, before labels are paid for.
+        self.found(())
 
     @property
     def resolved(self) -> bool:

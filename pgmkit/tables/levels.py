@@ -50,7 +50,7 @@ class Level:
             raise InvalidInput(
                 f"groups must be a mapping such as {{'t1': ['b1', 'b2']}}, got {self.groups!r:.80}"
             )
-        # As in files: JSON has no other keys than texts.
+        # Names are texts, as in files: JSON allows no other keys.
         object.__setattr__(self, "groups", {text_of(k): each for k, each in self.groups.items()})
 
     def to_dict(self) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Schema:
         self._check_texts()
         for constraint in self.constraints:
             if not set(constraint.columns) & set(self.unresolved):
-                self._zeros_of(constraint)  # wrong values must fail here
+                self._zeros_of(constraint)  # unknown values must be refused here
 
     @property
     def unresolved(self) -> tuple[str, ...]:

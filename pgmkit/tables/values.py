@@ -25,7 +25,7 @@ _DECORATED = re.compile(
 )
 """Matches numbers as spreadsheets print them."""
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Matches half of a character."""
+"""Matches a lone surrogate: half of a character, which files in UTF-8 cannot store."""
 EXACT = 2 ** (np.finfo(np.float64).nmant + 1)
 """The number beyond which float64 cannot represent every whole number."""
 
@@ -76,7 +76,7 @@ def _key(value: Any) -> tuple[type, Any]:
         return type(None), None
     try:
         hash(value)
-    except Exception:  # of any kind, as in text_of
+    except Exception:  # any exception is possible, as in text_of
         return str, text_of(value)
     return type(value), value
 
@@ -226,7 +226,7 @@ def is_null(value: object) -> bool:
         return True
     try:
         return bool(value != value)
-    except Exception:  # arrays, numbers that signal, and whatever refuses to be compared
+    except Exception:  # arrays, signalling NaNs, and objects that refuse comparison
         return False
 
 
@@ -249,7 +249,7 @@ def text_of(value: object) -> str:
         return str(Decimal(value))
     try:
         return str(value)
-    except Exception:  # of any kind: no single object may stop the reading of a column
+    except Exception:  # no single object may end the reading of a column
         return f"({type(value).__name__})"
 
 

@@ -55,7 +55,7 @@ def _acceptance(level: float) -> tuple[Array, Array, Array]:
 
     z = float(ndtri((1 + level) / 2))
     means = np.geomspace(_SMALLEST_MEAN, z, CALL_CELLS)
-    # The excess over mu of the upper end lies between the one-sided and the two-sided quantile.
+    # The distance of the upper end from mu lies between the one-sided and the two-sided quantile.
     least = np.full(CALL_CELLS, max(0.0, float(ndtri(level))))
     most = np.full(CALL_CELLS, z)
     for _ in range(HALVINGS):

@@ -20,8 +20,8 @@ _DURATIONS = {
 }
 """Patterns of durations by their form; hours may exceed 24."""
 _LOOKED_AT = 200
-"""The number of texts that decide which kind is the most frequent; each is tried with over a
-hundred formats.
+"""The most texts by which the most frequent kind is found; each is compared with over a hundred
+formats.
 """
 
 

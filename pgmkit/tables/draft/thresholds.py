@@ -9,8 +9,8 @@ FEW = 5
 decision rests; fewer may be due to chance.
 """
 SURE = 20
-"""The number of rows, or of expected pairs of rows, at which chance fails with probability e^-20 or
-less.
+"""The number of rows, or of expected pairs of equal rows, from which on an observation is taken for
+certain: chance explains it with probability e^-20 or less.
 """
 NEARLY_ALL = 0.9
 """The share of texts that counts as nearly all, so that the others are an oversight."""

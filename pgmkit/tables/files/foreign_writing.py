@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
-"""The most rows of an Excel sheet below its header, by the file format."""
+"""The most rows below its header that an Excel sheet can have."""
 _LONGEST_NAME = {".sav": 64, ".dta": 32}
 """The most bytes of a variable's name."""
 _MOST_MISSING = 3

@@ -55,8 +55,8 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         "no error bars: they take more than a second here; ask for them with --error-bars, "
         "error_bars=True"
         if isinstance(release.model, GraphicalModel)
-        else f"no error bars: the model of {release.mechanism} is not graphical, and no measured "
-        "table holds the answer"
+        else f"no error bars: the model of {release.mechanism} is not graphical, and no table that "
+        "was measured without merging bins holds the answer"
     )
     touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
     if not touching:

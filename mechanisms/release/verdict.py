@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.domain import Domain
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.sizes import TABLE_CELLS
 
@@ -81,8 +83,8 @@ def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = Non
     between two of them. Use them for no correlation, regression or prediction.
     """
     known = list(measurements)
-    names = list(model.domain)
     domain = model.domain
+    names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
     together = {pair for m in known for pair in combinations(domain.ordered(m.clique), 2)}
     kept = sorted(together, key=lambda pair: [domain.places[name] for name in pair])
     error = _column_error(known, domain.sizes)
@@ -132,9 +134,9 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
     """
     noise: dict[tuple[str, str], float] = {}
     for m in known:
-        cells = model.domain.size(m.clique)
         for pair in combinations(sorted(m.clique), 2):
-            noise[pair] = min(noise.get(pair, math.inf), m.stddev * cells / model.total)
+            ratio = m.stddev * _cells(model.domain, m) / model.total
+            noise[pair] = min(noise.get(pair, math.inf), ratio)
     faint = sorted(pair for pair, ratio in noise.items() if ratio > 1)
     if not faint:
         return ""
@@ -143,6 +145,17 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
         f"The tables of {which} hold more noise than rows in most cells, so that only the rough "
         "outline of these relations is kept."
     )
+
+
+def _cells(domain: Domain, measurement: Measurement) -> int:
+    """Return the number of cells among which the records are in a measured table: those of merged
+    codes where each attribute was measured on sums of its codes.
+    """
+    if isinstance(measurement.matrix, Kronecker):
+        sizes = [each.shape[0] for each in measurement.matrix.factors]
+        if min(sizes) > 1:
+            return math.prod(sizes)
+    return domain.size(measurement.clique)
 
 
 def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:

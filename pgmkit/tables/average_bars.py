@@ -8,7 +8,7 @@ If the intervals of g cover with a given probability, so does that of the quanti
 an end only where the interval of one g, that at the quantile or just before it, is missed.
 
 A mean m is where D = S - m N is 0, S the weighted sum: its interval is that of D at the answer,
-divided by the number of records (the delta method).
+divided by the number of records (the delta method), within the least and the largest value.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def _of_means(
 ) -> tuple[Array, Array, Array]:
     middles = plan.column.midpoints
     assert middles is not None and plan.question.summary is not None
+    least, most = middles[plan.codes].min(), middles[plan.codes].max()
     found = []
     shape = [len(labels) for labels in plan.groups.values()]
     for line, (mean, count) in enumerate(zip(means, counts, strict=True)):
@@ -77,7 +78,8 @@ def _of_means(
         away = bars.answer(FactoredQuery(factors), level=level)
         ends = (float(each.reshape(-1)[0]) / count for each in (away.stddev, away.low, away.high))
         stddev, low, high = ends
-        found.append((stddev, mean + low, mean + high))
+        low, high = np.clip((mean + low, mean + high), least, most)
+        found.append((stddev, low, high))
     stddevs, lows, highs = np.array(found, dtype=np.float64).T
     return stddevs, lows, highs
 

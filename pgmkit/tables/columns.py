@@ -210,9 +210,12 @@ class Column(ABC):
         wanted = [text_of(label) for label in labels]
         for label in wanted:
             if label not in self.labels:
-                shown = ", ".join(self.labels[:20]) + (", ..." if self.size > 20 else "")
-                raise InvalidInput(f"no value {label!r}; the values are {shown}")
+                raise InvalidInput(f"no value {label!r}; {self.listed()}")
         return np.array([label in wanted for label in self.labels])
+
+    def listed(self) -> str:
+        """Return a clause that lists the first labels."""
+        return f"the values are {', '.join(self.labels[:20])}{', ...' if self.size > 20 else ''}"
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         """Return a Boolean for each code: True from `low` to `high`, which is included if `closed`.

@@ -3,7 +3,7 @@
     question    =  targets [ "|" givens ]
     targets     =  target { ("," | "x") target }
     target      =  group | summary(column) | quantile(column, level)
-    group       =  column [ "in" number"-"unit "steps"  |  "in steps of" number ]
+    group       =  column [ "in" number"-"unit "steps"  |  "in steps of" number [unit] ]
     summary     =  "cdf" | "sum" | "mean" | "median"
     givens      =  given { ("," | "and") given }
     given       =  group | condition
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
-_STEPS = re.compile(r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+))$", re.IGNORECASE)
+_STEPS = re.compile(
+    r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+)(?:\s+\w+)?)$", re.IGNORECASE
+)
 _TIMES = re.compile(r"\s+x\s+")
 _CONDITION = re.compile(r'^("(?:[^"]|"")*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$', re.DOTALL)
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
@@ -149,7 +151,9 @@ def _met(schema: Schema, parts: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
         name, mask = _condition(schema, condition)
         allowed[name] = allowed[name] & mask if name in allowed else mask
         if not allowed[name].any():
-            raise InvalidInput(f"{condition!r} leaves no value of {name!r}")
+            raise InvalidInput(
+                f"{condition!r} leaves no value of {name!r}; {schema.shown[name].listed()}"
+            )
     return allowed
 
 

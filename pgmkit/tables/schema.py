@@ -233,14 +233,17 @@ class Schema:
                     )
 
     def encode(self, columns: Mapping[str, Any]) -> Dataset | NoRows:
-        """Return columns of values (numpy or Arrow arrays) as coded records; columns not in the
-        schema are ignored.
+        """Return columns of values as coded records; columns not in the schema are ignored.
+
+        `columns`: numpy or Arrow arrays by name, a pandas frame or an Arrow table.
 
         Raises InvalidInput for missing columns, for values outside the schema, and for records that
         break a constraint; the message says how many rows there are but shows no value.
         """
         self._check_resolved()
-        self.check_names(columns)
+        self.check_names(
+            getattr(columns, "column_names", columns)
+        )  # an Arrow table iterates arrays
         codes, unread = {}, {}
         for name, column in self.columns.items():
             codes[name], without = column.read(columns[name])

@@ -41,6 +41,24 @@ def test_tables_of_noise_are_said_to_be_rough() -> None:
     assert "a with b hold more noise than rows" in judged(("a", "b"), ("c",), stddev=400.0)
 
 
+def test_tables_of_merged_codes_have_the_cells_that_were_measured() -> None:
+    """Of 1,200 rows in 2 x 2 cells of merged codes each has 300: more than the noise of 200."""
+    domain = Domain({"a": 8, "b": 8})
+    halves = np.repeat(np.eye(2), 4, axis=1)
+    merged = [Measurement(("a", "b"), np.full(4, 300.0), 200.0, [halves, halves])]
+    whole = [Measurement(("a", "b"), np.full(64, 1200 / 64), 200.0)]
+    model = estimate(domain, whole)
+    assert "more noise than rows" in verdict(model, whole).relations
+    assert "more noise than rows" not in verdict(model, merged).relations
+
+
+def test_columns_of_one_value_have_no_relations() -> None:
+    domain = Domain({"a": 2, "b": 2, "land": 1})
+    measured = [Measurement(("a", "b"), np.full((2, 2), 300.0), 3.0)]
+    said = verdict(estimate(domain, measured), measured).relations
+    assert said == "The relation between the two columns is kept, as far as noise allows."
+
+
 def test_the_error_is_that_of_the_combined_tables() -> None:
     """Of column a: 3 from its own table, and 3 sqrt(4) from that with c: 1 / (1/9 + 1/36)."""
     measured = noisy(("a",), ("a", "c"))

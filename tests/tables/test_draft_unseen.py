@@ -177,6 +177,19 @@ def test_titles_above_a_sheet(tmp_path: Path) -> None:
     assert "skip_lines: 2" in text and "wage" in text
 
 
+def test_merged_names_above_the_names_of_a_sheet(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    rows = [["Staff"], ["Person", None, "Pay", None], ["age", "sex", "base", "bonus"]]
+    for row in [*rows, *([30 + i % 9, "FM"[i % 2], 100.5 + i, i % 4] for i in range(60))]:
+        book.active.append(row)
+    for merged in ("A1:D1", "A2:B2", "C2:D2"):
+        book.active.merge_cells(merged)
+    book.save(tmp_path / "t.xlsx")
+    text = draft(tmp_path / "t.xlsx", look=True)
+    assert "skip_lines: 2" in text and "bonus: whole numbers 0..3" in text and "Person" not in text
+
+
 def test_notes_below_a_sheet_and_sheets_before_it(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

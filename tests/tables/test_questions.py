@@ -133,6 +133,14 @@ def test_means_have_error_bars_of_their_own() -> None:
     assert (reply["low"] < reply["mean(pay)"]).all() and (reply["mean(pay)"] < reply["high"]).all()
 
 
+def test_means_stay_within_the_values() -> None:
+    noisy = [Measurement(("sex", "pay"), MODEL.marginal(("sex", "pay")), 300.0)]
+    model = estimate(SCHEMA.domain, noisy, total=MODEL.total)
+    bars = error_bars(model, noisy, replicates=20, seed=0)
+    reply = ask(model, SCHEMA, "sex, mean(pay)", bars=bars).columns
+    assert (reply["low"] >= 5).all() and (reply["high"] <= 35).all()  # the middles of the bins
+
+
 def test_cdf_mean_and_count() -> None:
     cdf = ask(MODEL, SCHEMA, "cdf(age) | sex = M").columns
     np.testing.assert_allclose(cdf["count"], np.cumsum(JOINT[:, 1].sum(axis=(1, 2, 3))))
@@ -348,7 +356,8 @@ def test_an_answer_that_is_mostly_noise_says_so() -> None:
         ("quantile(age, 90)", "level from 0 to 1"),
         ("sex | sex = missing", "declares none"),
         ("sex, count", "no column 'count'"),
-        ("sex | age < 10, age >= 10", "leaves no value"),
+        ("sex | age < 10, age >= 10", "leaves no value of 'age'; the values are 0..9, 10..19"),
+        ("age in steps of 15 years", "steps of 15 cut the bin"),
     ],
 )
 def test_what_is_not_understood_is_said(text: str, message: str) -> None:

@@ -288,3 +288,10 @@ def test_raw_adult_is_encoded_whole(part: str) -> None:
     data = schema.encode(table)
     assert len(data) == {"train": 32561, "test": 16281}[part]
     assert data.marginal(("income",)).tolist()[1] == {"train": 7841, "test": 3846}[part]
+
+
+def test_an_arrow_table_is_encoded_by_its_names() -> None:
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    assert schema.encode(pa.table({"sex": ["M", "F"]})).columns["sex"].tolist() == [1, 0]
+    with pytest.raises(InvalidInput, match="no column 'sex'.*'Sex'"):
+        schema.encode(pa.table({"Sex": ["M", "F"]}))

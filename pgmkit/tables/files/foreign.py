@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +135,24 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
 def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     """Return the number of rows of a sheet above its header: titles, merged cells and empty rows.
 
-    The header is the first row that has a cell in at least half of the columns. The rows are read,
-    so they must be public.
+    The header is the first row that has a cell in at least half of the columns, or a row of more
+    texts right below it: the first one then has merged cells, which name several columns. The rows
+    are read, so they must be public.
     """
     try:
         rows = [
-            sum(not is_null(cell) for cell in row)
+            [cell for cell in row if not is_null(cell)]
             for row in islice(_rows(path, form.sheet), 2 * MOST_TITLES)
         ]
     except ImportError as error:
         raise needed(path, error) from None
-    width = max(rows, default=0)
-    return next((i for i, cells in enumerate(rows) if cells and 2 * cells >= width), 0)
+    width = max(map(len, rows), default=0)
+    header = next((i for i, cells in enumerate(rows) if cells and 2 * len(cells) >= width), 0)
+    for above, below in pairwise(rows[header:]):
+        if len(below) <= len(above) or not all(isinstance(cell, str) for cell in below):
+            break
+        header += 1
+    return header
 
 
 def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:

@@ -141,7 +141,7 @@ def sample(
 
 
 @click.command()
-@_RELEASE
+@click.argument("release", type=click.Path(exists=True))
 @click.option("-o", "--out", required=True, help="File for the report (HTML, opens offline).")
 @click.option(
     "--against",
@@ -170,12 +170,23 @@ def report(
 ) -> None:
     """Write a report: what the release keeps, and what it cost.
 
-    It is one HTML page that opens offline.
+    It is one HTML page that opens offline. RELEASE is a file, or the folder of linked tables that
+    `pgmkit synth-linked --save` wrote.
 
     \b
     pgmkit report people.pgm -o report.html
     pgmkit report people.pgm -o internal.html --against people.csv --target income
     """
+    if Path(release).is_dir():
+        from mechanisms.cli.linked import report_linked
+        from pgmkit.errors import InvalidInput
+
+        given = {"--against": against, "--target": target, "--test": test}
+        asked = [option for option, value in given.items() if value is not None]
+        if asked:
+            raise InvalidInput(f"{asked[0]} is not available for linked tables; leave it away")
+        report_linked(release, out, allow_modified, json_out)
+        return
     target_file = writable(out)
     from mechanisms.release.report import Evaluation, html
     from pgmkit.records.dataset import Dataset

@@ -18,6 +18,7 @@ from mechanisms.cli.options import (
     ledger_option,
     seed_option,
     settings_option,
+    writable,
     writable_folder,
 )
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @accounting_option
 @click.option("--out", help="Folder for the synthetic tables, a file for each.")
 @click.option("--save", help="Folder for the release: models, noisy tables, ledger.")
+@click.option("--report", help="File for an HTML report (see `pgmkit report`).")
 @click.option(
     "--suffix",
     default=".csv",
@@ -66,6 +68,7 @@ def synth_linked(
     schema_file: str,
     out: str | None,
     save: str | None,
+    report: str | None,
     suffix: str,
     rows: int | None,
     ledger: str | None,
@@ -82,19 +85,22 @@ def synth_linked(
 
     \b
     pgmkit synth-linked home=homes.csv person=persons.csv --schema register.yaml \\
-        --epsilon 1 --delta 1e-9 --out synthetic --save register
+        --epsilon 1 --delta 1e-9 --out synthetic --save register --report register.html
     pgmkit query register/person.pgm "mean(age) | area = city"
     pgmkit sample register --out more
     """
     from pgmkit.errors import InvalidInput
     from pgmkit.tables.files.record_files import written_kind
 
-    if out is None and save is None:
-        raise InvalidInput("nothing to write: give --out for records, --save for the release")
+    if out is None and save is None and report is None:
+        raise InvalidInput(
+            "nothing to write: give --out for records, --save for the release, --report for a page"
+        )
     if out is not None and save is not None and Path(out).resolve() == Path(save).resolve():
         raise InvalidInput(f"--out and --save are both {out!r}; give two folders")
     for folder in filter(None, (out, save)):
         writable_folder(folder)
+    page = None if report is None else writable(report)
     written_kind(f"records{suffix}")
     from mechanisms.linked.pipeline import synthesize_linked
     from mechanisms.linked.schema_file import load_linked_schema
@@ -117,11 +123,14 @@ def synth_linked(
     if options["seed"] is not None:
         click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
     written = _write(release, out, save, rows, suffix, options["seed"])
+    if page is not None:
+        _write_report(release, page, "", Path(schema_file).name)
     lines = (
         []
         if save is None
         else [f"wrote {save}: the release; try `pgmkit query {save}/{links[0].child}.pgm ...`"]
     )
+    lines += [] if page is None else [f"wrote {page}: the report"]
     lines += [] if out is None else [_counted(out, written)]
     assert release.ledger is not None
     spent = str(release.ledger).splitlines()[-1]
@@ -135,6 +144,7 @@ def synth_linked(
             "records": written,
             "out": out,
             "save": save,
+            "report": report,
         },
         "\n".join([spent, *said, *lines]),
         json_out,
@@ -152,6 +162,25 @@ def sample_linked(
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     written = release.write(out, rows, rng=seed)
     emit({"out": out, "records": written}, _counted(out, written), json_out, release.caution)
+
+
+def report_linked(folder: str, out: str, allow_modified: bool, json_out: bool) -> None:
+    """Write the report of a saved release of linked tables."""
+    from mechanisms.linked.release import LinkedRelease
+
+    target = writable(out)
+    release = LinkedRelease.load(folder, allow_modified=allow_modified)
+    _write_report(release, target, Path(folder).name)
+    emit({"out": out, "private": release.secure}, f"wrote {out}", json_out, release.caution)
+
+
+def _write_report(release: LinkedRelease, target: Path, name: str, schema_file: str = "") -> None:
+    from mechanisms.linked.report import html
+    from pgmkit.runtime.atomic_write import atomic_writer
+
+    page = html(release, name=name, schema_file=schema_file)
+    with atomic_writer(target) as file:
+        file.write(page.encode("utf-8"))
 
 
 def _counted(out: str, written: Mapping[str, int]) -> str:

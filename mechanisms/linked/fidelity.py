@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,17 +34,37 @@ def kind_of(clique: Clique, own: Collection[str]) -> str:
     return "within a child" if set(clique) <= set(own) else "parent and child"
 
 
-def fidelity(lines: Sequence[Line]) -> Reply:
-    """Return, for each name and kind in `lines`, the number of measured tables, the mean total
-    variation distance that their noise alone makes, and that of the records from the model's
-    tables.
+@dataclass(frozen=True)
+class Compared:
+    """A measured table: the total variation that its noise makes, and that of records from the
+    model's table.
     """
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+
+    table: str
+    kind: str
+    clique: Clique
+    noise: float
+    records: float
+
+
+def compared(lines: Sequence[Line]) -> list[Compared]:
+    """Return the distances of records from the models' tables, table by table."""
+    found = []
     for name, kind, wanted, counted in lines:
         total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)
         noise = 0.5 * wanted.counts.size * wanted.stddev * _NORMAL / total
         apart = np.abs(own / max(1.0, own.sum()) - wanted.counts / total).sum() / 2
-        found.setdefault((name, kind), []).append((noise, float(apart)))
+        found.append(Compared(name, kind, wanted.clique, noise, float(apart)))
+    return found
+
+
+def fidelity(tables: Sequence[Compared]) -> Reply:
+    """Return, for each table and kind, the number of measured tables, the mean total variation
+    distance that their noise alone makes, and that of the records from the model's tables.
+    """
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for each in tables:
+        found.setdefault((each.table, each.kind), []).append((each.noise, each.records))
     means = np.array([np.mean(each, axis=0) for each in found.values()]).reshape(-1, 2)
     return Reply(
         {

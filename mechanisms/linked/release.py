@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechanisms.linked.fidelity import Line, fidelity, kind_of
+from mechanisms.linked.fidelity import Compared, Line, compared, fidelity, kind_of
 from mechanisms.linked.link import POSITION, Link, check_links, with_counts
 from mechanisms.linked.siblings import PREVIOUS, Children, Wanted, broken, draw_children
 from pgmkit.errors import InvalidInput, NumericalFailure
@@ -121,6 +121,10 @@ class LinkedRelease:
         noise alone makes in such a table, and that of the records from the model. Only the release
         is used, so no budget is spent.
         """
+        return fidelity(self.compared(rng=rng))
+
+    def compared(self, *, rng: Rng = None) -> list[Compared]:
+        """Return how near records of a fresh draw come to each measured table of links."""
         random = generator(rng)
         parents = self.parents.codes(rng=random)
         lines: list[Line] = []
@@ -131,7 +135,7 @@ class LinkedRelease:
             for each in self._wanted(link.child):
                 kind = kind_of(each.clique, own)
                 lines.append((link.child, kind, each, children.table))
-        return fidelity(lines)
+        return compared(lines)
 
     def _tables(self, n: int | None, random: np.random.Generator) -> dict[str, tuple[Schema, Any]]:
         """Return synthetic tables by name, as pyarrow tables with their linking columns and

@@ -91,10 +91,26 @@ def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
     assert "leave it out" in run("sample", "kept", "--out", "more", "--given", "area = n").stderr
 
 
+def test_a_report_is_written_with_the_tables_or_later(files: Path) -> None:
+    options = ["--save", "kept", "--report", "now.html"]
+    found = run("synth-linked", *TABLES, *FIXED, *options)
+    assert found.exit_code == 0, found.output
+    assert "wrote now.html" in found.stdout
+    later = run("report", "kept", "-o", "later.html", "--json")
+    assert later.exit_code == 0, later.output
+    assert json.loads(later.stdout)["private"] is True
+    for page in ("now.html", "later.html"):
+        text = Path(page).read_text("utf-8")
+        assert "person of each home" in text and "INSECURE" not in text
+    refused = run("report", "kept", "-o", "later.html", "--target", "age").stderr
+    assert "--target is not available for linked tables" in refused
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ([*TABLES], "nothing to write"),
+        ([*TABLES, "--report", "no/r.html"], "does not exist"),
         (["home=homes.csv", "--out", "o"], "no file is given for the table 'person'"),
         ([*TABLES, "--out", "o", "--save", "o"], "give two folders"),
         ([*TABLES, "--out", "homes.csv"], "is a file"),

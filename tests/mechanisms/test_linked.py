@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
 from mechanisms.linked.link import Link, with_counts
 from mechanisms.linked.release import LinkedRelease
+from mechanisms.linked.report import html
 from mechanisms.linked.siblings import Children, Wanted, draw_children
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -262,6 +265,33 @@ def test_fidelity_is_the_distance_of_records_from_the_models() -> None:
         assert line(kind)[0] == expected(table, own, column)[0]
         assert line(kind)[1:] == pytest.approx(expected(table, own, column)[1:])
     assert {"siblings", "parent and child"} <= set(said["tables over"])
+
+
+def test_the_report_shows_numbers_of_children_and_what_is_kept_of_links() -> None:
+    """Its figures are those of the models and of `fidelity`; names are escaped."""
+    frames = homes(np.random.default_rng(0), 300)
+    frames["home"] = frames["home"].rename(columns={"area": "<b>"})
+    columns = {"<b>": Categorical(("n", "s")), "rich": Categorical(("no", "yes"))}
+    release = run(frames, schemas=SCHEMAS | {"home": Schema(columns)})
+    text = html(release, name="homes", rng=3)
+    assert "<b>" not in text and "&lt;b&gt;" in text and "INSECURE" in text
+    tables = [[cell.text for cell in row] for row in _rows(text)]
+    parents = release.parents.model.marginal(("rich", "size"))
+    for code, label in enumerate(["no", "yes"]):
+        mean = parents[code] @ np.arange(4) / parents[code].sum()
+        without = parents[code, 0] / parents[code].sum()
+        found = next(row for row in tables if row[:2] == ["rich", label])
+        assert found[3:] == [f"{mean:.2f}", f"{without:.1%}"]
+    said = release.fidelity(rng=3).columns
+    for row in zip(*said.values(), strict=True):
+        assert [*row[:3], *(f"{each:.4f}" for each in row[3:])] in tables
+    assert text.count("<svg") == 2  # the numbers of children, and the map of relations
+
+
+def _rows(text: str) -> list[Any]:
+    """The rows of the tables of a page, read as XML."""
+    found = re.findall(r"<tr>.*?</tr>", text)
+    return [ElementTree.fromstring(row) for row in found]
 
 
 def test_no_child_breaks_a_constraint() -> None:

@@ -1,0 +1,137 @@
+"""Linked tables as one HTML page: numbers of children, and what is kept of parents and siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechanisms.release.html import fit_rows, promise, warnings
+from mechanisms.release.page import page
+from mechanisms.release.relations import relations
+from mechanisms.release.report_against import WORST
+from pgmkit import __version__
+from pgmkit.runtime.html import MOST_BARS, bars, escape, table
+
+if TYPE_CHECKING:
+    from mechanisms.linked.fidelity import Compared
+    from mechanisms.linked.link import Link
+    from mechanisms.linked.release import LinkedRelease
+    from mechanisms.release.tabular import TableRelease
+    from pgmkit.runtime.randomness import Rng
+
+_HOW_TO_READ = (
+    "Counts, shares and charts are estimates of the models. A distance is a total variation: half "
+    "the sum of the absolute differences of two tables' shares, from 0 (equal) to 1. Beside the "
+    "distance of records from the model stands what the noise of the measured table makes by "
+    "itself: smaller differences say nothing about the data."
+)
+
+
+def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: Rng = None) -> str:
+    """Return the text of the page, which loads nothing from elsewhere.
+
+    `name`: the name of the data, and `schema_file`: that of the schema, both for the heading.
+    `rng`: that of the records that are compared with the models (`LinkedRelease.fidelity`).
+    """
+    made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
+    made += [f"schema {schema_file}"] if schema_file else []
+    parts = [f"<p class='meta'>{escape(', '.join(made))}</p>", *_released(release)]
+    tables = release.compared(rng=rng)
+    parts += _kept(tables)
+    for link in release.links:
+        parts += _numbers(release.parents, link)
+        child = release.children[link.child]
+        parts.append(f"<h2>{escape(link.child)}: parent, child and sibling</h2>")
+        parts.append(
+            f"<p>One column of {escape(link.child)} is compared with the columns of its "
+            f"{escape(link.parent)}, with its place among its siblings, and with the columns of "
+            "the sibling before it (“previous”).</p>"
+        )
+        parts += relations(child)
+        parts += _farthest([each for each in tables if each.table == link.child])
+    title = f"Linked tables: {name}" if name else "Linked tables"
+    return page(title, parts)
+
+
+def _tables(release: LinkedRelease) -> dict[str, TableRelease]:
+    return {release.links[0].parent: release.parents, **release.children}
+
+
+def _released(release: LinkedRelease) -> Iterator[str]:
+    """Yield what a reader must know first: warnings, verdicts, the promise and the tables."""
+    found = _tables(release)
+    yield from dict.fromkeys(line for each in found.values() for line in warnings(each))
+    yield "<div class='box'><h2>In short</h2><ul>"
+    for name, each in found.items():
+        yield from (f"<li>{escape(f'{name}: {said}')}</li>" for said in each.verdict.sentences)
+    yield f"</ul></div><p>{_HOW_TO_READ}</p>"
+    yield "<h2>What was released</h2>"
+    rows = [["promise", promise(release.ledger)]]
+    rows += [
+        [f"{each.child} of a {each.parent}", f"at most {each.most}, by the key {each.key}"]
+        for each in release.links
+    ]
+    for name, each in found.items():
+        tables = f"{len(each.measurements)} noisy tables, {each.mechanism}"
+        rows.append([name, f"{each.model.total:,.0f} records (estimated) from {tables}"])
+        rows += [[f"{name}: {what}", said] for what, said in fit_rows(each)]
+    yield table(["", ""], rows)
+
+
+def _kept(tables: Sequence[Compared]) -> Iterator[str]:
+    """Yield the mean distances of records from the models, by what the tables tell of."""
+    from mechanisms.linked.fidelity import fidelity
+
+    means = fidelity(tables).columns
+    names = list(means)
+    distances = {i: np.asarray(means[name], float) for i, name in enumerate(names[3:], 3)}
+    highest = max(1e-9, *(float(each.max(initial=0)) for each in distances.values()))
+    filled = {i: each / highest for i, each in distances.items()}
+    texts = [[f"{value:.4f}" for value in each] for each in distances.values()]
+    rows = list(zip(*(map(str, means[name]) for name in names[:3]), *texts, strict=True))
+    yield "<h2>Records beside the models</h2>"
+    yield "<p>Mean distances of measured tables.</p>"
+    yield table(names, rows, numbers={2, *distances}, filled=filled)
+
+
+def _numbers(parents: TableRelease, link: Link) -> Iterator[str]:
+    """Yield a chart of the numbers of children, and their means by the parents' columns."""
+    columns, count = parents.schema.columns, link.count
+    yield f"<h2>{escape(link.child)} of each {escape(link.parent)}</h2>"
+    labels = list(columns[count].labels)
+    whole = parents.model.marginal((count,))
+    yield bars(count, labels, whole, total=parents.model.total)
+    numbers, rows = np.arange(link.most + 1), []
+    others = [name for name in columns if name != count]
+    for name in others:
+        by_value = parents.model.marginal((name, count))[:, : link.most + 1]
+        each = by_value.sum(axis=1)
+        for code in sorted(np.argsort(-each)[:MOST_BARS].tolist()):
+            mean = by_value[code] @ numbers / each[code] if each[code] > 0 else 0.0
+            without = by_value[code, 0] / each[code] if each[code] > 0 else 0.0
+            rows.append([name, columns[name].labels[code], f"{each[code]:,.0f}", mean, without])
+    if rows:
+        means = np.array([row[3] for row in rows])
+        shown = [[*row[:3], f"{row[3]:.2f}", f"{row[4]:.1%}"] for row in rows]
+        yield f"<p>{escape(link.parent)} by each of its columns:</p>"
+        yield table(
+            ["column", "value", link.parent, f"mean number of {link.child}", "without any"],
+            shown,
+            numbers={2, 3, 4},
+            filled={3: means / max(1e-9, float(means.max()))},
+        )
+
+
+def _farthest(tables: Sequence[Compared]) -> Iterator[str]:
+    """Yield the measured tables that the records are farthest from, by what they tell of."""
+    for kind in dict.fromkeys(each.kind for each in tables):
+        of_kind = sorted((t for t in tables if t.kind == kind), key=lambda each: -each.records)
+        rows = [
+            [" x ".join(each.clique), f"{each.noise:.4f}", f"{each.records:.4f}"]
+            for each in of_kind[:WORST]
+        ]
+        yield f"<h3>{kind.capitalize()}: the tables farthest from the model</h3>"
+        yield table(["columns", "noise", "records"], rows, numbers={1, 2})

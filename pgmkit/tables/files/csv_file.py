@@ -52,8 +52,9 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
 
 
 def separator_of(path: str, form: FileFormat) -> str:
-    """Return the separator: that of the format, or that shown by the file's name or its header
-    line.
+    """Return the separator: that of the format, or else a tab for a .tsv file, the one that belongs
+    to the decimal sign if the format has the columns' names, and otherwise the most frequent one of
+    the header line.
     """
     if form.separator is not None:
         return form.separator
@@ -311,7 +312,9 @@ def _empty_lines(block: NDArray[np.uint8]) -> int:
 
 
 def _texts(values: Any, tolerant: bool) -> Any:
-    """Return bytes as texts; with `tolerant`, bytes that are not UTF-8 become replacement signs."""
+    """Return an Arrow array of bytes as texts. Bytes that are not UTF-8 become replacement signs if
+    `tolerant`, and raise ArrowInvalid otherwise.
+    """
     import pyarrow as pa
 
     if pa.types.is_dictionary(values.type):

@@ -69,7 +69,7 @@ def _released(release: LinkedRelease) -> Iterator[str]:
         yield from (f"<li>{escape(f'{name}: {said}')}</li>" for said in each.verdict.sentences)
     yield f"</ul></div><p>{_HOW_TO_READ}</p>"
     yield "<h2>What was released</h2>"
-    rows = [["promise", promise(release.ledger)]]
+    rows = [["promise", promise(release.parents)]]
     rows += [
         [f"{each.child} of a {each.parent}", f"at most {each.most}, by the key {each.key}"]
         for each in release.links

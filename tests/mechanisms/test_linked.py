@@ -164,6 +164,8 @@ def test_parents_tables_are_those_of_children_too(most: int) -> None:
     # A home with k persons moves k rows; of noise 2 for a home that is 2 k.
     mean = np.mean([(2.0 * k) ** 2 for k in range(1, most + 1)])
     assert tables[0].stddev == pytest.approx(math.sqrt(mean))
+    # The cells of a number are one noisy value: together they have the weight of one.
+    assert most * tables[1].stddev ** -2 == pytest.approx(2.0**-2)
 
 
 def test_siblings_stand_in_order_and_orphans_are_left_out() -> None:

@@ -459,7 +459,7 @@ def test_wrong_matrices_are_refused_before_spending() -> None:
 @given(
     st.integers(0, 2**32),
     st.sampled_from(RELATIONS),
-    st.sampled_from(["contrasts", "totals", "drawn"]),
+    st.sampled_from(["contrasts", "totals", "drawn", "mixed"]),
 )
 def test_products_measured_at_once_cost_what_rows_move_in_all_of_them(
     seed: int, neighbours: Neighbours, kind: str
@@ -473,23 +473,31 @@ def test_products_measured_at_once_cost_what_rows_move_in_all_of_them(
     drawn = {
         n: [rng.integers(-3, 4, (rng.integers(1, 4), k)) for _ in "12"] for n, k in sizes.items()
     }
-    factors = [
-        {
-            n: {
-                "contrasts": sizes[n] * np.eye(sizes[n], dtype=np.int64) - 1,
-                "totals": np.vstack([np.full(sizes[n], 3), np.eye(sizes[n], dtype=np.int64)]),
-                "drawn": drawn[n][rng.integers(2)] + np.eye(1, sizes[n], dtype=np.int64),
-            }[kind]
-            for n in clique
-        }
-        for clique in picked
-    ]
+
+    def factor(n: str) -> np.ndarray:
+        own = str(rng.choice(["contrasts", "totals", "drawn"])) if kind == "mixed" else kind
+        eye = np.eye(sizes[n], dtype=np.int64)
+        if own == "contrasts":
+            return sizes[n] * eye - 1
+        if own == "totals":
+            return np.vstack([np.full(sizes[n], 3), eye])
+        return drawn[n][rng.integers(2)] + eye[:1]
+
+    factors = [{n: factor(n) for n in clique} for clique in picked]
     factors = [own for own in factors if all(each.any() for each in own.values())] or [
         {"a": np.eye(sizes["a"], dtype=np.int64)}
     ]
     shares = rng.dirichlet(np.ones(len(factors))).clip(1e-3)
     norms = [{n: FactorNorms.of(each) for n, each in own.items()} for own in factors]
-    found = JointMoves(neighbours, norms).most(shares)
+    moving = JointMoves(neighbours, norms)
+    found = moving.most(shares)
+    costs = moving.costs(shares)
+    chances = [rng.dirichlet(np.ones(len(each))) for each in costs]
+    average = sum(float(chance @ each) for chance, each in zip(chances, costs, strict=True))
+    prices = moving.prices(chances)
+    assert prices @ shares <= average * (1 + 1e-12) and prices.max() <= 1
+    if prices.max() < 1:  # none was cut
+        assert prices @ shares == pytest.approx(average)
     written = []
     for own, share in zip(factors, shares, strict=True):
         grid = GridMatrix(tuple(own.values()), 1.0)

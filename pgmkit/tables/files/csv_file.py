@@ -236,18 +236,20 @@ class _Records:
         """Return the table of a block of whole lines that are all records or empty; None for other
         blocks.
 
-        If a line end were within quotation marks, there would be fewer records than lines.
+        If a line end were within quotation marks, there would be fewer records than lines; and if
+        empty lines were at the end of a value that is left open, the line before them would be
+        open.
         """
         import pyarrow as pa
 
         bytes_of = np.frombuffer(block, np.uint8)
-        grammar = self.grammar
+        grammar, filled = self.grammar, block.rstrip(b"\r\n")
         if (
             not block
             or _may_have_long_lines(block)
             or (b"\r" in block and _has_bare_returns(bytes_of))
             or (grammar.comment is not None and b"\n" + grammar.comment in b"\n" + block)
-            or grammar.is_open(block[block.rfind(b"\n", 0, -1) + 1 : -1])
+            or grammar.is_open(filled[filled.rfind(b"\n") + 1 :])
         ):
             return None
         try:

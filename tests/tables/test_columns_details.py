@@ -1,0 +1,91 @@
+"""Details of columns that no round trip shows: refusals, odd types, groups, decimal places."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgmkit.errors import InvalidInput
+from pgmkit.tables.files.record_files import all_names, encode_file
+from pgmkit.tables.schema import Categorical, Date, FileFormat, Integer, Numeric, Schema
+
+
+def test_whole_numbers_with_a_format_are_dates() -> None:
+    """Several at once, and 20200230 is none."""
+    days = Date("2020-01-01", "2021-12-31", unit="month", format="%Y%m%d", decode_as="integer")
+    numbers = [20200105, 20211231, 20200105, 20200230]
+    for values in (np.array(numbers), np.array(numbers, dtype=float), np.array(numbers, object)):
+        assert days.placed().encode(values)[:3].tolist() == [0, 23, 0]
+        assert days.encode(values)[3] == -1
+    drawn = days.decode(np.array([0, 23]), np.random.default_rng(0))
+    assert [int(each) // 100 for each in drawn] == [202001, 202112]
+    for wrong in (None, "%d.%m.%Y"):
+        with pytest.raises(InvalidInput, match="decode_as"):
+            Date("2020-01-01", "2021-12-31", format=wrong, decode_as="integer")
+
+
+def test_times_are_no_numbers_and_end_nothing() -> None:
+    times = np.array(["2020-01-01", "NaT"], dtype="M8[D]")
+    assert Integer(0, 9, missing=()).encode(times).tolist() == [-1, 10]
+    assert Numeric(0, 9, bins=3, missing=()).encode(times).tolist() == [-1, 3]
+
+
+def test_decimals_are_limited() -> None:
+    assert Numeric(0, 1, bins=2, decimals=15).decimals == 15
+    with pytest.raises(InvalidInput, match="from 0 to 15"):
+        Numeric(0, 1, bins=2, decimals=16)
+
+
+@pytest.mark.parametrize("width", [0.3, 2.0, 0.07])
+def test_decoded_numbers_have_three_digits_within_a_bin(width: float) -> None:
+    """And no more places, whatever the width is."""
+    column = Numeric(0, 10 * width, bins=10)
+    drawn = column.decode(np.repeat(np.arange(10), 50), np.random.default_rng(0))
+    places = 3 - math.floor(math.log10(width))
+    np.testing.assert_allclose(drawn * 10.0**places, np.rint(drawn * 10.0**places), atol=1e-6)
+    assert len(np.unique(drawn)) > 100
+
+
+def test_a_group_of_two_is_named_by_both() -> None:
+    for most in range(1, 10):
+        for label, start, stop in Integer(0, 9).neighbours(most):
+            assert (".." in label) == (stop - start > 1), (most, label)
+
+
+def test_the_error_lists_twenty_values() -> None:
+    for number, more in ((20, False), (21, True)):
+        with pytest.raises(InvalidInput) as refused:
+            Categorical(tuple(f"v{i}" for i in range(number))).equal(["w"])
+        assert str(refused.value).endswith(", ...") == more
+
+
+def test_values_of_numpy_are_stored_as_plain_ones() -> None:
+    stored = Categorical((np.int64(1), np.int64(2))).to_dict()
+    assert json.loads(json.dumps(stored))["values"] == [1, 2]
+
+
+CODES = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_names_of_columns_may_be_padded(end: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(end.join([" age , sex", "3,F", "", "5,M", ""]), newline="")
+    assert all_names(path, FileFormat()) == ["age", "sex"]
+    found: Any = encode_file(path, CODES)
+    assert found.columns["age"].tolist() == [3, 5]
+
+
+def test_the_line_of_an_error_counts_all_lines_before_it(tmp_path: Path) -> None:
+    """Also those of blocks that were read at once, empty ones and the header."""
+    path = tmp_path / "a.csv"
+    for plain in (3, 200_000):
+        lines = ["age,sex", *["3,F"] * plain, "", "4,M,1"]
+        path.write_text("\n".join(lines) + "\n")
+        with pytest.raises(InvalidInput, match=f"line {len(lines)}:"):
+            encode_file(path, CODES)

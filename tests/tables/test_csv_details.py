@@ -1,0 +1,131 @@
+"""Details of reading CSV files: encodings in blocks, headers, single odd lines at single places."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import NoRows
+from pgmkit.tables.files.csv_file import csv_batches
+from pgmkit.tables.files.record_files import all_names, batches, encode_file
+from pgmkit.tables.schema import Categorical, FileFormat, Integer, Schema
+
+COLUMNS = {"age": Integer(0, 9, missing=()), "sex": Categorical(("F", "M"), missing=())}
+
+
+def texts(path: Path, form: FileFormat, names: list[str]) -> tuple[list[tuple[str, ...]], int]:
+    """The records as texts, and the number of odd lines."""
+    broken: list[object] = []
+    found: list[tuple[str, ...]] = []
+    for batch in csv_batches(str(path), form, names, names, broken):
+        found += list(zip(*(batch[name].to_pylist() for name in names), strict=True))
+    return found, len(broken)
+
+
+ODD_BYTES = {
+    "latin-1": [b"\xff", b"\x85,\x85"],
+    "shift_jis": [b"\x81", b"\x81,\xfd"],
+    "utf-8-sig": [b"\xff", b"\xe2\x82"],
+    "utf-16": [b"\x00\xd8", b"\xff\xff"],
+    "cp037": [b"\x7f", b"\xff"],
+}
+
+
+@pytest.mark.parametrize("encoding", ODD_BYTES)
+def test_blocks_do_not_matter_in_other_encodings(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, form = tmp_path / "a.csv", FileFormat(encoding=encoding)
+    end = "\n".encode(encoding.removesuffix("-sig"))[-2 if encoding == "utf-16" else 0 :]
+    lines = [f"{i},abc\n".encode(encoding.removesuffix("-sig")) for i in range(8)]
+    if encoding == "utf-16":
+        lines = [line[2:] for line in lines]
+    odd = [each + end for each in ODD_BYTES[encoding]]
+    path.write_bytes("a,b\n".encode(encoding) + b"".join([*lines[:3], *odd, *lines[3:]]))
+    whole = texts(path, form, ["a", "b"])
+    assert [row for row in whole[0] if row[1] == "abc"] == [(str(i), "abc") for i in range(8)]
+    assert len(whole[0]) + whole[1] == 10
+    for size in (2, 3, 7, 20):
+        monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+        assert texts(path, form, ["a", "b"]) == whole
+
+
+@pytest.mark.parametrize(
+    ("encoding", "odd"), [("utf-7", b"+AAo-,1"), ("utf-7", b"1,x+AAo-2,y"), ("hz", b"1,a~")]
+)
+def test_bytes_that_stand_for_line_ends_change_no_other_row(
+    encoding: str, odd: bytes, tmp_path: Path
+) -> None:
+    """A line feed as UTF-7 writes it, and the end of a line that HZ takes for none."""
+    path, form = tmp_path / "a.csv", FileFormat(encoding=encoding)
+    path.write_bytes(b"a,b\n3,F\n" + odd + b"\n5,M\n")
+    rows, broken = texts(path, form, ["a", "b"])
+    assert rows[0] == ("3", "F") and rows[-1] == ("5", "M") and len(rows) + broken == 3
+
+
+FRAGMENTS = [b'1,"a', b'b",2', b'"', b'","', b'c,"d', b'e","f', b"1,2", b'"x","y"', b"", b'a"b,"c']
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.integers(2, 3), st.integers(1, 12))
+def test_blocks_do_not_matter_to_records_of_several_lines(
+    lines: list[bytes], values: int, size: int
+) -> None:
+    names = [f"c{i}" for i in range(values)]
+    form = FileFormat(names=tuple(names), separator=",")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.csv")
+        path.write_bytes(b"\n".join(lines) + b"\n")
+        whole = texts(path, form, names)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+            patched.setattr("pgmkit.tables.files.csv_file._PIECE", max(1, size // 2))
+            assert texts(path, form, names) == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "odd"),
+    [
+        (b'3,F\n4,"M\n5,F\n', [("3", "F"), ("5", "F")], 1),
+        (b'3,F\n4,"M\n', [("3", "F")], 1),
+        (b'3,F\n4,"M\n\n\r\n', [("3", "F")], 1),
+        (b"3,F\n\n4,F\r5,M\n", [("3", "F")], 1),
+        (b'3,F\n,"M"\n', [("3", "F"), ("", "M")], 0),
+        (b'a"b,"c\nd"\n3,F\n', [("3", "F")], 2),
+        (b'3,"F\nM"\n4,M\n', [("3", "F\nM"), ("4", "M")], 0),
+    ],
+)
+def test_single_lines(content: bytes, rows: list[Any], odd: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n" + content)
+    assert texts(path, FileFormat(), ["a", "b"]) == (rows, odd)
+
+
+def test_a_value_left_open_at_the_end_is_odd(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'a\nx\n"b\n')
+    assert texts(path, FileFormat(), ["a"]) == ([("x",)], 1)
+
+
+def test_files_without_records_or_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("age,sex\n")
+    assert isinstance(encode_file(path, Schema(COLUMNS).placed()), NoRows)
+    with pytest.raises(InvalidInput, match="holds no records"):
+        list(batches(path, FileFormat()))
+    path.write_text(",\n3,F\n")
+    with pytest.raises(InvalidInput, match="no column names"):
+        all_names(path, FileFormat())
+
+
+def test_tabs_separate_files_of_their_suffix_without_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(b"3\tF\n5\tM\n"))
+    found: Any = encode_file(path, Schema(COLUMNS, file=FileFormat(names=("age", "sex"))))
+    assert found.columns["age"].tolist() == [3, 5]

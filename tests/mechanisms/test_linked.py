@@ -573,3 +573,88 @@ def test_refusals_come_before_anything_is_spent(
 def test_wrong_links(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Link(**{"child": "a", "parent": "b", "key": "id", "most": 2, **wrong})
+
+
+def test_values_that_no_schema_foresaw_end_nothing() -> None:
+    """They go where the schema places them, in both tables, and the run is like any other."""
+    frames = homes(np.random.default_rng(0), 60)
+    frames["home"].loc[3, "area"] = "west"
+    frames["person"] = frames["person"].astype({"age": object})
+    frames["person"].loc[[2, 5], "age"] = ["old", None]
+    release = run(frames)
+    assert set(release.sample(30, rng=0)["home"]["area"]) <= {"n", "s"}
+
+
+def test_a_check_of_values_takes_a_hundredth_of_each_tables_part() -> None:
+    """A table's part is in proportion to the rows of a unit, to the power 2/3."""
+    release = run(homes(np.random.default_rng(0), 60), report_unread=True)
+    ledger = release.ledger
+    assert ledger is not None
+    parts, left = [1.0, 3 ** (2 / 3)], ledger.budget.total
+    checks = [each.cost for each in ledger.entries if each.step == "unread values"]
+    for part, cost in zip(parts, checks, strict=True):
+        assert cost == pytest.approx(0.01 * left * part / sum(parts))
+        left -= cost
+    assert ledger.remaining == 0
+
+
+def test_columns_of_one_value_are_in_no_measured_pair() -> None:
+    columns = {**SCHEMAS["home"].columns, "land": Categorical(("here",))}
+    frames = homes(np.random.default_rng(0), 60)
+    frames["home"]["land"] = "here"
+    release = run(frames, schemas=SCHEMAS | {"home": Schema(columns)})
+    measured = {m.clique for m in release.children["person"].measurements}
+    assert measured and not any("land" in clique and len(clique) > 1 for clique in measured)
+
+
+def test_links_are_stored_with_their_rules(tmp_path: Path) -> None:
+    rule = Forbid({"position": "1", "age": "0..19"})
+    link = Link("person", "home", key="id", most=3, count="size", constraints=[rule])  # type: ignore[arg-type]
+    assert link.constraints == (rule,)
+    assert Link.from_dict(json.loads(json.dumps(link.to_dict()))) == link
+    release = run(homes(np.random.default_rng(0), 40), links=[link])
+    release.save(tmp_path / "out")
+    assert LinkedRelease.load(tmp_path / "out").links == (link,)
+
+
+def test_tables_are_written_and_those_without_rows_too(tmp_path: Path) -> None:
+    frames = homes(np.random.default_rng(0), 40)
+    frames["person"] = frames["person"].iloc[:0]
+    release = run(frames, epsilon=1000.0)
+    rows = release.write(tmp_path / "out", 30, rng=0)
+    assert rows["home"] == 30 and rows["person"] <= 3
+    found = pd.read_csv(tmp_path / "out" / "person.csv")
+    assert list(found.columns) == ["id", "no", "sex", "age"] and len(found) == rows["person"]
+    many = run(homes(np.random.default_rng(0), 40)).write(tmp_path / "more", suffix=".jsonl", rng=0)
+    assert len((tmp_path / "more" / "person.jsonl").read_text().splitlines()) == many["person"] > 40
+
+
+def test_frames_and_links_of_other_kinds_are_refused() -> None:
+    given: Any
+    frames = homes(np.random.default_rng(0), 20)
+    two = {**SCHEMAS, "town": SCHEMAS["home"], "pet": Schema({"fur": Categorical(("a", "b"))})}
+    more = {"town": frames["home"], "pet": frames["home"]}
+    for given, options, said in [
+        ([frames["home"]], {}, "got list"),
+        ({"home": frames["home"]}, {}, "frames must be a mapping"),
+        (frames, {"links": [3]}, "links must be Link records"),
+        (frames, {"links": []}, "links must be Link records"),
+        (
+            frames | more,
+            {"schemas": two, "links": [LINK, Link("pet", "town", "id", 3)]},
+            "the same parent",
+        ),
+        (
+            frames | {"pet": more["pet"]},
+            {
+                "schemas": {n: two[n] for n in ("home", "person", "pet")},
+                "links": [LINK, Link("pet", "home", "other", 3)],
+            },
+            "the same key",
+        ),
+    ]:
+        with pytest.raises(InvalidInput, match=said):
+            run(given, **options)
+    for name in (".person", "a/b", "a:b"):
+        with pytest.raises(InvalidInput, match="saved in a file"):
+            Link(name, "home", key="id", most=2)

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset
-from pgmkit.tables.files import foreign
+from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.tables.files import foreign, foreign_writing
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.files.record_files import (
     all_names,
@@ -212,6 +212,86 @@ def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) ->
             assert found == list(wanted["DAY"]) and isinstance(
                 found[0], datetime.date | datetime.time
             )
+
+
+def test_details_of_sheets(tmp_path: Path) -> None:
+    """Suffixes in capitals, padded names, numbers as names, formulas, notes between records."""
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    rows = [
+        [" age ", "sex", 2024],
+        [3, "F", 1],
+        ["a note"],
+        ["=1+2", "M", 2.5],
+        ["below"],
+        ["last"],
+    ]
+    for row in rows:
+        book.active.append(row)
+    path = tmp_path / "A.XLSX"
+    book.save(path)
+    assert all_names(path, FileFormat()) == ["age", "sex", "2024"]
+    found: Any = encode_file(path, JSON.placed(), ignore_extra=True)
+    assert found.columns["age"].tolist() == [3, 10, 10, 10, 10]
+    # A formula that no program has computed is missing, not a text that could not be read.
+    assert found.unread == {"age": 3, "sex": 0}
+    assert foreign.foot_notes(path, FileFormat()) == ["below", "last"]
+    foreign_writing.check_sheet(path, 2**20 - 1)
+    with pytest.raises(InvalidInput, match="rows|records"):
+        foreign_writing.check_sheet(path, 2**20)
+    with pytest.raises(InvalidInput, match="'2024'"):
+        encode_file(path, JSON.placed(), ignore_extra=False)
+    book.active.append([None, "F", "x"])
+    book.active.append([2.5, "F", datetime.datetime(2020, 1, 2)])
+    book.save(path)
+    years = Schema({"2024": Categorical(("1", "2.5", "x", "2020-01-02 00:00:00"), missing=())})
+    coded: Any = encode_file(path, years.placed())
+    assert coded.columns["2024"].tolist() == [0, 4, 1, 4, 4, 2, 3]
+
+
+def test_a_duration_does_not_make_durations_of_numbers(tmp_path: Path) -> None:
+    """Arrow takes 5 for five microseconds beside one."""
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["age", "sex"], [datetime.timedelta(hours=30), "F"], [5, "M"], [7, "F"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    found: Any = encode_file(str(tmp_path / "a.xlsx"), JSON.placed())
+    assert found.columns["age"].tolist() == [10, 5, 7]
+
+
+def test_declared_missing_values_of_spss(tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    path = tmp_path / "A.SAV"
+    pyreadstat.write_sav(pd.DataFrame({"age": [3.0, 9.0, 5.0]}), path, missing_ranges={"age": [9]})
+    ages = Schema({"age": Integer(0, 9, missing=())})
+    for user_missing, code in ((False, 10), (True, 9)):
+        form = ages.of_file(FileFormat(user_missing=user_missing))
+        found: Any = encode_file(path, form.placed())
+        assert found.columns["age"].tolist() == [3, code, 5]
+    labels = foreign.value_labels(path)["age"]
+    assert labels.is_missing("9") and not labels.is_missing("3")
+    assert foreign.value_labels(tmp_path / "a.csv") == {}
+
+
+def test_names_for_statistics_programs_are_short_and_differ(tmp_path: Path) -> None:
+    pytest.importorskip("pyreadstat")
+    for suffix, most in ((".sav", 64), (".dta", 32)):
+        names = [f"{'x' * 70}{end}" for end in "abc"] + ["x" * 40 + "A", "2nd", "with", "With"]
+        schema = Schema({name: Integer(0, 3) for name in names})
+        data = Dataset(schema.domain, {name: [i % 4] for i, name in enumerate(names)})
+        path = tmp_path / f"a{suffix}"
+        write_records(path, schema, [data], np.random.default_rng(0))
+        found = all_names(path, FileFormat())
+        assert len({name.upper() for name in found}) == 7 and max(map(len, found)) <= most
+
+
+def test_json_lines_without_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n\n")
+    with pytest.raises(InvalidInput, match="does not begin|no records"):
+        encode_file(path, JSON)
+    assert isinstance(encode_file(path, JSON.placed()), NoRows)
 
 
 LINES = [

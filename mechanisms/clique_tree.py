@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
@@ -21,15 +23,6 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
-
-_WORTH_MEASURING = 0.05
-"""The most noise, as a share of the total, with which a table of more than two attributes is
-measured. A noisier one is left out: its pairs hold most of its information.
-"""
-_NOISE_LEFT = 0.25
-"""The share of a table's noise that is assumed to remain in the estimate when most cells are
-empty.
-"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +38,10 @@ class CliqueTree(Settings):
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
         select_share: The share of the budget for the errors of the pairs, by which the tree is
             grown, above 0 and below 1.
+        noise_left: The share of a table's noise that is expected to remain in an estimate, above 0;
+            a quarter if most cells are empty.
+        most_noise: The largest such noise in a table of more than two attributes, as a share of the
+            total, above 0; it is small because its pairs hold most of what such a table says.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
@@ -52,6 +49,8 @@ class CliqueTree(Settings):
     model_mb: float = setting(4.0, positive())
     one_way_share: float = setting(0.1, fraction())
     select_share: float = setting(0.1, fraction())
+    noise_left: float = setting(0.25, positive())
+    most_noise: float = setting(0.05, positive())
     device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
@@ -85,27 +84,16 @@ def clique_tree(
     if pairs:
         cost = settings.select_share * whole
         errors = curator.measure_errors(pairs, model.marginals(pairs), cost, step="errors of pairs")
-        gains = _gains(curator, pairs, errors.tolist())
-        edges = grown_tree(domain, gains, settings.model_mb)
-        noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(closure))
-        most_cells = _WORTH_MEASURING * model.total / noise
+        # The gain of a pair is its error, minus the noise that an even share of the budget leaves.
+        noise = settings.noise_left * curator.expected_error(curator.remaining / len(pairs))
+        gains = (errors - noise * np.array([domain.size(pair) for pair in pairs])).tolist()
+        edges = grown_tree(domain, dict(zip(pairs, gains, strict=True)), settings.model_mb)
+        noise = settings.noise_left * curator.expected_error(curator.remaining / len(closure))
+        most_cells = settings.most_noise * model.total / noise
         cliques = supported(domain, closure, edges, most_cells)
         measurements += _measure(curator, cliques, queries)
         model = update(None, measurements)
     return Release("clique-tree", model, tuple(measurements), curator.ledger, settings)
-
-
-def _gains(
-    curator: Curator, pairs: Sequence[Clique], errors: Sequence[float]
-) -> dict[Clique, float]:
-    """Return the error of each pair under the independent model, in counts, minus the noise that
-    would remain in its table if all pairs had equal shares of the budget.
-    """
-    noise = _NOISE_LEFT * curator.expected_error(curator.remaining / len(pairs))
-    return {
-        pair: error - noise * curator.domain.size(pair)
-        for pair, error in zip(pairs, errors, strict=True)
-    }
 
 
 def grown_tree(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -> list[Clique]:

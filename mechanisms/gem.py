@@ -93,8 +93,11 @@ class Gem(SelectionSettings):
         rounds: The number of rounds T, 1 or more; None for the number that `RoundsRule` derives
             from the number of rows and the budget, or fewer if rounds find only noise.
         queries: The number of queries k of a round, 1 or more; 1 if whole marginals are selected.
-            None for 1, as in the paper; but if `rounds` is None too, one more for each 512 frequent
-            codes, in correspondingly fewer rounds.
+            None for 1, as in the paper; but if `rounds` is None too, one more for each
+            `query_codes` frequent codes, in correspondingly fewer rounds.
+        query_codes: The number of frequent codes for each of which a round then has one query more,
+            1 or more. With 512 the last layer takes two thirds of a training step's work in the
+            default network.
         select_share: The share of each round's budget for selection, above 0 and below 1; None for
             0.8, which is the paper's alpha of 0.67, or 0.5 for whole marginals.
         one_way_share: The share of the budget for the one-way marginals before the rounds, at least
@@ -127,6 +130,7 @@ class Gem(SelectionSettings):
 
     rounds: int | None = setting(None, or_none(whole_number()))
     queries: int | None = setting(None, or_none(whole_number()))
+    query_codes: int = setting(512, whole_number())
     select_share: float | None = setting(None, or_none(fraction()))
     one_way_share: float = setting(0.2, fraction(zero=True))
     select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
@@ -166,10 +170,6 @@ class GemPub(Gem):
     pretrain_rate: float = setting(2e-3, positive())
 
 
-_WIDE = 512
-"""The number of codes for each of which a round selects one query more. With so many codes the last
-layer takes two thirds of a training step's work in the default network.
-"""
 _SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 0.5}
 """The default shares of a round's budget for its selection. That for queries follows from the
 paper's alpha of 0.67.
@@ -313,7 +313,7 @@ def _selection(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int
     if settings.select != "queries":
         return rounds, count, {}
     if settings.rounds is None and settings.queries is None:
-        count = min(rounds, 1 + Columns(frequent.domain).width // _WIDE)
+        count = min(rounds, 1 + Columns(frequent.domain).width // settings.query_codes)
         rounds = rounds // count
     return rounds, count, {"codes": frequent.codes, "anneal": settings.rounds is None}
 

@@ -39,17 +39,6 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 
-_NOISE_LEFT = 0.5
-"""The share of a table's noise that is assumed to remain in an estimate; some noise vanishes
-because estimated counts are not below 0 and tables agree. On `loans_full_schema` and `Caravan` at
-epsilon 1 the errors of pairs at 0.25 and at 1 are 1.01 to 1.10 times those at 0.5 (one seed).
-"""
-_HIDDEN = 2.0
-"""A pair is hidden by noise if the noise of its table is more than this many times its distance
-from the model. Measuring it would then gain at most a third of the distance, and would cost the
-other pairs budget.
-"""
-
 
 @dataclass(frozen=True)
 class PairGraph(Settings):
@@ -66,6 +55,13 @@ class PairGraph(Settings):
         select_share: The share of each turn's budget for drawing pairs, above 0 and below 1.
         errors_share: The share of each turn's budget for measuring how far the drawn pairs are from
             the model, above 0 and below 1.
+        noise_left: The share of a table's noise that is expected to remain in an estimate, above 0,
+            since counts are not below 0 and tables agree. On `loans_full_schema` and `Caravan` at
+            epsilon 1 the errors of pairs at 0.25 and at 1 are 1.01 to 1.10 times those at 0.5 (one
+            seed).
+        hidden: The ratio of noise to a pair's distance from what is known, above 0, beyond which
+            the pair is not measured: at 2 that would gain at most a third of the distance, not
+            counting what the pair would cost the others.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
@@ -74,6 +70,8 @@ class PairGraph(Settings):
     one_way_share: float = setting(0.15, fraction())
     select_share: float = setting(0.1, fraction())
     errors_share: float = setting(0.02, fraction())
+    noise_left: float = setting(0.5, positive())
+    hidden: float = setting(2.0, positive())
     device: str = setting("cpu", torch_device())
 
     def conflict(self) -> str | None:
@@ -226,8 +224,8 @@ def _measured(
     far = np.array([found.of[a, b] - math.hypot(wrong[a], wrong[b]) for a, b in drawn])
     far[far < 2 * found.stddev] = 0.0
     counts = {name: model.marginal((name,)) for name in names}
-    noise = _NOISE_LEFT * unit
-    left = {name: _NOISE_LEFT * known[name] for name in names}
+    noise = settings.noise_left * unit
+    left = {name: settings.noise_left * known[name] for name in names}
     pure = curator.ledger.budget.pure
     while True:
         tables = best_tables(
@@ -251,7 +249,7 @@ def _measured(
         # A pair without a share has the distance 0 already, and its ratio is set to 0.
         seen = far * tables.pairs ** (1.0 if pure else 0.5)
         ratios = np.divide(noise * filled, seen, out=np.zeros_like(seen), where=seen > 0)
-        hidden = ratios > _HIDDEN
+        hidden = ratios > settings.hidden
         if not hidden.any():
             return measure_tables(curator, names, drawn, tables, rest, residuals=False)
         # Only the worse half of the hidden pairs is dropped in one pass: with the budget that it

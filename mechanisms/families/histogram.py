@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mechanisms.families.model_file import read_model, write_model
 from mechanisms.families.weights import binned, copied, index, numbers, on_host, placed, summed
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
@@ -21,9 +20,11 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import check_count
+from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import TABLE_CELLS
-from pgmkit.runtime.untrusted import LARGEST
+from pgmkit.runtime.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
     import torch
@@ -313,8 +314,7 @@ class HistogramModel(QueryAnswers):
         """Draw `n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh
         one. Raises InvalidInput unless n is a whole number, 1 or more.
         """
-        if isinstance(n, bool) or int(n) != n or n < 1:
-            raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
+        check_count(n)
         reached = np.cumsum(self._weights.reshape(-1))
         drawn = generator(rng).random(n) * reached[-1]
         places = np.searchsorted(reached, drawn, side="right").clip(max=len(reached) - 1)
@@ -326,15 +326,18 @@ class HistogramModel(QueryAnswers):
         if isinstance(self._support, PublicSupport):
             places = np.arange(self._support.shape[0])
             arrays |= {f"code.{n}": c for n, c in self._support.records(places).items()}
-        write_model(path, self.format, self.domain, self.total, arrays)
+        header = {"domain": dict(self.domain.sizes), "total": self.total}
+        write_container(path, self.format, header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> HistogramModel:
         """Read a model that `save` wrote. Raises InvalidInput for any other file."""
-        file = read_model(path, cls.format, max_bytes)
-        codes = {key[5:]: values for key, values in file.arrays.items() if key.startswith("code.")}
-        support: Support = PublicSupport(file.domain, codes) if codes else FullDomain(file.domain)
-        return cls(support, file.array("weights"), file.total)
+        with refusing(path, f"a {cls.format} file"):
+            header, arrays = read_container(path, cls.format, max_bytes)
+            domain = Domain(dict(header["domain"]))
+            codes = {key[5:]: each for key, each in arrays.items() if key.startswith("code.")}
+            support: Support = PublicSupport(domain, codes) if codes else FullDomain(domain)
+            return cls(support, arrays["weights"], float(header["total"]))
 
     def __repr__(self) -> str:
         return f"<HistogramModel: {self._weights.size} weights, total {self.total:g}>"

@@ -20,15 +20,16 @@ import torch
 from numpy.typing import ArrayLike
 
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.model_file import read_model, write_model
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import check_count, draw_independent
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng, generator
-from pgmkit.runtime.untrusted import LARGEST
+from pgmkit.runtime.untrusted import LARGEST, refusing
 
 
 class Columns:
@@ -342,8 +343,7 @@ class ProductMixtureModel(QueryAnswers):
         `rng`: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput unless n is a
         whole number, 1 or more.
         """
-        if isinstance(n, bool) or int(n) != n or n < 1:
-            raise InvalidInput(f"n must be a whole number, 1 or more; got {n!r}")
+        check_count(n)
         # Systematic sampling: there is one draw from each of n equal intervals of the cumulative
         # shares, so a row gets n times its share, rounded up or down.
         random = generator(rng)
@@ -352,26 +352,25 @@ class ProductMixtureModel(QueryAnswers):
         places = (np.arange(n) + random.random()) / n * reached[-1]
         found = np.searchsorted(reached, places, side="right").clip(max=len(order) - 1)
         origin = random.permutation(order[found])
-        columns = {}
-        for name in self.domain:
-            cumulative = np.cumsum(self._simplex(name), axis=1)
-            drawn = np.zeros(n, dtype=np.int64)
-            uniform = random.random(n)
-            for code in range(cumulative.shape[1] - 1):
-                drawn += uniform >= cumulative[origin, code]
-            columns[name] = drawn
+        columns = {
+            name: draw_independent(self._simplex(name), origin, random, (name,))
+            for name in self.domain
+        }
         return Dataset(self.domain, columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, completely or not at all; `load` reads it."""
         arrays = {"rows": self.rows, "shares": self.shares}
-        write_model(path, self.format, self.domain, self.total, arrays)
+        header = {"domain": dict(self.domain.sizes), "total": self.total}
+        write_container(path, self.format, header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> ProductMixtureModel:
         """Read a model that `save` wrote. Raises InvalidInput for any other file."""
-        file = read_model(path, cls.format, max_bytes)
-        return cls(file.domain, file.array("rows"), file.total, file.array("shares"))
+        with refusing(path, f"a {cls.format} file"):
+            header, arrays = read_container(path, cls.format, max_bytes)
+            domain, total = Domain(dict(header["domain"])), float(header["total"])
+            return cls(domain, arrays["rows"], total, arrays["shares"])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.rows)} rows, total {self.total:g}>"

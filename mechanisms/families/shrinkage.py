@@ -11,7 +11,11 @@ changes.
 
 The engine's own shrinkage (`pgmkit.regions.shrinkage`) shrinks all tables of a fit together by one
 weight, which needs their projections; here each table is shrunk by itself before anything is
-fitted. Nothing here sees private data or a Curator: only noisy tables are read.
+fitted. On the built-in census (2,000 and 20,000 records, two seeds) pairs of `mixture` have 0.91 to
+1.00 times the error of a fit to tables as they are at epsilon 0.3, 0.97 to 1.06 times at 1, and
+0.99 to 1.00 times at 3.
+
+Nothing here sees private data or a Curator: only noisy tables are read.
 """
 
 from __future__ import annotations

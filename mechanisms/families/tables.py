@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mechanisms.families.model_file import read_model, write_model
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
@@ -16,7 +15,8 @@ from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
-from pgmkit.runtime.untrusted import LARGEST
+from pgmkit.runtime.model_files import read_container, write_container
+from pgmkit.runtime.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -100,17 +100,16 @@ class TablesModel(QueryAnswers):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tables to one file, completely or not at all; `load` reads it."""
         arrays = {f"table{i}": table for i, table in enumerate(self.tables.values())}
-        cliques = list(self.tables)
-        write_model(path, self.format, self.domain, self.total, arrays, cliques=cliques)
+        header = {"domain": dict(self.domain.sizes), "total": self.total}
+        write_container(path, self.format, header | {"cliques": list(self.tables)}, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> TablesModel:
         """Read tables that `save` wrote. Raises InvalidInput for any other file."""
-        file = read_model(path, cls.format, max_bytes)
-        tables = {
-            tuple(clique): file.array(f"table{i}") for i, clique in enumerate(file.field("cliques"))
-        }
-        return cls(file.domain, tables, file.total)
+        with refusing(path, f"a {cls.format} file"):
+            header, arrays = read_container(path, cls.format, max_bytes)
+            tables = {tuple(c): arrays[f"table{i}"] for i, c in enumerate(header["cliques"])}
+            return cls(Domain(dict(header["domain"])), tables, float(header["total"]))
 
     def __repr__(self) -> str:
         return f"<TablesModel: {len(self.tables)} tables, total {self.total:g}>"

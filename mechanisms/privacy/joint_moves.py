@@ -35,11 +35,10 @@ from mechanisms.privacy.integer_matrix import FactorNorms, product_l2_squared
 from mechanisms.privacy.neighbours import Neighbours
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import AGREEMENT
+from pgmkit.runtime.sizes import CALL_CELLS
 
 Product: TypeAlias = "Mapping[Any, FactorNorms]"
 """The norms of a product's factors, each by its attribute, or by its attributes."""
-_MOST_STATES = 2**12
-"""The most states of a group, all of which are computed at once: they take a few milliseconds."""
 
 
 class JointMoves:
@@ -162,7 +161,7 @@ def _groups(products: Sequence[Product], places: Sequence[int]) -> list[list[int
         for held, inside in groups:
             joined = held | {name: held.get(name, set()) | each for name, each in own.items()}
             states = [2 if len(each) == 1 else 1 + 2 ** len(each) for each in joined.values()]
-            if math.prod(states) <= _MOST_STATES:
+            if math.prod(states) <= CALL_CELLS:
                 held.update(joined)
                 inside.append(place)
                 break

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 _FRACTIONS = (0.01, 0.05, *(tenths / 10 for tenths in range(1, 10)))
 """The sample fractions that SDNist compares with."""
-_MOST_FEATURES = 500
-"""The most coefficients of the classifier: more take minutes, and need more records than
-are used.
-"""
 
 
 @dataclass(frozen=True)
@@ -135,23 +131,29 @@ def subsample_equivalent(
 
 
 def propensity(
-    real: Dataset, synthetic: Dataset, *, most: int = 10_000, seed: int = 0
+    real: Dataset,
+    synthetic: Dataset,
+    *,
+    most: int = 10_000,
+    most_values: int = 500,
+    seed: int = 0,
 ) -> Propensity:
     """Return the pMSE of a logistic regression on single columns, and its ratio to a perfect
     model's.
 
-    At most `most` records of each kind are used, and the first columns with up to 500 values
-    together. For records drawn from the real records' own distribution the expectation is (k - 1) c
-    (1 - c)^2 / N, for k coefficients and a share c of synthetic records among N (Snoke et al.,
-    section 2.2). If the real records are a sample too, 1 / n for the n synthetic records becomes 1
-    / n + f / m, for a sample of m real ones and a share f of them left out. Raises InvalidInput if
-    scikit-learn is not installed.
+    At most `most` records of each kind are used, and the first columns with up to `most_values`
+    values together, as more coefficients take minutes and need more records. For records drawn from
+    the real records' own distribution the expectation is (k - 1) c (1 - c)^2 / N, for k
+    coefficients and a share c of synthetic records among N (Snoke et al., section 2.2). If the real
+    records are a sample too, 1 / n for the n synthetic records becomes 1 / n + f / m, for a sample
+    of m real ones and a share f of them left out. Raises InvalidInput if scikit-learn is not
+    installed.
     """
     linear = sklearn("linear_model")
     rng = np.random.default_rng(seed)
     parts = [_sample(real, most, rng), _sample(synthetic, most, rng)]
     sizes = np.cumsum([size - 1 for size in real.domain.sizes.values()])
-    names = real.domain.attributes[: max(1, int((sizes <= _MOST_FEATURES).sum()))]
+    names = real.domain.attributes[: max(1, int((sizes <= most_values).sum()))]
     m, n = (len(part) for part in parts)
     labels = np.repeat([0, 1], [m, n])
     features = np.concatenate([_indicators(part, names) for part in parts])

@@ -22,12 +22,8 @@ _PART = 1e-2
 """The standard deviation that an exact table is given, as a part of the least noise of the others.
 The model misses the table by about a third of it, and smaller parts take longer.
 """
-_MOST_STDDEV = 0.25
-"""The largest standard deviation that an exact table is given, in counts: below a half, since
-counts are whole numbers.
-"""
 _MISSED = 0.5
-"""The counts by which a model may miss an exact table."""
+"""The counts by which a model may miss an exact table, whose counts are whole numbers."""
 
 
 def with_exact(
@@ -47,7 +43,7 @@ def with_exact(
     paid = release.measurements[: len(release.measurements) - release.exact]
     noisy = [each for each in paid if isinstance(each, Measurement)]
     before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
-    stddev = min(_MOST_STDDEV, _PART * min(map(_noise, noisy)))
+    stddev = min(_MISSED / 2, _PART * min(map(_noise, noisy)))
     exact = before + [
         Measurement(each.clique, each.values, stddev, each.matrix)
         for path in paths

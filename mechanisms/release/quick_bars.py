@@ -13,12 +13,11 @@ from mechanisms.release.record import Release
 from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.questions import UNRELIABLE
 from pgmkit.tables.reply import Reply
 from pgmkit.uncertainty import Uncertainty, error_bars
 
-SECONDS = 1.0
-"""The most seconds that error bars may take if nobody asked for them."""
 REPLICATES = 25
 """The number of replicates; standard errors from so few are off by about a seventh, which the
 intervals allow for.
@@ -33,7 +32,7 @@ def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertai
     give up once the first re-estimations show that all would take more than about a second.
     """
     try:
-        bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=SECONDS)
+        bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=UNASKED_SECONDS)
     except InvalidInput:
         return None
     # If a single estimation takes too long, none is tried.

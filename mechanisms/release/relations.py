@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING
 from mechanisms.release.page import of_columns
 from mechanisms.release.verdict import MOST_CELLS, association
 from pgmkit.errors import PgmkitError
-from pgmkit.runtime.html import escape, heat_map, table
+from pgmkit.runtime.html import MOST_COLUMNS, escape, heat_map, table
 
 if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
-
-_MOST_COLUMNS = 100
-"""The most columns of a map whose squares can still be told apart on a screen."""
-_VISIBLE = 0.005
-"""The weakest relation that is not 0.00 in two digits, as a map shows it."""
 
 
 def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:
@@ -33,10 +28,11 @@ def relations(release: TableRelease, target: str | None = None) -> Iterator[str]
     if target is not None:
         yield from _of_target(release, names, target)
     strengths = _strengths(release, list(combinations(names, 2)))
-    if len(names) > _MOST_COLUMNS or strengths is None:
+    if len(names) > MOST_COLUMNS or strengths is None:
         yield "<p>There are too many columns or values to draw all pairs.</p>"
         return
-    if not release.verdict.kept and max(strengths.values()) < _VISIBLE:
+    # A map shows two digits.
+    if not release.verdict.kept and not any(round(v, 2) for v in strengths.values()):
         yield "<p>None: the columns of this release are unrelated to each other.</p>"
         return
     yield (

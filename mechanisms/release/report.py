@@ -12,9 +12,9 @@ import numpy as np
 from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.methods import methods
 from mechanisms.release.page import of_columns, page
-from mechanisms.release.quick_bars import REPLICATES, SECONDS
+from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
-from mechanisms.release.report_against import DRAWN, WORST, Evaluation, Section, sections
+from mechanisms.release.report_against import DRAWN, Evaluation, Section, sections
 from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
@@ -23,6 +23,7 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
 from pgmkit.runtime.html import bars as bar_chart
 from pgmkit.runtime.progress import bar
+from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.bins import Binned
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _HOW_TO_READ = (
     "tables and regressions, and read nothing into a single one.</p>"
 )
 _VERBS = ("discover", "draw", "measure", "select")
-_BAR_SECONDS = 20 * SECONDS
+_BAR_SECONDS = 20 * UNASKED_SECONDS
 """The seconds of re-estimation for the columns whose error bars have no closed form."""
 
 
@@ -255,7 +256,7 @@ def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
     if not found:
         return
     found.sort(reverse=True)
-    rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:WORST]]
+    rows = [[" x ".join(clique), f"{share:.3f}"] for share, clique in found[:NAMED]]
     yield "<h2>Least certain tables</h2>"
     yield "<p>Standard errors of all cells together, as a share of the records.</p>"
     yield table(["columns", "share"], rows, numbers={1})

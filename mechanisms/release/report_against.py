@@ -27,6 +27,7 @@ from mechanisms.release.evaluation import (
     some_cliques,
     train_and_test,
 )
+from mechanisms.release.verdict import NAMED
 from pgmkit.errors import installing
 from pgmkit.runtime.html import table
 
@@ -38,8 +39,6 @@ DRAWN = 300
 """The most columns that are drawn, and sets of columns that are compared: a page of a few
 megabytes.
 """
-WORST = 10
-"""The number of lines in a list of the worst ones."""
 _MOST_MARGINALS = 100
 """The most marginals of a score that is computed again for several samples or for every record."""
 
@@ -112,7 +111,7 @@ def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     worst.sort(reverse=True)
     yield table(
         ["worst of one and two columns", "distance"],
-        [[" x ".join(clique), f"{value:.4f}"] for value, clique in worst[:WORST]],
+        [[" x ".join(clique), f"{value:.4f}"] for value, clique in worst[:NAMED]],
         numbers={1},
     )
 
@@ -133,7 +132,7 @@ def _similarity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
         mean = float(np.mean(list(found.values())))
         yield table(
             [f"least similar {title}s", "similarity"],
-            [[" x ".join(clique), f"{value:.4f}"] for clique, value in order[:WORST]],
+            [[" x ".join(clique), f"{value:.4f}"] for clique, value in order[:NAMED]],
             numbers={1},
             caption=f"mean over {len(found)} {title}s: {mean:.4f}",
         )

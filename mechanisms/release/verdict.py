@@ -31,7 +31,9 @@ _SURE = NormalDist().inv_cdf(39 / 40)
 20.
 """
 NAMED = 12
-"""The most pairs or columns that a line names; if there are more, it says their number."""
+"""The most pairs or columns that a line names, and a list of the worst ones has; if a line would
+name more, it says their number.
+"""
 MOST_CELLS = TABLE_CELLS
 """The most cells of the pairs' tables that are searched for the strongest relations: a second's
 work.

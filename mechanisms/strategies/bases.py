@@ -20,12 +20,10 @@ from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import FEW_ROUNDS
+from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
 
 _FEWEST_BITS = 4
 """The fewest bits of a basis's entries: with fewer, its rows may lose their rank."""
-_GAIN = 1e-4
-"""The least relative fall of T for which the bases are made again."""
 
 
 def residual_rows(lattice: Lattice) -> OwnRows:
@@ -80,7 +78,7 @@ def _turned_rows(
         dear = outward * outside
         if root < least:
             best = {name: bases[name].rows for name in turned}
-        if root > least * (1 - _GAIN):
+        if root > least * (1 - SOLVED):
             break
         least = root
     return best

@@ -34,13 +34,11 @@ from __future__ import annotations
 import numpy as np
 
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import MOST_ITERATIONS
+from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED
 from pgmkit.runtime.precision import AGREEMENT
 
 _MOST_STEPS = 2 * MOST_ITERATIONS
 """The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""
-_LOSS = 1e-3
-"""The part of the root of the error that goes to cells which no query tells apart."""
 
 
 def best_precision(
@@ -114,5 +112,5 @@ def of_full_rank(gram: Array) -> Array:
            [1.       , 1.0000005]]))
     """
     values = np.linalg.eigvalsh(gram).clip(min=0)
-    small = (_LOSS * np.sqrt(values).mean()) ** 2
+    small = (SOLVED * np.sqrt(values).mean()) ** 2
     return gram if values[0] > small else gram + small * np.eye(len(gram))

@@ -31,12 +31,10 @@ from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import FEW_ROUNDS
+from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
 
 Places = NDArray[np.intp]
 
-_UNEVEN = (0.0, 0.25, 0.5, 1.0)
-"""The weights of the common rows' p, in a mean with the even vector, that are tried."""
 _LEAST = 8
 """The least of the whole numbers w if they are not all equal: rounding changes p by a sixteenth at
 most.
@@ -45,8 +43,6 @@ _DIGITS = 2
 """The digits to which the weights of the kinds of queries are rounded; residuals with equal weights
 share their rows. Errors grow only with the square of a difference in weights.
 """
-_GAIN = 1e-3
-"""The least relative fall of the root of the error for which rows are made again."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +91,10 @@ def own_rows(
     which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
     best = _rated(lattice, {name: [basis] for name, basis in shared.items()}, which)
     mixed = [n for n in shared if lattice.names.count(n) > 1]
-    for part in _UNEVEN if mixed else ():
-        weights = {name: _whole_weights(shared[name].unseen, part) for name in mixed}
-        if all(each.min() > 0 for each in weights.values()):
-            found = _made(lattice, shared, weights, bits)
-            best = min(best, found, key=lambda each: each.root)
-    return best
+    if not mixed:
+        return best
+    weights = {name: _whole_weights(shared[name].unseen) for name in mixed}
+    return min(best, _made(lattice, shared, weights, bits), key=lambda each: each.root)
 
 
 def _made(
@@ -145,7 +139,7 @@ def _made(
             which[np.flatnonzero(held)[:, None], own] = place.reshape(-1, 1)
         found, last = _rated(lattice, bases, which), found.root
         best = min(best, found, key=lambda each: each.root)
-        if found.root > last * (1 - _GAIN):
+        if found.root > last * (1 - SOLVED):
             break
     return best
 
@@ -177,19 +171,16 @@ def _full(lattice: Lattice, slot: int) -> Array:
     return np.eye(lattice.domain.sizes[lattice.names[slot]]) if gram is None else gram
 
 
-def _whole_weights(p: Array, part: float) -> Array:
-    """Return whole numbers w nearly in proportion to the mean of p, with the weight `part`, and the
-    even vector; all 1 for `part` 0.
+def _whole_weights(p: Array) -> Array:
+    """Return whole numbers w nearly in proportion to p; all 1 unless p is above 0 everywhere.
 
-    Both the least number and the next higher one occur, as `_basis` needs. Numbers are 0 or below
-    where the mean is.
+    Both the least number and the next higher one occur, as `_basis` needs.
     """
-    if part == 0:
+    if p.min() <= 0:
         return np.ones(len(p))
-    between = (1 - part) / len(p) + part * p
-    found = np.rint(between * (_LEAST / abs(between.min())))
-    if found.min() > 0 and not (found == _LEAST + 1).any():
-        found[np.argsort(between)[1]] = _LEAST + 1
+    found = np.rint(p * (_LEAST / p.min()))
+    if not (found == _LEAST + 1).any():
+        found[np.argsort(p)[1]] = _LEAST + 1
     return found
 
 

@@ -11,9 +11,6 @@ import numpy as np
 
 from pgmkit.runtime.arrays import Array
 
-_CODES_PER_ROW = 16
-"""p = n / 16 + 1 further rows, as in the paper."""
-
 
 def expected_error(gram: Array, strategy: Array) -> float:
     """Return tr(W'W (A'A)^-1): the workload's expected squared error by the strategy A at noise of
@@ -22,8 +19,9 @@ def expected_error(gram: Array, strategy: Array) -> float:
     return float(np.trace(np.linalg.solve(strategy.T @ strategy, gram)))
 
 
-def p_identity(gram: Array, starts: int = 3) -> Array:
-    """Return the strategy with columns of L1 norm 1 that answers W'W = `gram` best: (n + p) x n.
+def p_identity(gram: Array, codes_per_row: int = 16) -> Array:
+    """Return the strategy with columns of L1 norm 1 that answers W'W = `gram` best: (n + p) x n,
+    where p = n / `codes_per_row` + 1; the paper has 16.
 
     It is optimised by L-BFGS from a few fixed starts; the identity matrix is returned where none is
     better.
@@ -39,10 +37,10 @@ def p_identity(gram: Array, starts: int = 3) -> Array:
     from scipy.optimize import minimize
 
     n = len(gram)
-    p = n // _CODES_PER_ROW + 1
+    p = n // codes_per_row + 1
     best, lowest = np.eye(n), float(np.trace(gram))
     rng = np.random.default_rng(0)
-    for _ in range(starts):
+    for _ in range(3):
         found = minimize(
             error_and_gradient,
             rng.random(p * n),

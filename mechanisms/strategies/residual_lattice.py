@@ -27,10 +27,6 @@ from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.sizes import CELL_BYTES
 
 Places = NDArray[np.intp]
-_MATRICES = 4
-"""The most matrices over the pairs of an attribute's codes that are held at once: its rows, their
-inverse, and what it is computed from.
-"""
 
 
 class Lattice:
@@ -153,8 +149,9 @@ def _check_sizes(domain: Domain, cliques: Iterable[Clique]) -> None:
     """Raise ModelTooLarge if the matrices of an attribute with many codes do not fit in memory."""
     for name in dict.fromkeys(itertools.chain.from_iterable(cliques)):
         codes = domain.sizes[name]
+        # Held at once: the rows, their inverse, and the two matrices that it is computed from.
         check_room(
-            _MATRICES * CELL_BYTES * codes**2,
+            4 * CELL_BYTES * codes**2,
             f"the strategy for {name!r}, which has {codes:,} codes,",
             remedy="give the column fewer codes or bins, take another mechanism",
         )

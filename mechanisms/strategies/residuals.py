@@ -58,7 +58,7 @@ from mechanisms.strategies.bases import residual_rows
 from mechanisms.strategies.residual_lattice import Lattice
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualNoise
-from pgmkit.runtime.iterations import MOST_ITERATIONS
+from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 if TYPE_CHECKING:
@@ -74,10 +74,6 @@ if TYPE_CHECKING:
 
 Objective = Literal["sum", "largest"]
 
-_UNSEEN = 1e-4
-"""The part of the root of the largest variance that goes to cells which no query tells apart."""
-_CLOSE = 1e-3
-"""The fraction of the least value within which the search ends."""
 _FEW_STATES = 256
 """At the start of the search a state's chance is in proportion to this power of its cost, so that
 hardly any but the costliest states have a chance.
@@ -162,7 +158,7 @@ def residuals_strategy(
     )
     if objective == "largest":
         parts, weights = _parts(domain, sets, bases, residuals)
-        scale = _UNSEEN**2 / _shares(wanted, unit, 2 / norm)[1]
+        scale = SOLVED**2 / _shares(wanted, unit, 2 / norm)[1]
         least = _Least(parts, weights, lambda value: value * scale * wanted)
     else:
         least = _Least(csr_array(seen[None, :]), np.ones(1), lambda _: wanted - seen)
@@ -287,7 +283,7 @@ class _Least:
                 best, least = variances * cost, worst
             # Residuals in none of the sums keep the value above the bound, so the search also ends
             # when the largest sum is near the mean of all.
-            if least <= bound * (1 + _CLOSE) or worst <= importance @ at * (1 + _CLOSE / 10):
+            if least <= bound * (1 + SOLVED) or worst <= importance @ at * (1 + SOLVED / 10):
                 break
             # No importance becomes 0: a residual that is in one sum alone would then get nothing.
             importance = _moved(importance, at, 1)

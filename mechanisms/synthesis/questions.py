@@ -28,7 +28,6 @@ from pgmkit.tables.schema import Schema
 
 _OTHERS = 0.1
 """The budget for all columns that no question names, as a fraction of that for the questions."""
-_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -173,9 +172,10 @@ def least_budget(
     delta: float,
     accounting: Accounting | None,
     share: float = 1.0,
+    level: float = 0.95,
 ) -> Budget:
     """Return the least budget with which every answer is at most `within` records from the truth,
-    each with a probability of 95%, if `share` of the budget is for the questions.
+    each with the probability `level`, if `share` of the budget is for the questions.
 
     `found`: the errors of the questions at a cost of 1.
 
@@ -190,7 +190,7 @@ def least_budget(
                 "out, or give epsilon"
             )
     # A single Laplace variable has heavier tails than a sum of several with the same variance.
-    reach = -math.log(1 - _LEVEL) / 2**0.5 if pure else NormalDist().inv_cdf((1 + _LEVEL) / 2)
+    reach = -math.log(1 - level) / 2**0.5 if pure else NormalDist().inv_cdf((1 + level) / 2)
     wanted = reach * max(each.largest for each in found) / within
     if pure:
         return Budget(wanted / share, accounting=accounting or "zcdp")

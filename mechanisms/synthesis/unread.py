@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from mechanisms.privacy.curator import Curator
+from pgmkit.tables.draft.thresholds import NEARLY_ALL
 from pgmkit.tables.schema import Schema
 
 COST_SHARE = 0.01
 """The share of the budget for this check; the noise of everything else grows by half a percent."""
-_MANY = 0.1
-"""The share of a column's values above which the check warns; smaller shares are usual if a schema
-leaves missing or rare values out.
+_MANY = 1 - NEARLY_ALL
+"""The share of a column's values, a tenth, above which the check warns; smaller shares are usual if
+a schema leaves missing or rare values out.
 """
 _FALSE_ALARMS = 1e-6
 """The probability that noise alone, over all columns, makes a share of a tenth look larger, which

@@ -13,10 +13,10 @@ import numpy as np
 
 from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
-from pgmkit.conditioning.message_passing import DRIFT, Underflow
+from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.precision import TINY
+from pgmkit.runtime.precision import CLOSE, TINY
 
 
 class Calibration:
@@ -87,7 +87,7 @@ class Calibration:
                 left.append((child, outputs[first:last]))
         # The sum of all marginals must equal their number. If an entry is NaN, the comparison is
         # false, so Underflow is raised for this too.
-        if not abs(float(found.sum()) - len(calibrated.place)) < DRIFT:
+        if not abs(float(found.sum()) - len(calibrated.place)) < CLOSE:
             raise Underflow
         return found
 
@@ -130,7 +130,7 @@ class Calibration:
 
     def _settled(self, table: Array) -> Array:
         total = float(table.sum())
-        if not 1 - DRIFT < total < 1 + DRIFT:
+        if not 1 - CLOSE < total < 1 + CLOSE:
             raise Underflow
         return table / total
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pgmkit.contraction.order import MOVE_COST
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 from pgmkit.graphs.elimination_search import RANKS, Search, Step
+from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 _MEASURES_OF_A_CELL = 0.0002
@@ -32,17 +33,13 @@ _MEASURES_OF_A_TABLE = 4
 """The number of attributes that the order search measures in the time that planning one table of
 the tree takes.
 """
-WRITTEN = 2
+_WRITTEN = 2
 """The number of multiplications in the time that writing one cell of a table takes, including the
 allocation of its memory.
 """
 _NEARLY = 1.5
 """The tree of an order is built only if its cliques have at most this many times the fewest cells
 found so far. Among the trees that are built, the best is chosen by its own cost.
-"""
-_PATIENCE = 12
-"""The search for orders stops after this many more than twice the number of orders that had been
-tried at the last improvement.
 """
 
 
@@ -138,7 +135,7 @@ class EliminationTree:
             return 0
         return sum(
             [
-                self.cells_of(product) + WRITTEN * self.cells_of(made)
+                self.cells_of(product) + _WRITTEN * self.cells_of(made)
                 for node, inside in self.lowest(members)
                 for product, made in self.products_across(node, inside)
             ]
@@ -161,18 +158,8 @@ class EliminationTree:
                 left += self.operands[each]
 
 
-Cost = Callable[[EliminationTree], float]
-
-
-def cost_of_maxima(tree: EliminationTree) -> float:
-    """Return the cost of maxima over a tree, in multiplications. A maximum has to compute every
-    cell of a product, so this is ``tree.cells``.
-    """
-    return tree.cells
-
-
-def cost_of_sums(tree: EliminationTree) -> float:
-    """Return the cost of sums over a tree, in multiplications.
+def _cost(tree: EliminationTree) -> float:
+    """Return the cost of a tree's sums, in multiplications.
 
     Products are computed as matrix products. Moving tables that do not fit a core's cache may take
     longer than the products themselves, so their cells count extra.
@@ -210,14 +197,9 @@ class Planning:
     def _tree(self, steps: Sequence[Step]) -> EliminationTree:
         return elimination_tree(self.scopes, self.heads, [v for v, _ in steps], self.sizes)
 
-    def best(
-        self,
-        start: EliminationTree | None = None,
-        cost: Cost = cost_of_sums,
-    ) -> EliminationTree:
+    def best(self, start: EliminationTree | None = None) -> EliminationTree:
         """Return the cheapest tree among those of many orders and ``start``, by
-        ``EliminationTree.cells``; or the tree of a sweep through the graph, if its ``cost`` is
-        lower.
+        ``EliminationTree.cells``; or the tree of a sweep through the graph, if that is faster.
 
         The search stops when another order would take more time to search than the best tree so far
         takes to run, or when many orders in a row brought no improvement; a small graph gets one
@@ -228,7 +210,7 @@ class Planning:
         if start is not None and start.cells <= best.cells:
             best, improved = start, 0
         tried = 1
-        while tried <= _PATIENCE + 2 * improved:
+        while tried <= FEW_ROUNDS + 2 * improved:
             spent = self._search.measured + _MEASURES_OF_A_TABLE * planned * len(self.scopes)
             if spent * (tried + 1) / tried > _MEASURES_OF_A_CELL * best.cells:
                 break
@@ -247,7 +229,7 @@ class Planning:
             return best
         steps = self._search.order(self._search.sweep)
         assert steps is not None
-        return min(best, self._tree(steps), key=cost)
+        return min(best, self._tree(steps), key=_cost)
 
 
 class _Growing:
@@ -319,8 +301,8 @@ class _Growing:
         barren = heads == 0
         # The cost is that of one product upward, one product downward for each operand, and the
         # cells that each of them writes.
-        value = 0.0 if barren else self.cells(table) + WRITTEN * self.cells(table & ~gone)
-        adjoint = len(operands) * self.cells(scope) + WRITTEN * self.cells(scope & ~gone)
+        value = 0.0 if barren else self.cells(table) + _WRITTEN * self.cells(table & ~gone)
+        adjoint = len(operands) * self.cells(scope) + _WRITTEN * self.cells(scope & ~gone)
         tree.cells += value + adjoint
         tree.scopes.append(scope & ~gone)
         tree.tables.append(0 if barren else table & ~gone)

@@ -35,10 +35,6 @@ OWN_TREE = 10
 """A marginal is computed on an elimination tree of its own if that takes less work than the shared
 tree by this factor.
 """
-_FEW_SETS = 16
-"""The largest number of sets of attributes for which the cost of each joint marginal on a tree is
-estimated.
-"""
 
 
 class EvidenceMarginals:
@@ -250,11 +246,9 @@ class EvidenceMarginals:
         """
         draft = self._drafted(self._sliced(relevant))
         cells, sizes = draft.tree.cells, self.graph.sizes
-        joint = [m for m in asked if m & (m - 1)]
-        if len(joint) <= _FEW_SETS:
-            for members in joint:
-                if cells * cells_of(members, sizes) > LARGE_PASS:
-                    cells += draft.tree.joint_cells(members & ~self.observed)
+        for members in asked:
+            if members & (members - 1) and cells * cells_of(members, sizes) > LARGE_PASS:
+                cells += draft.tree.joint_cells(members & ~self.observed)
         return Cost(cells, CELLS_OF_A_TABLE * len(draft.scopes))
 
     def _drafted(self, inputs: Inputs) -> Draft:

@@ -12,10 +12,8 @@ from typing import Any
 
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
 from pgmkit.conditioning.elimination import (
-    Cost,
     EliminationTree,
     Planning,
-    cost_of_sums,
     elimination_tree,
 )
 from pgmkit.conditioning.joint import MOST_CELLS, Joint
@@ -36,10 +34,6 @@ Input = tuple[int, Array, float]
 REMEMBERED = 64
 """The number of structures whose elimination trees, or groups of questions, are kept."""
 _REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
-_CALIBRATED_AFTER = 2
-"""The number of sets of evidence that are answered each by itself before a calibrated tree is
-built, which takes about as long as two more.
-"""
 CELLS_OF_A_TABLE = MULTIPLICATIONS_A_SECOND / 50_000
 """The number of cells that a pass processes in the time that handling one table (ordering it and
 reading its marginal) takes.
@@ -63,7 +57,7 @@ class GraphTables:
     children: tuple[str, ...] | None
     states: Mapping[str, tuple[Hashable, ...]]
     memory_limit: int
-    trees: dict[tuple[tuple[int, ...], tuple[int, ...], Cost], EliminationTree] = field(
+    trees: dict[tuple[tuple[int, ...], tuple[int, ...]], EliminationTree] = field(
         default_factory=dict
     )
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
@@ -215,9 +209,7 @@ class GraphTables:
         heads += [-1] * (len(scopes) - len(heads))
         return Planning(scopes, heads, self.sizes).best().order
 
-    def draft(
-        self, scopes: tuple[int, ...], heads: tuple[int, ...], cost: Cost = cost_of_sums
-    ) -> Draft:
+    def draft(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> Draft:
         """Return what is known about a structure's elimination tree before a search: a remembered
         tree, one by the whole graph's order, or one by a greedy order. ``scopes`` and ``heads`` are
         those of ``elimination_tree``.
@@ -225,25 +217,25 @@ class GraphTables:
         The whole graph's order is not used for the first structure, for one with fewer than half of
         the tables, or where its tree costs more than a search.
         """
-        sizes, best = self.sizes, self.trees.get((scopes, heads, cost))
+        sizes, best = self.sizes, self.trees.get((scopes, heads))
         if best is not None:
-            return Draft(scopes, heads, cost, best, None)
+            return Draft(scopes, heads, best, None)
         if self.trees and 2 * len(scopes) > len(self.tables) and not self.was_split:
             best = elimination_tree(scopes, heads, self.order, sizes)
         if best is not None and best.cells <= _SEARCH_CELLS * len(sizes):
-            return Draft(scopes, heads, cost, best, None)
-        return Draft(scopes, heads, cost, best, Planning(scopes, heads, sizes))
+            return Draft(scopes, heads, best, None)
+        return Draft(scopes, heads, best, Planning(scopes, heads, sizes))
 
     def tree(self, draft: Draft) -> EliminationTree:
         """Return the tree of a draft, after the search for a better one if the draft has one, and
         remember it.
         """
-        key = draft.scopes, draft.heads, draft.cost
+        key = draft.scopes, draft.heads
         found = self.trees.get(key)
         if found is None:
             found = draft.start
             if draft.planning is not None:
-                found = draft.planning.best(found, draft.cost)
+                found = draft.planning.best(found)
             assert found is not None
             if len(self.trees) >= REMEMBERED:
                 del self.trees[next(iter(self.trees))]
@@ -286,8 +278,7 @@ class GraphTables:
             return self._calibrated
         # While questions are answered by several trees, a later one may still need the tree of the
         # whole graph.
-        early = len(self.passes) < _CALIBRATED_AFTER or self.was_split
-        return None if early else self._calibrated
+        return self._calibrated if self.passes and not self.was_split else None
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
         """Return the calibrated tree if it can answer for these cliques, that is, if the attributes
@@ -330,7 +321,6 @@ class Draft:
 
     scopes: tuple[int, ...]
     heads: tuple[int, ...]
-    cost: Cost
     start: EliminationTree | None
     """A tree that exists already, or None."""
     planning: Planning | None

@@ -25,10 +25,6 @@ MOSTLY_CELLS = 6
 tables, since every part handles the tables of shared ancestors again. For fewer questions than
 this, the factor is their number.
 """
-_WORTH = 1.5
-"""The questions are split only if all parts together cost less than one tree by this factor. The
-estimate is made before the search for orders, which usually improves the larger tree more.
-"""
 
 Part = tuple[float, int]
 """The estimated work of a part, and the set of attributes that it depends on."""
@@ -81,8 +77,6 @@ def split_questions(questions: Mapping[int, int], draft: Draft) -> list[int]:
         sets.setdefault(home, []).append(asked)
     whole = draft(union(sets), list(questions))
     parts = _parts(list(sets.items()), whole, draft)
-    if _WORTH * sum([work for work, _ in parts]) > whole.work:
-        return [union(sets)]
     return [members for _, members in sorted(parts)]
 
 

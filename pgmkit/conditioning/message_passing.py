@@ -20,7 +20,7 @@ from pgmkit.conditioning.kernels import Kernel, axes_alone, kernel_of
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.precision import EPSILON, TINY
+from pgmkit.runtime.precision import CLOSE, EPSILON, TINY
 
 Table = tuple[int, Array]
 """Attributes as a set, and a table over them with its axes ascending."""
@@ -42,8 +42,6 @@ FAR = LOST ** (1 / 5)
 """A table whose maximum is between this and its inverse may be multiplied once more without
 rescaling, since it is far above ``LOST``.
 """
-DRIFT = 1e-6
-"""The largest difference from one that rounding causes in a sum of probabilities."""
 LEAST_SUM = LEAST_ENTRY / EPSILON
 """A sum of numbers in [0, 1] that is at least this large has lost only negligible terms to
 underflow.
@@ -206,8 +204,8 @@ class Messages:
         lost.
         """
         total = float(found[1].sum())
-        least = LOST if self.scaled else 1.0 - DRIFT
-        if not least < total < math.inf or (not self.scaled and total > 1 + DRIFT):
+        least = LOST if self.scaled else 1.0 - CLOSE
+        if not least < total < math.inf or (not self.scaled and total > 1 + CLOSE):
             raise Underflow
         return found[0], found[1] / total
 

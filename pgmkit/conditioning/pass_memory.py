@@ -19,8 +19,6 @@ _SMALL_PASS = 8 * TABLE_CELLS * CELL_BYTES
 takes a millisecond, a thirtieth of the time of a pass with this bound; such a pass takes about a
 tenth of the bound.
 """
-_COPIES = 2
-"""The number of arrays that a step makes: its result, and the result divided by its maximum."""
 
 
 def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
@@ -101,7 +99,8 @@ def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
     held = most = sum(own[: tree.inputs])
     for node in tree.made:
         operands = [own[operand] for operand in tree.operands[node]]
-        most = max(most, held + sum(operands) + _COPIES * own[node])
+        # A step makes its result, and the result divided by its maximum.
+        most = max(most, held + sum(operands) + 2 * own[node])
         held += own[node]
         if not kept:
             held -= sum([own[v] for v in tree.operands[node] if v >= tree.inputs])
@@ -132,7 +131,7 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
             while node >= 0 and node not in reached:
                 reached.add(node)
                 above = tree.parents[node]
-                step = _COPIES * tree.cells_of(tree.scopes[node])
+                step = 2 * tree.cells_of(tree.scopes[node])
                 if above >= 0:
                     beside = [own[v] for v in tree.operands[above] if v != node]
                     step += tree.cells_of(tree.scopes[above]) + sum(beside)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pgmkit.conditioning.elimination import EliminationTree, cost_of_maxima
+from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.evidence_marginals import ALL, EvidenceMarginals
 from pgmkit.conditioning.graph_tables import GraphTables
@@ -84,7 +84,7 @@ class Posterior:
         """The present time, and whether the graph may answer from a joint distribution or
         calibrated tree that serves any evidence.
         """
-        return time.perf_counter(), len(self.graph.passes) > 1
+        return time.perf_counter(), bool(self.graph.passes)
 
     @cached_property
     def second(self) -> SecondOpinion:
@@ -384,6 +384,6 @@ class Posterior:
             tables.append(
                 table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
             )
-        draft = self.graph.draft(tuple(scopes), (-1,) * len(scopes), cost_of_maxima)
+        draft = self.graph.draft(tuple(scopes), (-1,) * len(scopes))
         tree = self.graph.tree(draft)
         return tree, tables, constant

@@ -27,10 +27,6 @@ from pgmkit.runtime.sizes import BLOCK_CELLS
 Codes = NDArray[np.int64]
 
 _REMEMBERED = REMEMBERED // 4
-_LENGTHS = 2
-"""The number of lengths of batches whose kernels are kept: the length of full batches and that of
-the last, shorter one.
-"""
 FEW_RECORDS = 32
 """The smallest number of different records that are computed side by side. Fewer are faster one by
 one, since the graph calibrates itself.
@@ -228,7 +224,7 @@ class _Structure:
         """Return the messages of a batch of ``count`` records."""
         kernels = self.kernels.get(count)
         if kernels is None:
-            if len(self.kernels) >= _LENGTHS:
+            if len(self.kernels) > 1:  # of full batches, and of the last
                 del self.kernels[next(iter(self.kernels))]
             kernels = self.kernels[count] = {}
         tree = replace(self.tree, sizes=(count, *self.graph.sizes))

@@ -31,6 +31,9 @@ from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 SMALLEST_GROUP = 3
+"""The fewest alike steps that are done in one call: with two, a pass over a chain of 20 attributes
+with 8 values takes a seventh longer.
+"""
 
 
 class ContractionBuffers:

@@ -39,11 +39,6 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
 
-_CLOSE, _COARSE = 1e-7, 1e-3
-"""The largest differences, as shares of the total, that rounding and underflow can explain in
-double and in single precision. In single precision records of 2e-6 of the total may be lost
-(``marginal_oracle``). Defects cause larger differences.
-"""
 RARE = 40.0
 """The exponent in the bound on a count of drawn records. By Bernstein's inequality a correct count
 exceeds the bound with a probability of at most 2 exp(-40) = 1e-17, which is small even though the
@@ -307,18 +302,22 @@ class SecondOpinion:
     @cached_property
     def _close_logarithm(self) -> float:
         """The difference of two logarithms that rounding can explain, as in ``self_check``."""
-        epsilon = float(np.finfo(np.float32 if self.coarse else np.float64).eps)
         steps = len(self.sums.tables) + len(self.sums.sizes)
-        return min(DEFECT, epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
+        return min(DEFECT, self._epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
+
+    @property
+    def _epsilon(self) -> float:
+        return float(np.finfo(np.float32 if self.coarse else np.float64).eps)
 
     def _allowed(self, found: float, expected: float, scale: float) -> float:
         """Return the difference between ``found`` and ``expected`` that rounding can explain, for
-        numbers of about the size ``scale``.
+        numbers of about the size ``scale``: half of their digits, and a part that grows with the
+        size of the logarithms.
 
-        The part that grows with the size of the logarithms takes time, as it reads all tables. It
-        is added only if the difference is larger than the other part.
+        The latter takes time, as it reads all tables. It is added only if the difference is larger
+        than the other part.
         """
-        close = (_COARSE if self.coarse else _CLOSE) * scale
+        close = self._epsilon**0.5 * scale
         if abs(found - expected) <= close:
             return close
         return close + self._close_logarithm * scale

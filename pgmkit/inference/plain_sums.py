@@ -33,10 +33,6 @@ CALL_SECONDS = 1e-5
 """The seconds that a slow machine takes for each table and each attribute, however small they
 are.
 """
-_COPIES = 4
-"""The number of arrays of a block's size that are in memory at once: the sum of tables before and
-after the last one is added, its exponentials, and their arguments.
-"""
 
 
 def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
@@ -309,7 +305,9 @@ class PlainSums:
             if seconds < 0:
                 raise TooLong
             size = max(values.itemsize for _, values in inside)
-            self._check_room(held + size * (prod(shape[:-1]) + _COPIES * _block(shape)))
+            # A block has four arrays: the sum of tables before and after the last one is added, its
+            # exponentials, and their arguments.
+            self._check_room(held + size * (prod(shape[:-1]) + 4 * _block(shape)))
             made = _in_blocks([self._spread(each, union) for each in inside], shape, over)
             held += made.nbytes - sum(values.nbytes for _, values in inside)
             axes = union[:-1]

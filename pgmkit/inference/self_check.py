@@ -20,26 +20,24 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import FEW_ROUNDS
+from pgmkit.runtime.sizes import TABLE_CELLS, UNASKED_SECONDS
 
 if TYPE_CHECKING:
     from pgmkit.inference.layout import Layout
     from pgmkit.inference.marginal_oracle import MarginalOracle
 
 
-SHARE, LEAST, MOST = 0.1, 5e-3, 1.0
+SHARE, LEAST = 0.1, 5e-3
+MOST = UNASKED_SECONDS
 """The check takes a share of about SHARE of inference's time, at least LEAST and at most MOST
 seconds.
 """
-
-_MOST_CELLS = 6
-"""The largest number of cells that are checked after the likeliest one and the whole sum, as time
-allows.
-"""
 UNLIKELY = 1e-6
 """The share of the total below which a cell is not checked: rounding may have lost it."""
-CLOSE = 2e7
+CLOSE = TABLE_CELLS
 """The rounding error allowed in a logarithm, besides that of its size, in units of the format's
-epsilon.
+epsilon: that of a sum over the cells of a large table.
 """
 ROUNDINGS = 16
 """The number of rounding errors, each relative to the sum of all potentials' magnitudes, that every
@@ -155,7 +153,7 @@ def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], floa
     count = len(layout.cliques)
     yield cell_of(max(range(count), key=lambda i: prod(layout.shapes[i])), likely=True)
     yield {}, 1.0
-    for place in rng.integers(count, size=_MOST_CELLS):
+    for place in rng.integers(count, size=FEW_ROUNDS):
         yield cell_of(int(place), likely=bool(rng.random() < 0.5))
 
 

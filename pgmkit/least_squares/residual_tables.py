@@ -30,16 +30,15 @@ from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.precision import SUM_ROUNDING
+from pgmkit.runtime.precision import AGREEMENT, SUM_ROUNDING
 
 QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
 """A query, or attributes: then every cell of their marginal."""
 _RANK = SUM_ROUNDING
 """Singular values of S below this fraction of the largest are zero; rounded to whole numbers of 30
 bits the smallest others are far above it."""
-_DIGITS = 12
-"""Digits by which rows are the same: fewer than float64 has, and more than whole numbers of 30 bits
-need."""
+_DIGITS = round(-math.log10(AGREEMENT))
+"""Digits by which rows are the same, 12: more than whole numbers of 30 bits need."""
 
 
 @dataclass(frozen=True)

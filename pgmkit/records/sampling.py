@@ -58,7 +58,7 @@ def sample(
     [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (1, 1), (1, 1)]
     """
     check_request(n, rng, method)
-    draw = _draw_rounded if method == "round" else _draw_independent
+    draw = _draw_rounded if method == "round" else draw_independent
     columns: dict[str, np.ndarray] = {}
     for i, clique in enumerate(tree.cliques):
         table = grouped_table(tree, i, clique_marginals(i))
@@ -129,7 +129,7 @@ def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.nd
     return columns
 
 
-def _draw_independent(
+def draw_independent(
     table: np.ndarray, groups: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
     """Draw a residual cell for each record by inverting its group's cumulative distribution.

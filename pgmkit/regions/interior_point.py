@@ -45,6 +45,9 @@ optimum.
 """
 
 _TO_BOUNDARY = 0.995
+"""The share of the way to the nearest boundary that a step may go, so that all cells stay positive
+(Nocedal and Wright, section 14.2, have 0.9 to 1).
+"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 _NUMBER = "text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap"
 MOST_BARS = 24
-"""The most values that a bar chart draws, and the most letters of a name in a drawing."""
-_MOST_ROWS = 40
-_MOST_NODES = 60
+"""The most values that a bar chart draws, rows that a table shows, and letters of a name."""
+MOST_COLUMNS = 100
+"""The most columns of a picture that can still be told apart on a screen."""
 
 
 def escape(text: str) -> str:
@@ -254,7 +254,7 @@ def model(found: Graphical) -> str:
         *([["fit", str(found.fit)]] if found.fit else []),
     ]
     shown = table(["", ""], rows, caption="GraphicalModel")
-    if len(names) <= _MOST_NODES:
+    if len(names) <= MOST_COLUMNS:
         shown += graph(names, found.cliques)
     return shown
 
@@ -265,7 +265,7 @@ def interval(found: Interval) -> str:
     columns = (found.estimate, found.stddev, found.low, found.high)
     rows = [
         [", ".join(map(str, cell)), *(f"{column[cell]:.6g}" for column in columns)]
-        for cell in cells[:_MOST_ROWS]
+        for cell in cells[:MOST_BARS]
     ]
     header = ["cell", "estimate", "standard error", "low", "high"]
     caption = f"{found.level:.0%} intervals, {found.method}" + _more(len(cells))
@@ -285,12 +285,12 @@ def columns(
     aligned = [i for i, name in enumerate(found) if name in numbers]
     caption = _more(len(rows)).removeprefix("; ")
     behind = {i: filled[name] for i, name in enumerate(found) if name in filled}
-    shown = table(list(found), rows[:_MOST_ROWS], numbers=aligned, caption=caption, filled=behind)
+    shown = table(list(found), rows[:MOST_BARS], numbers=aligned, caption=caption, filled=behind)
     return shown + "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
 
 
 def _more(rows: int) -> str:
-    return f"; {rows - _MOST_ROWS:,} more rows not shown" if rows > _MOST_ROWS else ""
+    return f"; {rows - MOST_BARS:,} more rows not shown" if rows > MOST_BARS else ""
 
 
 def _svg(width: int, height: int, parts: Sequence[str]) -> str:

@@ -33,5 +33,7 @@ second.
 """
 MULTIPLICATIONS_A_SECOND = 1e9
 """The multiplications that one core does in a second of large products: 0.6 to 1.8 billion."""
+UNASKED_SECONDS = 1.0
+"""The most seconds of work that nobody asked for: checks of answers, and default error bars."""
 DENSE_SHARE = 0.1
 """The share of nonzero entries above which products with a dense matrix are faster."""

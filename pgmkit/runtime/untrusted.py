@@ -53,6 +53,8 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     # Every exception is caught, since a hostile file could cause one that a list does not have.
     except Exception as error:
         reason = str(error) if isinstance(error, InvalidInput) else repr(error)
+        if isinstance(error, KeyError):
+            reason = f"it has no {error}"
         raise InvalidInput(f"{os.fspath(path)!r} is not {what}: {reason[:500]}") from None
 
 

@@ -388,10 +388,10 @@ def calibrated_one_cell_along(patch: pytest.MonkeyPatch) -> None:
 
 
 def draws_one_bin_along(patch: pytest.MonkeyPatch) -> None:
-    usual = pgmkit.records.sampling._draw_independent
+    usual = pgmkit.records.sampling.draw_independent
     patch.setattr(
         pgmkit.records.sampling,
-        "_draw_independent",
+        "draw_independent",
         lambda table, *others: (usual(table, *others) + 1) % table.shape[1],
     )
 

@@ -134,5 +134,7 @@ def test_wrong_weights_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match="not a pgmkit histogram"):
         HistogramModel.load(tmp_path / "x")
-    with pytest.raises(InvalidInput, match="whole number"):
-        HistogramModel(support, np.ones(DOMAIN.shape()), 1.0).sample(0, rng=RNG)
+    model = HistogramModel(support, np.ones(DOMAIN.shape()), 1.0)
+    for n, said in [(0, "at least one row"), (-1, "non-negative"), (1.5, "integer")]:
+        with pytest.raises(InvalidInput, match=said):
+            model.sample(n, rng=RNG)

@@ -10,7 +10,6 @@ from chance import assert_no_more_spread
 
 from mechanisms.families.generator import Generator
 from mechanisms.families.histogram import HistogramModel
-from mechanisms.families.model_file import write_model
 from mechanisms.families.product_mixture import (
     CellAnswers,
     Columns,
@@ -21,6 +20,7 @@ from mechanisms.families.tables import TablesModel
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery, prefix
+from pgmkit.runtime.model_files import write_container
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
 CLIQUES = [(x,) for x in DOMAIN] + [c for k in (2, 3) for c in itertools.permutations(DOMAIN, k)][
@@ -60,14 +60,14 @@ def test_answers_of_marginals_and_cells() -> None:
 
 
 def test_a_file_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    write_model(path, ProductMixtureModel.format, DOMAIN, 5.0, {"rows": random_rows()})
+    path, header = tmp_path / "model", {"domain": dict(DOMAIN.sizes), "total": 5.0}
+    write_container(path, ProductMixtureModel.format, header, {"rows": random_rows()})
     with pytest.raises(InvalidInput, match="no 'shares'"):
         ProductMixtureModel.load(path)
-    write_model(path, TablesModel.format, DOMAIN, 5.0, {"table0": np.ones(2)})
+    write_container(path, TablesModel.format, header, {"table0": np.ones(2)})
     with pytest.raises(InvalidInput, match="no 'cliques'"):
         TablesModel.load(path)
-    write_model(path, HistogramModel.format, DOMAIN, 5.0, {})
+    write_container(path, HistogramModel.format, header, {})
     with pytest.raises(InvalidInput, match="no 'weights'"):
         HistogramModel.load(path)
     with pytest.raises(InvalidInput, match="this reads"):

@@ -26,8 +26,6 @@ MISSING = (
     *("null", "NULL", "Null", "None"),
 )
 """Texts that are taken for missing values."""
-_LINES = 1000
-"""The number of lines that decide a file's format."""
 _COMMENT_SIGNS = "#%|/!*"
 DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
 """Texts that stand for missing values in columns of numbers or times."""
@@ -55,11 +53,13 @@ def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
     return form
 
 
-def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
+def seen_format(
+    path: str | os.PathLike[str], form: FileFormat, most_lines: int = 1000
+) -> FileFormat:
     """Return the format as far as the file's first lines show it: separator, sign of comments,
     lines above the header, and numbered names if there is no header.
 
-    The first thousand lines are read, so they must be public. The first line is taken for a record
+    At most `most_lines` are read, which must be public. The first line is taken for a record
     if it has numbers in all columns in which the other lines have them, and its texts occur again
     below.
     """
@@ -67,7 +67,7 @@ def seen_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
     if not is_csv(path):
         return form
-    lines = first_lines(os.fspath(path), form, _LINES)
+    lines = first_lines(os.fspath(path), form, most_lines)
     above = 0 if form.skip_lines or form.names is not None else _lines_above(lines, form)
     if above:
         form, lines = replace(form, skip_lines=above), lines[above:]

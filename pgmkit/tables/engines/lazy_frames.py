@@ -24,11 +24,6 @@ from pgmkit.tables.engines.tally import Tally
 
 T = TypeVar("T")
 
-_ADDED_TOGETHER = 8
-"""The number of lines that one Dask task adds: a tree of tasks, so that no worker holds
-many lines.
-"""
-
 
 class Engine(ABC):
     """The records of some columns, wherever they are held."""
@@ -120,8 +115,8 @@ class _Dask(Engine):
 
         parts = [delayed(counted)([part]) for part in self.frame.to_delayed()]
         while len(parts) > 1:
-            groups = range(0, len(parts), _ADDED_TOGETHER)
-            parts = [delayed(added)(parts[i : i + _ADDED_TOGETHER]) for i in groups]
+            pairs = range(0, len(parts), 2)
+            parts = [delayed(added)(parts[i : i + 2]) for i in pairs]
         result: T = parts[0].compute()
         return result
 

@@ -11,7 +11,7 @@ import numpy as np
 from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.page import page
 from mechanisms.release.relations import relations
-from mechanisms.release.report_against import WORST
+from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table
 
@@ -131,7 +131,7 @@ def _farthest(tables: Sequence[Compared]) -> Iterator[str]:
         of_kind = sorted((t for t in tables if t.kind == kind), key=lambda each: -each.records)
         rows = [
             [" x ".join(each.clique), f"{each.noise:.4f}", f"{each.records:.4f}"]
-            for each in of_kind[:WORST]
+            for each in of_kind[:NAMED]
         ]
         yield f"<h3>{kind.capitalize()}: the tables farthest from the model</h3>"
         yield table(["columns", "noise", "records"], rows, numbers={1, 2})

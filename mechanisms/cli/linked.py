@@ -155,7 +155,10 @@ def synth_linked(
 def sample_linked(
     folder: str, out: str, rows: int | None, seed: Any, allow_modified: bool, json_out: bool
 ) -> None:
-    """Draw linked tables from a saved release into a folder, and print how many rows each has."""
+    """Draw linked tables from a saved release into a folder, and print how many rows each has.
+
+    `rows`: the number of parents, by default as estimated.
+    """
     from mechanisms.linked.release import LinkedRelease
 
     writable_folder(out)

@@ -144,8 +144,8 @@ class ProductAnswers:
                 sorted(columns.domain, key=lambda name: columns.domain.sizes[name])
             )
         }
-        # The groups are keyed by all attributes but the last; each holds cliques as given and in
-        # this order.
+        # A key is a clique's attributes in this order but for the last; its values are pairs of
+        # the clique as given and the clique in this order.
         self.groups: dict[Clique, list[tuple[Clique, Clique]]] = {}
         self._total = False
         for clique in cliques:

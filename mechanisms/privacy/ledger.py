@@ -82,8 +82,8 @@ class Ledger:
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> FileLedger:
-        """Continue the ledger across runs in a file. Raises InvalidInput for a file of another
-        kind.
+        """Return the ledger across runs in an existing file, which `create` made. Raises
+        FileNotFoundError if there is none, and InvalidInput for a file of another kind.
         """
         return FileLedger(ChainedLines(path))
 

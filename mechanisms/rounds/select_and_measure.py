@@ -154,8 +154,8 @@ class RoundsRule:
         total: float,
         share: float = 0.0,
     ) -> int:
-        """Return the requested number of rounds, or that of the rule, limited to the queries
-        available.
+        """Return ``settings.rounds`` if it is given. Otherwise return the rule's number of rounds,
+        at least 1, limited to the rounds for which the workload has enough queries.
 
         `share`: the share of the remaining budget that is spent before the rounds.
         """

@@ -25,8 +25,9 @@ noise on every answer (`Curator.measure_queries`), at the price of discrete Gaus
 integer queries: if one row is added or removed rho = m / (2 s^2), m the product of the largest
 squared norms of a column. Code by code that is the paper's price (Theorem 4.5). Noise outside the
 range of the rows depends on nothing and is left out of every estimate. Where a row is replaced, two
-columns differ. No two rows move all residuals most at once, so that all are charged together for
-less than each for its own worst rows (`mechanisms.privacy.joint_moves`). Laplace noise for a pure
+columns differ. No replacement of a row changes every residual by its largest amount, so all of them
+together cost less than the sum of what each costs at its worst
+(`mechanisms.privacy.joint_moves`). Laplace noise for a pure
 budget has the L1 norms instead.
 
 **Sharing the budget.** With variance s_A^2 = k_A / share_A^q at a budget of 1 (q is 1 for rho, 2
@@ -287,8 +288,8 @@ class _Least:
                 break
             # No importance becomes 0: a residual that is in one sum alone would then get nothing.
             importance = _moved(importance, at, 1)
-            # Costs fall with the root of the chances, so these are moved by the square, as in
-            # `least_error`.
+            # A state's cost falls about with the root of its chance, so chances are multiplied by
+            # the square of the costs (the module docstring of `least_error` says why).
             costs = moves.costs(own)
             chances = [_moved(*each, 2) for each in zip(chances, costs, strict=True)]
         return best, least, bound

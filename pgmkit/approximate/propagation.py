@@ -139,8 +139,8 @@ class _Sites:
 
 
 class MessageSearch:
-    """The potentials of the base's distribution (``prior``), and the part of them that each site
-    contributes.
+    """A search for messages with which the sites agree. ``prior`` holds the present potentials of
+    the base's distribution, ``messages`` the part of them that each site contributes.
     """
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:

@@ -93,7 +93,7 @@ class Bags:
         """
         hosts, kept = dict[int, int](), dict[int, list[int]]()
         for v in self.order:
-            # A bag equal to what remains of an earlier bag lies within that one.
+            # A bag that equals an earlier bag without that bag's own attribute lies within it.
             host = hosts.get(self.bags[v], v)
             kept.setdefault(host, []).append(v)
             hosts.setdefault(self.bags[v] & ~(1 << v), host)

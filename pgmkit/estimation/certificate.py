@@ -51,7 +51,8 @@ def ascent(
     of_tables, weights = weights > 0, weights.clamp_min(torch.finfo(weights.dtype).tiny)
     free = -observations.target / curvature - dual  # the change to the unconstrained optimum
     least = -observations.highest(highest)
-    # Above its level, a cell's multiplier is determined by the limit and no longer by ``free``.
+    # If the level of the limit is above a cell's own, the limit determines the cell's multiplier;
+    # otherwise ``free`` does.
     levels = torch.where(of_tables, least + tables * weights * free, torch.inf)
     slopes = curvature / (tables * weights).square()
     level = _filled(levels[of_tables], slopes[of_tables], total)

@@ -73,7 +73,9 @@ class _Reading(NamedTuple):
 
 
 class DeviceSearch:
-    """A search on a device: its present state, and a copy of its state at the last read."""
+    """A search on a device: its present state, and a copy of the state before the last call of
+    ``advance``.
+    """
 
     def __init__(self, problem: Problem, start: Point) -> None:
         assert isinstance(problem.loss, MeasuredLoss)
@@ -82,7 +84,9 @@ class DeviceSearch:
         self._before = self._steps.state.copied()
 
     def advance(self) -> _Reading:
-        """Try _STEPS more steps, and return the state after them."""
+        """Try _STEPS more steps, and return the state after them. The state before them is kept for
+        ``repeat``.
+        """
         self._before.take(self._steps.state)
         return self._tried(_STEPS)
 

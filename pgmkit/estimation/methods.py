@@ -51,7 +51,11 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
 
 
 def finish(problem: Problem, monitor: Monitor) -> None:
-    """Continue with another method if ``accelerated`` has ended without a certificate."""
+    """Continue with another method if ``accelerated`` has ended without a certificate; the result
+    is in ``monitor``.
+
+    Nothing happens if the time is over, or if the problem is neither small nor can be polished.
+    """
     if monitor.certified or problem.late():
         return
     assert monitor.best is not None

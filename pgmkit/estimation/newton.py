@@ -203,7 +203,7 @@ class _Joint:
         return float(self.penalty.value(torch.as_tensor(self.residual(state.shares))))
 
     def first_step(self, state: _State, goal: float) -> float:
-        """Return the step at which loss and entropy term have about the same curvature."""
+        """Return the step, at most total / ``goal``, at which loss and entropy curve alike."""
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
         return min(

@@ -184,8 +184,8 @@ def _may_determine(m: Measurement) -> bool:
 def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
 ) -> tuple[list[_Table], list[frozenset[str]]]:
-    """Return one table for each measured set of attributes, and the sets whose tables are not
-    determined.
+    """Return one table for each measured set of attributes, and the sets for which `_table` found
+    none.
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
     for m in measurements:
@@ -204,7 +204,12 @@ def _tables(
 def _table(
     domain: Domain, clique: Clique, group: Sequence[Measurement], possible: NDArray[np.bool_]
 ) -> _Table | None:
-    """Return the group's table, averaged by inverse variance, or None if it is not determined."""
+    """Return the group's table by least squares, with its covariance; without matrices it is the
+    average by inverse variance.
+
+    Return None if the group does not determine it or, where a measurement has a matrix, if it has
+    more than DENSE_ROWS cells or entries too large for floats.
+    """
     if all(m.matrix is None for m in group):
         precision = sum(m.stddev**-2 for m in group)
         mean = sum(m.stddev**-2 * m.values[_order(domain, clique, m)] for m in group) / precision

@@ -1,4 +1,4 @@
-"""All measurements of one clique as one or two: the sufficient statistics of their loss.
+"""All measurements of one clique as a few: the sufficient statistics of their loss.
 
 With Gaussian noise of standard deviations s_i, the measurements y_i of one clique, with matrices
 Q_i, are one quadratic form of its table x,
@@ -8,7 +8,9 @@ Q_i, are one quadratic form of its table x,
 and R needs no more rows than x has cells, however many were measured. Measured tables are averaged
 by inverse variance. Rows that are multiples of each other are averaged too, which keeps them
 sparse; if many more rows than cells are left, R and c come from an orthogonal factorisation. The
-constant is a sum of squares about the averages, never a difference of large numbers.
+constant is a sum of squares about the averages, never a difference of large numbers. Kronecker
+products too large to be written out are averaged if they have the same factors, and otherwise stay
+measurements of their own.
 
 Other losses are sums over the single values, so their rows are only put side by side.
 """

@@ -1,8 +1,7 @@
 """Records drawn from a model on a CUDA GPU: the same as on the processor, to the last record.
 
-The random numbers and the rounded counts of each table, which are small, are computed on the
-processor, in the same order as there. The GPU does what has to be done for every record: sorting,
-looking up and assigning.
+The random numbers, and the rounded counts or cumulative sums of each table, are computed on the
+processor, in the same order as there. The GPU sorts, looks up and assigns the records.
 """
 
 from __future__ import annotations

@@ -131,8 +131,11 @@ def _split(layout: Layout, cells: Array, regions: Sequence[Clique]) -> dict[Cliq
 def _variances(
     layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
 ) -> list[float]:
-    """Return the mean variance of the cells of each table. It comes from all of the measurements'
-    curvature if ``inner`` has it and the ``deadline`` allows, and otherwise from its diagonal.
+    """Return the mean variance of the cells of each table, from the curvature of its measurements
+    and a variance of ``total`` squared before them.
+
+    Without ``inner``, and for tables not reached by the ``deadline``, it is one over the mean of
+    ``squares``, a diagonal upper bound of the curvature; it is infinite for an unmeasured table.
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]

@@ -287,7 +287,7 @@ class Binned(Column):
 
     @cached_property
     def _missing_numbers(self) -> frozenset[int | float]:
-        """The numbers among the texts that stand for missing values."""
+        """The numbers that stand for missing values; none unless the kind of column says so."""
         return frozenset()
 
     def _is_listed_missing(self, array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -36,7 +36,8 @@ def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Ar
     noisy = stddev > 0
     standard = np.divide(values, stddev, out=np.zeros_like(values), where=noisy)
     means, lowest, highest = _acceptance(level)
-    # Above 2 z the interval is x +- z; below, the acceptance region is inverted.
+    # The upper end is x + z from 0 on, and the lower end x - z from 2 z on. Elsewhere the ends
+    # come from inverting the acceptance region.
     low = np.where(standard >= 2 * z, standard - z, np.interp(standard, highest, means, left=0.0))
     high = np.where(standard >= 0, standard + z, np.interp(standard, lowest, means))
     exact = np.maximum(values, 0.0)

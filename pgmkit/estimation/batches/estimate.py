@@ -78,8 +78,8 @@ class BatchedEstimate:
     def _start(self, search: BatchedSearch) -> Points:
         """Return, for each set, the start with the lowest loss.
 
-        If there is an earlier model, the starts are improved by proximal steps in its metric.
-        Without these, a search that ended early would leave the models of redrawn measurements too
+        If there is an earlier model and its metric is affordable, this start is improved by
+        proximal steps in that metric. Without these, a search that ended early would leave the models of redrawn measurements too
         similar to that model.
         """
         one = self.inference

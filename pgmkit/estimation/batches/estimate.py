@@ -79,8 +79,8 @@ class BatchedEstimate:
         """Return, for each set, the start with the lowest loss.
 
         If there is an earlier model and its metric is affordable, this start is improved by
-        proximal steps in that metric. Without these, a search that ended early would leave the models of redrawn measurements too
-        similar to that model.
+        proximal steps in that metric. Without these, a search that ended early would leave the
+        models of redrawn measurements too similar to that model.
         """
         one = self.inference
         model = self.warm_start

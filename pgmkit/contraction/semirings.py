@@ -77,7 +77,7 @@ class Log(_Tropical):
     """The semiring of logarithms: the sum is log-sum-exp, minus infinity if all terms are."""
 
     def over(self, value: torch.Tensor) -> torch.Tensor:
-        return torch.logsumexp(value, -1)
+        return kernels.log_sum(value)
 
     def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return kernels.log_contract(left, right)

@@ -17,6 +17,8 @@ each of which the record has a cell.
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -62,12 +64,17 @@ def ascent(
 
 
 def _filled(levels: torch.Tensor, slopes: torch.Tensor, total: float) -> float:
-    """Return the t at which sum(slopes * max(0, t - levels)) equals ``total``."""
-    levels, order = levels.sort()
-    slopes = slopes[order]
-    reached = (total + (slopes * levels).cumsum(0)) / slopes.cumsum(0)
-    above = torch.cat([levels[1:], levels.new_full((1,), torch.inf)])
-    return float(reached[(reached <= above).nonzero()[0, 0]])
+    """Return the t at which sum(slopes * max(0, t - levels)) equals ``total``.
+
+    Newton's method from above ends there, since the sum is convex and piecewise linear.
+    """
+    weighted, level = slopes * levels, inf
+    while True:
+        below = levels < level
+        lower = float((total + weighted[below].sum()) / slopes[below].sum())
+        if not lower < level:
+            return level
+        level = lower
 
 
 def _bound(inference: MarginalOracle, cut: Cut, total: float, highest: float) -> float:

@@ -28,11 +28,15 @@ from pgmkit.estimation.limited_memory import minimum
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import FEW_ROUNDS, MOST_ROUNDS, ROUGHLY_SOLVED, WINDOW
+from pgmkit.runtime.iterations import FEW_ROUNDS, MOST_ROUNDS, WINDOW
 
 _REACH = 30.0
 """The first step is this many times shorter than the one at which a nat of entropy weighs as much
 as the gap, so that it is easy to solve.
+"""
+_ROUGHLY = 0.3
+"""The share of the goal that a step may leave unsolved. On large cyclic problems a tenth takes a
+quarter more passes, and a half makes the steps beyond linear space harder.
 """
 _ASCENTS = FEW_ROUNDS
 """The number of steps of ``ascent`` that take about as long as a proximal step, which halves the
@@ -49,13 +53,12 @@ def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Run ``proximal`` as long as nearly all passes can be computed in linear space.
+    """Run ``proximal`` as long as most passes can be computed in linear space.
 
-    Any search tries a few points at which this fails, and goes back to shorter steps. If it tries
-    more of them, the steps that a certificate needs would take many times longer, and the search
-    ends.
+    A pass in log space takes three to five times as long. The search ends after as many of them as
+    one difficult step takes.
     """
-    most = problem.inference.log_passes + FEW_ROUNDS
+    most = problem.inference.log_passes + MOST_ROUNDS
     return _search(problem, start, monitor, lambda: problem.inference.log_passes > most)
 
 
@@ -129,7 +132,7 @@ class _Subproblem:
 
         def settled() -> bool:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            return unsolved < ROUGHLY_SOLVED * monitor.goal or too_long() or monitor.late
+            return unsolved < _ROUGHLY * monitor.goal or too_long() or monitor.late
 
         if isfinite(self.loss.penalty.steepest):
             change = self.change(self.bounded_minimum(settled))

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from pgmkit import Domain, Measurement, estimate
+from pgmkit import Dataset, Domain, Measurement, estimate
 
 
 def test_a_few_points_beyond_linear_space_do_not_end_the_search() -> None:
@@ -22,3 +22,29 @@ def test_a_few_points_beyond_linear_space_do_not_end_the_search() -> None:
     assert model.certified
     for each in measured:
         np.testing.assert_allclose(model.marginal(each.clique).reshape(-1), each.values, atol=1.0)
+
+
+def _mixture(seed: int) -> tuple[Domain, list[Measurement], int]:
+    """All pairs of five attributes of 5,000 records from a mixture of six products, with noise."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers([20, 20, 5, 4, 3], [50, 50, 12, 8, 6])
+    domain = Domain({name: int(size) for name, size in zip("abcde", sizes, strict=True)})
+    component, records = rng.choice(6, 5000, p=rng.dirichlet(np.ones(6))), {}
+    for name, size in domain.sizes.items():
+        steps = rng.dirichlet(np.full(size, 0.15), 6).cumsum(1)[component]
+        records[name] = (rng.random((5000, 1)) > steps).sum(1).clip(max=size - 1)
+    pairs = Dataset(domain, records).marginals(itertools.combinations(domain, 2))
+    noisy = [Measurement(c, t + rng.normal(0, 5, t.shape), 5.0) for c, t in pairs.items()]
+    return domain, noisy, 5000
+
+
+def test_a_certificate_by_steps_beyond_linear_space() -> None:
+    """Pairs that agree with each other and with no records: a certificate needs potentials whose
+    spread no pass in linear space holds.
+    """
+    domain, noisy, total = _mixture(91)
+    model = estimate(domain, noisy, total=total)
+    assert model.certified
+    other = estimate(domain, noisy, total=total, method="proximal")
+    assert other.certified
+    assert abs(model.loss - other.loss) < 0.1 * model.unit

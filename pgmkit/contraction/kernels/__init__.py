@@ -15,7 +15,7 @@ import importlib.util
 from functools import cache
 
 from pgmkit.contraction.kernels import cpu, reference
-from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, peaks
+from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, log_sum, peaks
 from pgmkit.runtime.deferred import torch
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "contract",
     "contract_steps",
     "log_contract",
+    "log_sum",
     "max_contract",
     "on_gpu",
     "peaks",

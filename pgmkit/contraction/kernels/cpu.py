@@ -68,16 +68,16 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if summed == 1:
         return reference.log_contract(left, right)
     product, scale = reference.contract(left, right)
-    # A term that underflows is below `tiny`, so all of them change a sum above this bound by less
+    # Terms that underflow count as `least`, so all of them change a sum above this bound by less
     # than its rounding error.
-    format = torch.finfo(product.dtype)
-    batch, row, column = torch.where(product < format.tiny * summed / format.eps)
+    lost = reference.least(product.dtype) * summed / torch.finfo(product.dtype).eps
+    batch, row, column = torch.where(product < lost)
     out = product.log_().add_(scale)
     per_block = max(1, CACHE_CELLS // summed)
     for start in range(0, len(batch), per_block):
         place = slice(start, start + per_block)
         i, j, k = batch[place], row[place], column[place]
-        out[i, j, k] = torch.logsumexp(left[i, j] + right[i, k], -1)
+        out[i, j, k] = reference.log_sum(left[i, j] + right[i, k])
     return out
 
 

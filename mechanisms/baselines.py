@@ -100,7 +100,11 @@ def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None
 
 
 def projection(
-    curator: Curator, workload: WorkloadLike, settings: Projection | None = None
+    curator: Curator,
+    workload: WorkloadLike,
+    settings: Projection | None = None,
+    *,
+    first: Sequence[Measurement] = (),
 ) -> Release:
     """Measure the same marginals as `gaussian`, and release the nearest consistent model.
 
@@ -108,11 +112,12 @@ def projection(
     `model_mb`, otherwise nonnegative tables that agree on shared attributes
     (`mechanisms.families.tables.projected`).
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain.
+    `first`: noisy tables that are known already, which are used too. Raises InvalidInput (before
+    anything is spent) for a workload over another domain.
     """
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
-    measurements = _measure(curator, workload, curator.measure)
+    measurements = (*first, *_measure(curator, workload, curator.measure))
     total = curator.public_total
     model = projected(curator.domain, measurements, measurements, total, settings)
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--mechanism",
-    default="aim",
+    default="auto",
     show_default=True,
-    help="Mechanism that is run on each table, by its name in `pgmkit mechanisms`.",
+    help="Mechanism that is run on each table, by its name in `pgmkit mechanisms`; auto chooses "
+    "between aim and all pairs at once.",
 )
 @settings_option
 @budget_options

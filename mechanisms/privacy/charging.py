@@ -12,6 +12,7 @@ from mechanisms.privacy.counting import Counting
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.noise import Noise
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.precision import AGREEMENT
 
 
 class Charging(Counting):
@@ -24,7 +25,10 @@ class Charging(Counting):
     @property
     def remaining(self) -> float:
         """The rest of the budget, in its unit, without the part kept for other tables."""
-        return max(0.0, self.ledger.remaining - self._kept)
+        rest = self.ledger.remaining - self._kept
+        # Rounding of the difference is no budget: a cost taken from it can round to 0.
+        rounding = AGREEMENT * self._kept
+        return rest if rest > rounding else 0.0
 
     def scale(self, cost: float) -> float:
         """Return the noise scale that `measure` uses at this cost: that of the discrete Gaussian

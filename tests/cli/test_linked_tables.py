@@ -123,7 +123,7 @@ def test_a_report_is_written_with_the_tables_or_later(files: Path) -> None:
         ([*TABLES, "home=homes.csv", "--out", "o"], "given twice"),
         (["home=persons.csv", TABLES[1], "--out", "o"], "no column 'area'"),
         (["home=wide.csv", TABLES[1], "--out", "o"], "--ignore-extra-columns"),
-        ([*TABLES, "--out", "o", "--mechanism", "auto"], "by name"),
+        ([*TABLES, "--out", "o", "--mechanism", "best"], "unknown"),
         ([*TABLES, "--out", "o", "--set", "sede=2"], "sede"),
         ([*TABLES, "--out", "o", "--epsilon", "0"], "epsilon"),
     ],

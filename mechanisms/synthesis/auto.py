@@ -33,11 +33,8 @@ noise, are more than the second number: such models then hold too little. On `gs
 half "choosing" of `benchmarks.regret`, at epsilon 10 (93,000 such units) a model of 2 MB has 1.4
 times the error of `mixture`, and takes longer.
 """
-_MIXTURE_MB, _MIXTURE_COLUMNS = 600.0, 7
-"""The memory of `mixture` in MB, and the fewest columns of the tables on which it was measured. On
-five tables of the half "choosing" (Chile, Arrests, CPS1988, HMDA, Wage; epsilon 1 and 10, one seed)
-it has 0.76 to 1.05 times the error of AIM, 0.90 on average.
-"""
+_MIXTURE_MB = 600.0
+"""The memory of `mixture` in MB."""
 _PUBLIC_SECONDS = 150.0
 """If less time is allowed, in seconds, no network is trained on public records."""
 _LEAST_ROWS = 10.0
@@ -87,7 +84,7 @@ def choose_mechanism(
     """Return a mechanism for a table, with the reason.
 
     Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. A
-    budget too small for pairs leads to `independent`. All pairs of 7 columns or more, without
+    budget too small for pairs leads to `independent`. All pairs of the columns, without
     constraints, lead to `mixture` if it takes at most `seconds`. A memory limit that `aim` might
     exceed, or more than 40 columns, leads to `pair-graph`. All other tables lead to `aim`, with a
     smaller model if the default one may take too long; if even the smallest may, to `mixture`, or
@@ -163,7 +160,7 @@ def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float 
     return (
         not schema.constraints
         and max(map(len, workload.cliques)) == 2
-        and columns >= _MIXTURE_COLUMNS
+        and columns > 1
         and seconds >= mixture_seconds(schema.domain)
         and (memory_mb is None or memory_mb >= _MIXTURE_MB)
         and Mixture().measures(workload)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import norm, rankdata
+from scipy.stats import mannwhitneyu, norm
 
-from mechanisms.release.classifiers import sklearn
+from mechanisms.release.classifiers import one_hot, sklearn
 from mechanisms.release.evaluation import marginal_errors, some_rows
 from pgmkit.errors import InvalidInput
 
@@ -156,7 +156,7 @@ def propensity(
     names = real.domain.attributes[: max(1, int((sizes <= most_values).sum()))]
     m, n = (len(part) for part in parts)
     labels = np.repeat([0, 1], [m, n])
-    features = np.concatenate([_indicators(part, names) for part in parts])
+    features = np.concatenate([one_hot(p, names, drop="first").toarray() for p in parts])
     features = features[:, features.any(axis=0) & ~features.all(axis=0)]
     share = n / (m + n)
     coefficients = int(np.linalg.matrix_rank(np.column_stack([np.ones(m + n), features])))
@@ -253,8 +253,7 @@ def regressions(
 
 def area_under_curve(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
     """Return the probability that a score of `high` is above one of `low`; ties count half."""
-    ranks = rankdata(np.concatenate([high, low]))[: len(high)]
-    return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(high) * len(low)))
+    return float(mannwhitneyu(high, low).statistic / (len(high) * len(low)))
 
 
 def _auc_error(auc: float, first: int, second: int) -> float:
@@ -262,13 +261,6 @@ def _auc_error(auc: float, first: int, second: int) -> float:
     one, two = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc) + (first - 1) * (one - auc**2) + (second - 1) * (two - auc**2)
     return math.sqrt(max(0.0, spread) / (first * second))
-
-
-def _indicators(data: Dataset, names: Sequence[str]) -> NDArray[np.float64]:
-    """Return indicators, (records, codes), of every code but the first of each of these columns."""
-    sizes = data.domain.sizes
-    parts = [np.eye(sizes[name])[data.columns[name]][:, 1:] for name in names]
-    return np.concatenate(parts, axis=1)
 
 
 def _keys(data: Dataset) -> Iterator[bytes]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse
 
-from mechanisms.release.classifiers import sklearn
+from mechanisms.release.classifiers import one_hot, sklearn
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.sizes import CACHE_CELLS
 
@@ -125,18 +124,7 @@ def _score(train: Dataset, test: Dataset, target: str) -> float:
         predicted: NDArray[np.integer] = np.full(len(test), labels[0])
     else:
         model = linear.LogisticRegression(max_iter=1000)
-        model.fit(_one_hot(train, target), labels)
-        predicted = model.predict(_one_hot(test, target))
+        others = [name for name in train.domain if name != target]
+        model.fit(one_hot(train, others), labels)
+        predicted = model.predict(one_hot(test, others))
     return float(metrics.f1_score(test.columns[target], predicted, average="macro"))
-
-
-def _one_hot(data: Dataset, target: str) -> scipy.sparse.csr_array:
-    """Return a sparse matrix with a row for each record and a one for its code of each other
-    column.
-    """
-    sizes = {name: size for name, size in data.domain.sizes.items() if name != target}
-    starts = np.cumsum([0, *sizes.values()])
-    codes = [data.columns[name].astype(np.int64) for name in sizes]
-    places = np.stack(codes, axis=1) + starts[:-1] if codes else np.empty((len(data), 0), np.int64)
-    entries = (np.ones(places.size), places.reshape(-1), np.arange(len(data) + 1) * len(sizes))
-    return scipy.sparse.csr_array(entries, shape=(len(data), int(starts[-1])))

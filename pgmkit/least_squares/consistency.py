@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import DisjointSet
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
@@ -273,15 +274,15 @@ def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
     chosen = []
     for shared in sorted(_shared_parts(index), key=lambda s: (-len(s), sorted(s))):
         members = index.containing(shared)
-        groups = _Groups(members)
+        groups = DisjointSet(members)
         first: dict[str, int] = {}
         for i in members:
             for name in index.sets[i] - shared:
-                groups.join(first.setdefault(name, i), i)
+                groups.merge(first.setdefault(name, i), i)
         smallest = min(members, key=lambda i: len(index.sets[i]))
         ordered = tuple(name for name in cliques[smallest] if name in shared)
         for i in members:
-            if groups.join(smallest, i):
+            if groups.merge(smallest, i):
                 chosen.append((smallest, i, ordered))
     return chosen
 
@@ -309,31 +310,11 @@ def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
 
 def _component_smallest(cliques: Sequence[Clique], cells: Sequence[int]) -> list[int]:
     """Return the smallest table of every connected component."""
-    groups = _Groups(range(len(cliques)))
+    groups = DisjointSet(range(len(cliques)))
     for places in CliqueIndex(cliques).places.values():
         for i in places:
-            groups.join(places[0], i)
+            groups.merge(places[0], i)
     smallest: dict[int, int] = {}
     for i in sorted(range(len(cliques)), key=lambda i: -cells[i]):
-        smallest[groups.find(i)] = i
+        smallest[groups[i]] = i
     return list(smallest.values())
-
-
-class _Groups:
-    """Disjoint sets of integers."""
-
-    def __init__(self, members: Iterable[int]) -> None:
-        self._parent = {i: i for i in members}
-
-    def find(self, i: int) -> int:
-        while self._parent[i] != i:
-            # Halving the way keeps later searches short.
-            self._parent[i] = self._parent[self._parent[i]]
-            i = self._parent[i]
-        return i
-
-    def join(self, i: int, j: int) -> bool:
-        """Unite the groups of two members; False if they were one group already."""
-        a, b = self.find(i), self.find(j)
-        self._parent[b] = a
-        return a != b

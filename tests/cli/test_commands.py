@@ -71,7 +71,7 @@ def test_2_a_plan_costs_nothing_and_adds_up() -> None:
     open_columns = {"columns": {"town": {"type": "open"}, "sick": {"type": "boolean"}}}
     Path("open.json").write_text(json.dumps(open_columns))
     text = done("plan", "--schema", "open.json", "--mechanism", "mst")
-    assert "assumed: 20 values" in text and "open: town" in text
+    assert "assumed: 20 values" in text and "open column: town" in text
 
 
 def test_3_synth_writes_records_and_a_release(folder: Path) -> None:

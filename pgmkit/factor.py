@@ -213,7 +213,7 @@ def _check_sizes(one: Domain, other: Domain) -> None:
 def _float64_array(values: object) -> NDArray[np.float64]:
     try:
         return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(
             f"the values of a factor must be a tensor or an array of numbers, "
             f"got {type(values).__name__} ({error})"

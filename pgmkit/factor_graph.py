@@ -20,6 +20,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
@@ -73,7 +74,10 @@ class FactorGraph:
     ) -> None:
         if not isinstance(domain, Domain):
             raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
-        held = tuple(_checked(domain, place, each) for place, each in enumerate(tables))
+        held = tuple(
+            _checked(domain, place, each)
+            for place, each in enumerate(listed(tables, "tables", "factors"))
+        )
         self._fill(domain, held, None, states, memory_limit)
 
     def _fill(
@@ -90,7 +94,7 @@ class FactorGraph:
             "domain": domain,
             "tables": tables,
             "children": children,
-            "states": _checked_states(domain, states or {}),
+            "states": _checked_states(domain, {} if states is None else states),
             "memory_limit": memory_limit,
         }.items():
             object.__setattr__(self, name, value)
@@ -127,6 +131,8 @@ class FactorGraph:
     @classmethod
     def from_model(cls, model: GraphicalModel) -> FactorGraph:
         """Return the distribution of one record of a model; the model's total is left out."""
+        if not isinstance(model, GraphicalModel):
+            raise InvalidInput(f"model must be a GraphicalModel, got {type(model).__name__}")
         tables = []
         for potential in model.potentials:
             values = potential.numpy()
@@ -364,10 +370,12 @@ def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], Ar
 def _checked_states(
     domain: Domain, states: Mapping[str, Sequence[Hashable]]
 ) -> dict[str, tuple[Hashable, ...]]:
+    if not isinstance(states, Mapping):
+        raise InvalidInput(f"states must map attributes to names of values, got {states!r:.60}")
     found = {}
     for name, values in states.items():
         size = domain.project([name]).size()
-        found[name] = tuple(values)
+        found[name] = tuple(listed(values, f"the states of {name!r}", "names"))
         if len(found[name]) != size or len(set(found[name])) != size:
             raise InvalidInput(
                 f"states of {name!r} must be {size} different names, got {found[name]!r}"

@@ -25,6 +25,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import MEMORY_LIMIT
@@ -241,16 +242,21 @@ class GraphicalModel:
         queries a list is returned; queries of the same structure share work. Raises
         ``InvalidInput`` for matrices that do not fit the domain.
         """
-        several = [query] if isinstance(query, FactoredQuery) else list(query)
+        several = (
+            [query]
+            if isinstance(query, FactoredQuery)
+            else listed(query, "query", "FactoredQuery records")
+        )
         for one in several:
             if not isinstance(one, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
         started = time.perf_counter()
         found = self._tables.answers(several)
-        if several:
-            place = len(several) // 2
-            one = several[place]
-            opinion = self._tables.second_opinion
+        if not several:
+            return []
+        place = len(several) // 2
+        one = several[place]
+        opinion = self._tables.second_opinion
         self._tables.uses.check(
             "answer",
             (len(several), one.attributes, one.shape),

@@ -216,6 +216,8 @@ class FactoredQuery:
         """Return the query for the marginal of ``clique``: the identity on each of its
         attributes.
         """
+        if not isinstance(domain, Domain):
+            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
         return cls({a: identity(domain.sizes[a]) for a in domain.clique(clique)})
 
     @property

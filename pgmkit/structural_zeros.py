@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +28,12 @@ class Zeros:
     allowed: NDArray[np.bool_]
 
     def __init__(self, clique: Sequence[str], allowed: ArrayLike) -> None:
+        clique = tuple(listed(clique, "clique", "attribute names"))
         table = np.array(allowed, dtype=bool)
         if not table.any():
-            raise InvalidInput(
-                f"zeros over {tuple(clique)!r} allow no cell at all; allow at least one"
-            )
+            raise InvalidInput(f"zeros over {clique!r} allow no cell at all; allow at least one")
         table.flags.writeable = False
-        object.__setattr__(self, "clique", tuple(clique))
+        object.__setattr__(self, "clique", clique)
         object.__setattr__(self, "allowed", table)
 
     def within(self, domain: Domain, clique: Clique) -> NDArray[np.bool_]:
@@ -53,7 +53,7 @@ def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
     """Return the zeros that rule something out, as a tuple. Raises InvalidInput unless each is over
     attributes of the domain and has the right shape.
     """
-    checked = tuple(zeros)
+    checked = tuple(listed(zeros, "zeros", "Zeros records"))
     for each in checked:
         if not isinstance(each, Zeros):
             raise InvalidInput(f"zeros must be Zeros records, got {type(each).__name__}")

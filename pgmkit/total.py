@@ -15,6 +15,7 @@ from pgmkit.errors import InvalidInput, TotalUndetermined
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, as_dense, is_sparse
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.sizes import TABLE_CELLS
 
@@ -111,7 +112,7 @@ def _determining(measurements: Sequence[Measurement]) -> list[_Determining]:
 def _checked(measurements: Any, domain: Domain | None) -> list[Measurement]:
     if isinstance(measurements, Measurement):
         raise InvalidInput("measurements is one Measurement, but must be a list; write [m]")
-    checked = list(measurements)
+    checked = listed(measurements, "measurements", "Measurement records")
     for measurement in checked:
         if not isinstance(measurement, Measurement):
             raise InvalidInput(

@@ -31,6 +31,7 @@ from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.devices import device_of, gpu_memory
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.progress import Progress, ProgressReport, reporting
@@ -187,7 +188,14 @@ def estimate(
     if not isinstance(shrink, bool):
         raise InvalidInput(f"shrink must be True or False, got {shrink!r}")
     _check_inference(inference, method=method, warm_start=warm_start, device=device)
-    request = Request(domain, list(measurements), total, loss, method, tolerance)
+    request = Request(
+        domain,
+        listed(measurements, "measurements", "Measurement records"),
+        total,
+        loss,
+        method,
+        tolerance,
+    )
     request.check(max_seconds)
     total, impossible = request.known_total(), check_zeros(domain, zeros)
     deadline = inf if max_seconds is None else started + max_seconds

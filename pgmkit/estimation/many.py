@@ -34,6 +34,7 @@ from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
 from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -114,8 +115,8 @@ def estimate_many(
     [[600.0, 400.0], [610.0, 390.0]]
     """
     started = time.perf_counter()
-    deadline = inf if max_seconds is None else started + max_seconds
     many = ManyEstimates(domain, measurement_sets, total, max_seconds, options)
+    deadline = inf if max_seconds is None else started + max_seconds
     made: list[GraphicalModel] = []
     with reporter("estimates", progress, len(many.sets)) as report:
         for models in many.chunks(deadline):
@@ -141,7 +142,12 @@ class ManyEstimates:
         self.domain, self.options = domain, options
         self.loss, self.tolerance = options.get("loss", "squared"), options.get("tolerance", 0.1)
         self.zeros = check_zeros(domain, options.get("zeros", ()))
-        self.sets = [_listed(place, each) for place, each in enumerate(measurement_sets)]
+        self.sets = [
+            _listed(place, each)
+            for place, each in enumerate(
+                listed(measurement_sets, "measurement_sets", "lists of Measurement records")
+            )
+        ]
         for place, each in enumerate(self.sets):
             with _naming(place):
                 if place:

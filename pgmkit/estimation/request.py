@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
 from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement, check_scale
+from pgmkit.runtime.arguments import number
 from pgmkit.total import estimate_total
 
 
@@ -46,9 +47,9 @@ class Request:
         if self.method not in ("auto", *METHODS):
             known = ", ".join(("auto", *METHODS))
             raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")
-        if not 0 <= self.tolerance < inf:
+        if not 0 <= number(self.tolerance) < inf:
             raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
-        if max_seconds is not None and not max_seconds > 0:
+        if max_seconds is not None and not number(max_seconds) > 0:
             raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
 
         if callable(self.loss) and not self.used:
@@ -64,7 +65,7 @@ class Request:
         """
         if self.total is None:
             total = positive(estimate_total(self.measurements).value)
-        elif isinstance(self.total, bool) or not isfinite(self.total) or self.total <= 0:
+        elif not 0 < number(self.total) < inf:
             raise InvalidInput(f"total ({self.total}) must be a finite number above 0")
         else:
             total = float(self.total)

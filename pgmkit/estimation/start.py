@@ -138,6 +138,8 @@ def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> to
     Minus infinity is replaced by 0. Raises InvalidInput if the model has another domain, or a
     clique that no clique of the oracle contains.
     """
+    if not isinstance(model, GraphicalModel):
+        raise InvalidInput(f"warm_start must be a GraphicalModel, got {type(model).__name__}")
     if model.domain != domain:
         raise InvalidInput("warm_start is a model of another domain; pass one of the same domain")
     flat = uniform(inference)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
+from pgmkit.runtime.arguments import listed
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -34,7 +35,10 @@ class Kronecker:
     factors: tuple[Matrix, ...]
 
     def __init__(self, factors: Sequence[MatrixLike]) -> None:
-        checked = tuple(as_matrix(f, f"Kronecker factor {i}") for i, f in enumerate(factors))
+        checked = tuple(
+            as_matrix(f, f"Kronecker factor {i}")
+            for i, f in enumerate(listed(factors, "factors", "matrices"))
+        )
         object.__setattr__(self, "factors", checked)
 
     @property

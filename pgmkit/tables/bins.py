@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import listed
 from pgmkit.tables.bin_codes import LARGEST, BinCodes
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import equal_widths
@@ -58,7 +59,9 @@ class Binned(Column):
         if self.edges is not None:
             if self.bins is not None or self.low is not None or self.high is not None:
                 raise InvalidInput("give either edges, or low, high and bins; not both")
-            object.__setattr__(self, "edges", tuple(self.edges))
+            object.__setattr__(
+                self, "edges", tuple(listed(self.edges, "edges", "numbers or dates"))
+            )
         elif self.low is None or self.high is None:
             raise InvalidInput("give low and high, or edges")
         object.__setattr__(self, "spikes", tuple(self.spikes))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import listed
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, text_of
@@ -89,7 +90,7 @@ class Categorical(_Labelled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "values", tuple(self.values))
+        object.__setattr__(self, "values", tuple(listed(self.values, "values", "labels")))
         object.__setattr__(self, "aliases", tuple(dict(self.aliases).items()))
         texts = list(self.own_labels)
         if not texts:
@@ -298,7 +299,7 @@ class Boolean(_Labelled):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.words is not None:
-            words = tuple(self.words)
+            words = tuple(listed(self.words, "words", "two texts"))
             texts = [word.strip().lower() if isinstance(word, str) else "" for word in words]
             if len(words) != 2 or "" in texts or texts[0] == texts[1]:
                 raise InvalidInput(

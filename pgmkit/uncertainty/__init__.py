@@ -36,6 +36,7 @@ from pgmkit.measurement import Measurement, check_scale
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.progress import OUT_OF_TIME
 from pgmkit.total import estimate_total
@@ -294,7 +295,11 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
             "model is conditioned; pass the model that was estimated, and condition inside "
             "Uncertainty.statistic"
         )
-    known = [measurements] if isinstance(measurements, Measurement) else list(measurements)
+    known = (
+        [measurements]
+        if isinstance(measurements, Measurement)
+        else listed(measurements, "measurements", "Measurement records")
+    )
     for m in known:
         if not isinstance(m, Measurement):
             raise InvalidInput(

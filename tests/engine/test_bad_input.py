@@ -10,8 +10,14 @@ import torch
 
 from pgmkit import (
     Domain,
+    Factor,
+    FactoredQuery,
+    FactorGraph,
+    Kronecker,
     Measurement,
     PgmkitError,
+    Zeros,
+    error_bars,
     estimate,
     estimate_many,
     estimate_total,
@@ -154,3 +160,50 @@ def test_warm_start_of_another_domain_or_clique() -> None:
     age = Measurement(("age",), [1.0] * 4, 1.0)
     with pytest.raises(InvalidInput, match="no measured clique contains"):
         estimate(DOMAIN, [age], total=10, warm_start=model)
+
+
+MODEL = estimate(DOMAIN, [GOOD])
+REFUSED: dict[str, Callable[[], object]] = {
+    "measurements that are None": lambda: estimate(DOMAIN, None),  # type: ignore[arg-type]
+    "measurements that are a text": lambda: estimate(DOMAIN, "ab"),  # type: ignore[arg-type]
+    "one measurement": lambda: estimate(DOMAIN, GOOD),  # type: ignore[arg-type]
+    "a total in words": lambda: estimate(DOMAIN, [GOOD], total="ten"),  # type: ignore[arg-type]
+    "a total beyond floats": lambda: estimate(DOMAIN, [GOOD], total=10**400),
+    "a tolerance that is None": lambda: estimate(
+        DOMAIN,
+        [GOOD],
+        tolerance=None,  # type: ignore[arg-type]
+    ),
+    "seconds in words": lambda: estimate(DOMAIN, [GOOD], max_seconds="1"),  # type: ignore[arg-type]
+    "seconds beyond floats": lambda: estimate(DOMAIN, [GOOD], max_seconds=10**400),
+    "a start that is no model": lambda: estimate(
+        DOMAIN,
+        [GOOD],
+        warm_start="model",  # type: ignore[arg-type]
+    ),
+    "zeros that are a number": lambda: estimate(DOMAIN, [GOOD], zeros=1),  # type: ignore[arg-type]
+    "zeros of no clique": lambda: Zeros(None, [True]),  # type: ignore[arg-type]
+    "sets that are None": lambda: estimate_many(DOMAIN, None),  # type: ignore[arg-type]
+    "a total of None": lambda: estimate_total(None),  # type: ignore[arg-type]
+    "bars of no measurements": lambda: error_bars(MODEL, None),  # type: ignore[arg-type]
+    "a query that is None": lambda: MODEL.answer(None),  # type: ignore[call-overload]
+    "a marginal of no domain": lambda: FactoredQuery.marginal(
+        None,  # type: ignore[arg-type]
+        ("age",),
+    ),
+    "factors that are None": lambda: Kronecker(None),  # type: ignore[arg-type]
+    "a factor beyond floats": lambda: Factor(DOMAIN, 10**400),  # type: ignore[arg-type]
+    "a graph of no tables": lambda: FactorGraph(DOMAIN, None),  # type: ignore[arg-type]
+    "states that are a text": lambda: FactorGraph(DOMAIN, [], states="ab"),  # type: ignore[arg-type]
+    "a graph of no model": lambda: FactorGraph.from_model(None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("ask", REFUSED.values(), ids=REFUSED)
+def test_wrong_types_are_refused_by_name(ask: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match="must "):
+        ask()
+
+
+def test_no_queries_have_no_answers() -> None:
+    assert MODEL.answer([]) == []

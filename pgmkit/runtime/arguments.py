@@ -1,0 +1,34 @@
+"""Arguments of unknown type, read before they are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import nan
+from typing import Any, TypeVar
+
+from pgmkit.errors import InvalidInput
+
+T = TypeVar("T")
+
+
+def number(value: Any) -> float:
+    """Return a real number as a float, and NaN, which is in no range, for anything else.
+
+    >>> number(3), number("3"), number(10**400), number(None)
+    (3.0, nan, nan, nan)
+    """
+    if isinstance(value, bool | str | bytes):
+        return nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return nan
+
+
+def listed(values: Iterable[T], name: str, content: str) -> list[T]:
+    """Return the values as a list. Raises InvalidInput, with the argument's name and what it should
+    contain, if they are a text or cannot be iterated over.
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{name} must be a sequence of {content}, got {values!r:.60}")
+    return list(values)

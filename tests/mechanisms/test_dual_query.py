@@ -189,3 +189,14 @@ def test_refusals_come_before_spending() -> None:
             with pytest.raises(InvalidInput, match=message):
                 mechanism(curator, workload, settings(**options))
             assert curator.ledger.spent == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [(DualQuery(eta=1e-3, max_rounds=3), 3), (DualQuery(eta=1e9), 1), (Fem(rounds=3), 3)],
+)
+def test_rounds_that_are_paid_for(settings: DualQuery | Fem, rounds: int) -> None:
+    """As many as the settings allow and the budget pays for, but at least one."""
+    release = run(settings, DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0)
+    assert release.ledger is not None and release.ledger.remaining == 0
+    assert [each.step.split()[0] for each in release.ledger.entries] == ["round"] * rounds

@@ -572,6 +572,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mechanism": "aims"}, "aims"),
     ({"epsilon": -1.0}, "epsilon"),
     ({"settings": {"model_mb": 1e-9}, "mechanism": "aim"}, "model_mb"),
+    # The parents' pairs have room, the children's have not.
+    (
+        {
+            "settings": {"model_mb": 5e-4},
+            "mechanism": "aim",
+            "schemas": {
+                "home": SCHEMAS["home"],
+                "person": Schema({"age": Integer(0, 79), "sex": SCHEMAS["person"].columns["sex"]}),
+            },
+        },
+        "model_mb",
+    ),
 ]
 
 

@@ -57,11 +57,51 @@ def test_a_group_of_two_is_named_by_both() -> None:
             assert (".." in label) == (stop - start > 1), (most, label)
 
 
+def test_a_chart_with_room_for_all_values_joins_none() -> None:
+    """And a spike is never joined to its neighbours."""
+    assert [stop - start for _, start, stop in Integer(0, 9).neighbours(10)] == [1] * 10
+    spiked = Numeric(0, 12, bins=12, spikes=(6,))
+    alone = [spiked.bin_labels.index("6")]
+    for most in range(3, 14):
+        found = spiked.neighbours(most)
+        assert [start for _, start, stop in found if start in alone and stop - start == 1] == alone
+        assert sum(stop - start for _, start, stop in found) == spiked.size
+
+
+def test_single_values_lie_where_they_are_declared() -> None:
+    refused: list[dict[str, Any]] = [
+        *({"spikes": (10,)}, {"special": (9,)}, {"special": (0,)}, {"missing": ("9",)}),
+        *({"special": (12,), "missing": ("12",)}, {"spikes": (3, 3)}, {"special": (12, 12)}),
+    ]
+    for wrong in refused:
+        with pytest.raises(InvalidInput):
+            Integer(0, 9, **wrong)
+    Integer(0, 9, special=(10, 12), missing=("11",))
+    with pytest.raises(InvalidInput):
+        Numeric(0, 9, bins=3, special=(9,))
+    with pytest.raises(InvalidInput):
+        Numeric(0, 9, bins=3, missing=("9",))
+    Numeric(0, 9, bins=3, special=(9.5,), missing=("10",))
+    days = Date("2020-01-01", "2020-12-31", special=("2050-01-01",))
+    assert days.encode(np.array(["2020-01-01", "2050-01-01"])).tolist() == [0, 366]
+    with pytest.raises(InvalidInput):
+        Date("2020-01-01", "2020-12-31", special=("2020-03-01",))
+
+
+def test_lists_are_tuples_and_listed_texts_are_missing() -> None:
+    made = Numeric(edges=[0, 1, 3], spikes=[1], special=[9])  # type: ignore[arg-type]
+    same = Numeric(edges=(0, 1, 3), spikes=(1,), special=(9,))
+    assert made == same and hash(made) == hash(same)
+    values = np.array([" ? ", "?", "3", 4, "x"], dtype=object)
+    assert Integer(0, 9, missing=("?",)).encode(values).tolist() == [10, 10, 3, 4, -1]
+
+
 def test_the_error_lists_twenty_values() -> None:
     for number, more in ((20, False), (21, True)):
         with pytest.raises(InvalidInput) as refused:
             Categorical(tuple(f"v{i}" for i in range(number))).equal(["w"])
         assert str(refused.value).endswith(", ...") == more
+        assert "v19" in str(refused.value) and "v20" not in str(refused.value)
 
 
 def test_values_of_numpy_are_stored_as_plain_ones() -> None:

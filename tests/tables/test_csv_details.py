@@ -99,18 +99,41 @@ def test_blocks_do_not_matter_to_records_of_several_lines(
         (b'3,F\n,"M"\n', [("3", "F"), ("", "M")], 0),
         (b'a"b,"c\nd"\n3,F\n', [("3", "F")], 2),
         (b'3,"F\nM"\n4,M\n', [("3", "F\nM"), ("4", "M")], 0),
+        (b'3,"F\n4,M\nx"\n', [("4", "M")], 2),
+        (b'3,"F\n4,M"x\n', [("4", 'M"x')], 1),
+        (b'3,"F\nx"y\n', [], 2),
+        (b'"x"y,F\n', [("xy", "F")], 0),
     ],
 )
 def test_single_lines(content: bytes, rows: list[Any], odd: int, tmp_path: Path) -> None:
+    """An odd line behind them makes every line be examined by itself."""
     path = tmp_path / "a.csv"
-    path.write_bytes(b"a,b\n" + content)
-    assert texts(path, FileFormat(), ["a", "b"]) == (rows, odd)
+    for behind in (b"", b"odd\n"):
+        path.write_bytes(b"a,b\n" + content + behind)
+        assert texts(path, FileFormat(), ["a", "b"]) == (rows, odd + bool(behind))
+
+
+@pytest.mark.parametrize("last", [b"3,4,5", b'",c', b'x"'])
+def test_a_line_that_may_end_or_begin_a_record(
+    last: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second line closes a value of the first and opens one of its own."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'a,b,c\n1,"x\na,",b\n' + last + b"\n")
+    whole = texts(path, FileFormat(), ["a", "b", "c"])
+    assert (("1", "x\na,", "b") in whole[0]) == (last != b'",c')
+    for size in range(1, 20):
+        monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", size)
+        monkeypatch.setattr("pgmkit.tables.files.csv_file._PIECE", size)
+        assert texts(path, FileFormat(), ["a", "b", "c"]) == whole
 
 
 def test_a_value_left_open_at_the_end_is_odd(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'a\nx\n"b\n')
     assert texts(path, FileFormat(), ["a"]) == ([("x",)], 1)
+    path.write_bytes(b'a\nx\ny\rz\n"b\n')
+    assert texts(path, FileFormat(), ["a"]) == ([("x",)], 2)
 
 
 def test_files_without_records_or_names(tmp_path: Path) -> None:

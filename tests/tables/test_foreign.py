@@ -236,6 +236,13 @@ def test_details_of_sheets(tmp_path: Path) -> None:
     # A formula that no program has computed is missing, not a text that could not be read.
     assert found.unread == {"age": 3, "sex": 0}
     assert foreign.foot_notes(path, FileFormat()) == ["below", "last"]
+    book.active.append(["near", "M"])
+    book.active.append(["end"])
+    book.save(path)
+    assert foreign.foot_notes(path, FileFormat()) == ["end"]
+    for row in (-1, -2):
+        book.active.delete_rows(book.active.max_row + row + 1)
+    book.save(path)
     foreign_writing.check_sheet(path, 2**20 - 1)
     with pytest.raises(InvalidInput, match="rows|records"):
         foreign_writing.check_sheet(path, 2**20)
@@ -272,22 +279,53 @@ def test_declared_missing_values_of_spss(tmp_path: Path) -> None:
     labels = foreign.value_labels(path)["age"]
     assert labels.is_missing("9") and not labels.is_missing("3")
     assert foreign.value_labels(tmp_path / "a.csv") == {}
+    names = pd.DataFrame({"name": ["A", "X"]})
+    pyreadstat.write_sav(names, path, missing_ranges={"name": ["X"]})
+    labels = foreign.value_labels(path)["name"]
+    assert labels.is_missing("X") and not labels.is_missing("A")
 
 
-def test_names_for_statistics_programs_are_short_and_differ(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("aliases", "written"),
+    [
+        ({"5": " man ", "7": "woman"}, [5, 7]),
+        ({"3.5": "man", "4.5": "woman"}, [1, 2]),
+        ({"5": "man", "05": "woman"}, [1, 2]),
+    ],
+)
+def test_numbers_of_labels(aliases: dict[str, str], written: list[int], tmp_path: Path) -> None:
+    """Those of aliases, if they are whole and differ."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    schema = Schema({"sex": Categorical((" man ", "woman"), aliases=aliases)})
+    data = Dataset(schema.domain, {"sex": [0, 1]})
+    write_records(tmp_path / "a.sav", schema, [data], np.random.default_rng(0))
+    found, _ = pyreadstat.read_sav(tmp_path / "a.sav", output_format="dict")
+    assert list(found["sex"]) == written
+
+
+@pytest.mark.parametrize("suffix", ["xlsx", "dta"])
+def test_numbers_that_a_program_would_round_are_refused(suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
     pytest.importorskip("pyreadstat")
-    for suffix, most in ((".sav", 64), (".dta", 32)):
-        names = [f"{'x' * 70}{end}" for end in "abc"] + ["x" * 40 + "A", "2nd", "with", "With"]
-        schema = Schema({name: Integer(0, 3) for name in names})
-        data = Dataset(schema.domain, {name: [i % 4] for i, name in enumerate(names)})
-        path = tmp_path / f"a{suffix}"
-        write_records(path, schema, [data], np.random.default_rng(0))
-        found = all_names(path, FileFormat())
-        assert len({name.upper() for name in found}) == 7 and max(map(len, found)) <= most
+    path = tmp_path / f"a.{suffix}"
+    for number, held in ((2**53, True), (2**53 + 1, False)):
+        for sign in (1, -1):
+            schema = Schema({"key": Categorical((sign * number, 4))})
+            data = Dataset(schema.domain, {"key": [0, 1]})
+            if not held:
+                with pytest.raises(InvalidInput, match=r"beyond 2\^53"):
+                    write_records(path, schema, [data], np.random.default_rng(0))
+                continue
+            write_records(path, schema, [data], np.random.default_rng(0))
+            found: Any = encode_file(path, schema)
+            assert found.columns["key"].tolist() == [0, 1]
 
 
 def test_json_lines_without_records(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
+    path.write_text('{"age": 3}\n')
+    one: Any = encode_file(path, Schema({"age": Integer(0, 9)}))
+    assert one.columns["age"].tolist() == [3]
     path.write_text("\n\n")
     with pytest.raises(InvalidInput, match="does not begin|no records"):
         encode_file(path, JSON)

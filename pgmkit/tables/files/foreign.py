@@ -307,7 +307,6 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
     for name in about.column_names:
         named = about.variable_value_labels.get(name, {})
         ranges = [(each["lo"], each["hi"]) for each in about.missing_ranges.get(name, [])]
-        ranges += [(code, code) for code in about.missing_user_values.get(name, [])]
         if named or ranges:
             texts = {text_of(code): text_of(label) for code, label in named.items()}
             found[name] = Labels({c: label for c, label in texts.items() if label}, ranges)

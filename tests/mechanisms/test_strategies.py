@@ -492,6 +492,8 @@ def test_products_measured_at_once_cost_what_rows_move_in_all_of_them(
     moving = JointMoves(neighbours, norms)
     found = moving.most(shares)
     costs = moving.costs(shares)
+    # Rows that agree in all attributes move nothing, and no rows less.
+    assert all(abs(each[0]) < 1e-12 and each.min() > -1e-12 for each in costs[1:])
     chances = [rng.dirichlet(np.ones(len(each))) for each in costs]
     average = sum(float(chance @ each) for chance, each in zip(chances, costs, strict=True))
     prices = moving.prices(chances)

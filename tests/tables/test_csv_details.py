@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import NoRows
 from pgmkit.tables.files.csv_file import csv_batches
+from pgmkit.tables.files.csv_lines import MOST_BYTES
 from pgmkit.tables.files.record_files import all_names, batches, encode_file
 from pgmkit.tables.schema import Categorical, FileFormat, Integer, Schema
 
@@ -103,6 +104,7 @@ def test_blocks_do_not_matter_to_records_of_several_lines(
         (b'3,"F\n4,M"x\n', [("4", 'M"x')], 1),
         (b'3,"F\nx"y\n', [], 2),
         (b'"x"y,F\n', [("xy", "F")], 0),
+        (b',"F\nM"\n', [("", "F\nM")], 0),
     ],
 )
 def test_single_lines(content: bytes, rows: list[Any], odd: int, tmp_path: Path) -> None:
@@ -134,6 +136,16 @@ def test_a_value_left_open_at_the_end_is_odd(tmp_path: Path) -> None:
     assert texts(path, FileFormat(), ["a"]) == ([("x",)], 1)
     path.write_bytes(b'a\nx\ny\rz\n"b\n')
     assert texts(path, FileFormat(), ["a"]) == ([("x",)], 2)
+
+
+def test_a_line_that_is_cut_in_reading_is_odd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of it would be a record."""
+    monkeypatch.setattr("pgmkit.tables.files.csv_file._BLOCK", MOST_BYTES)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n3,F\n4," + b"x" * (3 * MOST_BYTES) + b"\n5,M\n")
+    assert texts(path, FileFormat(), ["a", "b"]) == ([("3", "F"), ("5", "M")], 1)
 
 
 def test_files_without_records_or_names(tmp_path: Path) -> None:

@@ -252,3 +252,9 @@ def test_spines_beside_nonnegative_least_squares(spines: int) -> None:
     assert held <= binom.isf(FALSE_ALARM, asked, 0.97)
     for held, asked in covered.values():
         assert held >= binom.ppf(FALSE_ALARM, asked, 0.93)
+
+
+@pytest.mark.parametrize("of", ["", 3, None])
+def test_a_level_is_of_a_name(of: Any) -> None:
+    with pytest.raises(InvalidInput, match="`of` must be"):
+        Level(of, {"a": ["b"]})

@@ -73,3 +73,7 @@ def test_weighted_totals_are_unbiased_and_covered() -> None:
     # The bound is what one record may add: the noise is that of the bound, and little more.
     alone = bound / np.sqrt(2 * release.ledger.budget.total) if release.ledger else 0.0
     assert found["stderr"].max() < 1.2 * alone
+
+
+def test_points_may_be_less_than_one_apart() -> None:
+    assert round_at_random([0.0, 0.5, 2.0], [0, 0.5, 1], rng=0).tolist() == [0.0, 0.5, 1.0]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.sizes import CALL_CELLS
 
 Clique = tuple[str, ...]
@@ -188,8 +189,10 @@ class Domain:
         array([ True, False,  True])
         """
         size = self.project([attribute]).size()
-        wanted = [codes] if isinstance(codes, int | np.integer) else list(codes)
-        if not wanted or any(not 0 <= code < size for code in wanted):
+        name = f"codes of {attribute!r}"
+        wanted = [codes] if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
+        whole = all(isinstance(code, int | np.integer) for code in wanted)
+        if not wanted or not whole or any(not 0 <= code < size for code in wanted):
             raise InvalidInput(
                 f"codes of {attribute!r} must be within 0..{size - 1}, got {codes!r}"
             )

@@ -20,7 +20,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
@@ -273,6 +273,8 @@ class FactorGraph:
         rules out a record that this graph does not. Raises InvalidInput unless both have the same
         attributes and sizes.
         """
+        if not isinstance(other, FactorGraph):
+            raise InvalidInput(f"other must be a FactorGraph, got {type(other).__name__}")
         if dict(self.domain.sizes) != dict(other.domain.sizes):
             raise InvalidInput("the divergence needs two graphs over the same attributes and sizes")
         own = self.posterior()
@@ -290,6 +292,8 @@ class FactorGraph:
 
         Raises InvalidInput for data without records or that lack an attribute.
         """
+        if not isinstance(data, Dataset):
+            raise InvalidInput(f"data must be a Dataset, got {type(data).__name__}")
         if not len(data):
             raise InvalidInput("the data hold no records; the mean needs one at least")
         found = -self.log_partition
@@ -370,10 +374,8 @@ def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], Ar
 def _checked_states(
     domain: Domain, states: Mapping[str, Sequence[Hashable]]
 ) -> dict[str, tuple[Hashable, ...]]:
-    if not isinstance(states, Mapping):
-        raise InvalidInput(f"states must map attributes to names of values, got {states!r:.60}")
     found = {}
-    for name, values in states.items():
+    for name, values in mapped(states, "states", "attributes to names of values").items():
         size = domain.project([name]).size()
         found[name] = tuple(listed(values, f"the states of {name!r}", "names"))
         if len(found[name]) != size or len(set(found[name])) != size:

@@ -25,7 +25,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import MEMORY_LIMIT
@@ -187,7 +187,7 @@ class GraphicalModel:
         marginals share messages, so one call for all of them is faster than a call for each.
         """
         started = time.perf_counter()
-        asked = [self.domain.clique(clique) for clique in cliques]
+        asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         found = self._tables.marginals(asked)
         self._check_marginals(found, started)
         return found
@@ -217,7 +217,9 @@ class GraphicalModel:
         ('a',) [2.0, 2.0]
         ('b', 'a') [[1.0, 1.0], [1.0, 1.0]]
         """
-        asked = dict.fromkeys(self.domain.clique(clique) for clique in cliques)
+        asked = dict.fromkeys(
+            self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")
+        )
         ready = self._tables.in_turn(list(asked))
         while True:
             # Each block of tables is finished before it is yielded, so no session of the
@@ -280,8 +282,8 @@ class GraphicalModel:
         """
         started = time.perf_counter()
         evidence = {
-            name: codes if isinstance(codes, int | np.integer) else list(codes)
-            for name, codes in evidence.items()
+            name: codes if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
+            for name, codes in mapped(evidence, "evidence", "attributes to codes").items()
         }
         narrowed = replace(
             self,

@@ -28,6 +28,7 @@ from pgmkit.inference.self_check import Contradiction
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng
 
@@ -119,7 +120,7 @@ class Posterior:
         if cliques is None:
             cliques = [(name,) for name in domain]
         started = self._started
-        asked = [domain.clique(clique) for clique in cliques]
+        asked = [domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         for clique in asked:  # before any work
             if len(clique) > 1 and 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
                 raise ModelTooLarge(

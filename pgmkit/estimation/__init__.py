@@ -196,7 +196,9 @@ def estimate(
         method,
         tolerance,
     )
-    request.check(max_seconds)
+    request.check(max_seconds, memory_limit)
+    if dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     total, impossible = request.known_total(), check_zeros(domain, zeros)
     deadline = inf if max_seconds is None else started + max_seconds
     known = statistics(domain, request.used, loss, deadline)

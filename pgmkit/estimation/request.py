@@ -11,6 +11,7 @@ from pgmkit.estimation.methods import METHODS
 from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement, check_scale
 from pgmkit.runtime.arguments import number
+from pgmkit.runtime.memory import check_limit
 from pgmkit.total import estimate_total
 
 
@@ -30,7 +31,7 @@ class Request:
         """The measurements except those of the empty clique, which are used only for the total."""
         return [m for m in self.measurements if m.clique]
 
-    def check(self, max_seconds: float | None) -> None:
+    def check(self, max_seconds: float | None, memory_limit: int | None = None) -> None:
         """Raise InvalidInput for an argument of a wrong type or out of range."""
         if not isinstance(self.domain, Domain):
             raise InvalidInput(
@@ -51,6 +52,8 @@ class Request:
             raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
         if max_seconds is not None and not number(max_seconds) > 0:
             raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
+        if memory_limit is not None:
+            check_limit(memory_limit)
 
         if callable(self.loss) and not self.used:
             raise InvalidInput(

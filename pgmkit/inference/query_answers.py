@@ -9,6 +9,7 @@ from typing import overload
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 
 
@@ -34,7 +35,7 @@ class QueryAnswers(ABC):
         Raises InvalidInput for matrices that do not fit the domain, and for queries that the model
         cannot answer, as its class says.
         """
-        several = [query] if isinstance(query, FactoredQuery) else list(query)
+        several = [query] if isinstance(query, FactoredQuery) else listed(query, "query", "queries")
         for each in several:
             if not isinstance(each, FactoredQuery):
                 raise InvalidInput(f"a query must be a FactoredQuery, got {type(each).__name__}")

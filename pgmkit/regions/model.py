@@ -34,6 +34,7 @@ from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
 from pgmkit.regions.raking import raked
+from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.randomness import Rng, generator
@@ -181,7 +182,7 @@ class RegionModel(QueryAnswers):
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals as ``marginal`` does, by clique."""
-        asked = [self.domain.clique(clique) for clique in cliques]
+        asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         found = {clique: table for clique in asked if (table := self._within(clique)) is not None}
         for clique, table in found.items():
             self._check(("marginal", clique), *cell_weights(self.domain, clique, table))
@@ -278,7 +279,8 @@ class RegionModel(QueryAnswers):
         >>> model.given({"a": 0}).marginal(["b"])
         array([40., 10.])
         """
-        allowed = {name: self.domain.allowed(name, codes) for name, codes in evidence.items()}
+        given = mapped(evidence, "evidence", "attributes to codes")
+        allowed = {name: self.domain.allowed(name, codes) for name, codes in given.items()}
         return GivenRegions(self, allowed)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import nan
 from typing import Any, TypeVar
 
@@ -32,3 +32,12 @@ def listed(values: Iterable[T], name: str, content: str) -> list[T]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInput(f"{name} must be a sequence of {content}, got {values!r:.60}")
     return list(values)
+
+
+def mapped(values: Mapping[str, T], name: str, content: str) -> Mapping[str, T]:
+    """Return the values. Raises InvalidInput, with the argument's name and what it should contain,
+    if they are not a mapping.
+    """
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"{name} must be a mapping from {content}, got {values!r:.60}")
+    return values

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset, NoRows
+from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
@@ -84,6 +85,7 @@ class Schema:
         file: FileFormat | None = None,
         checked: bool = True,
     ) -> None:
+        mapped(columns, "columns", "names to columns")
         if not columns:
             raise InvalidInput("the schema has no columns; describe at least one")
         for name, column in columns.items():

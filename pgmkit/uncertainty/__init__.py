@@ -93,6 +93,8 @@ class Uncertainty:
         domain.
         """
         checked = checked_level(level)
+        if not isinstance(query, FactoredQuery):
+            raise InvalidInput(f"query must be a FactoredQuery, got {type(query).__name__}")
         estimate = self.model.answer(query)
         closed = self._linear.answer(query)
         if closed is not None:

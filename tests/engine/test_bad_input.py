@@ -16,6 +16,7 @@ from pgmkit import (
     Kronecker,
     Measurement,
     PgmkitError,
+    Schema,
     Zeros,
     error_bars,
     estimate,
@@ -195,6 +196,24 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a factor beyond floats": lambda: Factor(DOMAIN, 10**400),  # type: ignore[arg-type]
     "a graph of no tables": lambda: FactorGraph(DOMAIN, None),  # type: ignore[arg-type]
     "states that are a text": lambda: FactorGraph(DOMAIN, [], states="ab"),  # type: ignore[arg-type]
+    "cliques that are None": lambda: MODEL.marginals(None),  # type: ignore[arg-type]
+    "evidence that is None": lambda: MODEL.given(None),  # type: ignore[arg-type]
+    "evidence in words": lambda: MODEL.given({"age": "x"}),  # type: ignore[dict-item]
+    "evidence between codes": lambda: MODEL.given({"age": [0.5]}),  # type: ignore[list-item]
+    "a limit in words": lambda: estimate(
+        DOMAIN,
+        [GOOD],
+        memory_limit="1 GB",  # type: ignore[arg-type]
+    ),
+    "a whole-number type": lambda: estimate(DOMAIN, [GOOD], dtype=torch.int64),
+    "bars of a query that is a list": lambda: error_bars(MODEL, [GOOD]).answer(
+        [],  # type: ignore[arg-type]
+    ),
+    "divergence from None": lambda: FactorGraph(DOMAIN, []).divergence(None),  # type: ignore[arg-type]
+    "data that are None": lambda: FactorGraph(DOMAIN, []).expected_log_likelihood(
+        None,  # type: ignore[arg-type]
+    ),
+    "columns that are a text": lambda: Schema("x"),  # type: ignore[arg-type]
     "a graph of no model": lambda: FactorGraph.from_model(None),  # type: ignore[arg-type]
 }
 

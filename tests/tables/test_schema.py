@@ -163,7 +163,7 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
     [
         (lambda: Categorical(()), "at least one value"),
         (lambda: Categorical((1, "1")), "twice"),
-        (lambda: Categorical(("a",), aliases={"b": "c"}), "no value"),
+        (lambda: Categorical(("a",), aliases={"b": "c"}), "not a value"),
         (lambda: Categorical(("?",), missing=("?",)), "keep one"),
         (lambda: Integer(5, 3), "ascend"),
         (lambda: Integer(0, 3, bins=9), "4 values only"),

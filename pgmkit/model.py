@@ -217,9 +217,8 @@ class GraphicalModel:
         ('a',) [2.0, 2.0]
         ('b', 'a') [[1.0, 1.0], [1.0, 1.0]]
         """
-        asked = dict.fromkeys(
-            self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")
-        )
+        given = listed(cliques, "cliques", "cliques")
+        asked = dict.fromkeys(map(self.domain.clique, given))
         ready = self._tables.in_turn(list(asked))
         while True:
             # Each block of tables is finished before it is yielded, so no session of the
@@ -258,13 +257,9 @@ class GraphicalModel:
             return []
         place = len(several) // 2
         one = several[place]
-        opinion = self._tables.second_opinion
-        self._tables.uses.check(
-            "answer",
-            (len(several), one.attributes, one.shape),
-            started,
-            partial(opinion.answer, one, found[place], self.total),
-        )
+        check = partial(self._tables.second_opinion.answer, one, found[place], self.total)
+        structure = (len(several), one.attributes, one.shape)
+        self._tables.uses.check("answer", structure, started, check)
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:

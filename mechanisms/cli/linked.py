@@ -126,15 +126,11 @@ def synth_linked(
     written = _write(release, out, save, rows, suffix, options["seed"])
     if page is not None:
         _write_report(release, page, "", Path(schema_file).name)
-    lines = (
-        []
-        if save is None
-        else [f"wrote {save}: the release; try `pgmkit query {save}/{links[0].child}.pgm ...`"]
-    )
+    tried = f"pgmkit query {save}/{links[0].child}.pgm ..."
+    lines = [f"wrote {save}: the release; try `{tried}`"] if save is not None else []
     lines += [] if page is None else [f"wrote {page}: the report"]
     lines += [] if out is None else [_counted(out, written)]
     assert release.ledger is not None
-    spent = str(release.ledger).splitlines()[-1]
     releases = {links[0].parent: release.parents, **release.children}
     verdicts = {name: each.verdict.sentences for name, each in releases.items()}
     said = [f"{name}: {sentence}" for name, found in verdicts.items() for sentence in found]
@@ -147,7 +143,7 @@ def synth_linked(
             "save": save,
             "report": report,
         },
-        "\n".join([spent, *said, *lines]),
+        "\n".join([str(release.ledger).splitlines()[-1], *said, *lines]),
         json_out,
         release.caution,
     )

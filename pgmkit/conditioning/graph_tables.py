@@ -324,7 +324,7 @@ class GraphTables:
 
 @dataclass
 class Draft:
-    """What is known about a structure's elimination tree before a search."""
+    """The facts about a structure's elimination tree that are known before a search."""
 
     scopes: tuple[int, ...]
     heads: tuple[int, ...]

@@ -172,8 +172,8 @@ class Posteriors:
 
 @dataclass(frozen=True, eq=False)
 class _Structure:
-    """What the passes of all records share: the relevant tables, and the elimination tree of their
-    unobserved attributes.
+    """The data that the passes of all records share: the relevant tables, and the elimination tree
+    of their unobserved attributes.
     """
 
     graph: GraphTables

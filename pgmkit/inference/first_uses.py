@@ -1,4 +1,4 @@
-"""Which answers are checked by a second computation, and how much time the checks may take."""
+"""The choice of answers to check by a second computation, and the time for these checks."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def tree_paths(tree: JunctionTree) -> TreePaths:
 
 
 class TreePaths:
-    """What inference needs to know of a tree, whatever its tables: which neighbour of a clique
+    """The facts about a tree that inference needs, whatever its tables: which neighbour of a clique
     leads to an attribute, and by which kernels tables are multiplied.
 
     The roots of different components are connected by edges with an empty separator.

@@ -19,7 +19,7 @@ WINDOW = 8
 that a quasi-Newton method keeps.
 """
 ROUGHLY_SOLVED = 0.1
-"""How precisely an inner problem is solved for one step of an outer problem: up to this share of
+"""The precision to which an inner problem is solved for one step of an outer problem: this share of
 the outer problem's goal, or of the inner one's initial error. The next outer step would lose a
 higher precision (Dembo, Eisenstat and Steihaug, 1982).
 """

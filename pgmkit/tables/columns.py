@@ -144,7 +144,7 @@ class Column(ABC):
 
     @property
     def place(self) -> str:
-        """What happens to a value that the column does not have, in words."""
+        """A description of what happens to a value that the column does not have."""
         if self.outside is None:
             return "refused"
         if self.outside == "missing":

@@ -24,7 +24,7 @@ from pgmkit.uncertainty.interval import Interval, checked_level, closed_form
 
 
 class Answers(Protocol):
-    """What ``MeasuredBars`` needs of a model; models of every kind have it."""
+    """The interface of a model that ``MeasuredBars`` needs; models of every kind have it."""
 
     @property
     def domain(self) -> Domain: ...

@@ -44,7 +44,7 @@ NOT_RUN = {
     "MargNet": "not tried; its requirements name CUDA packages",
     "Tab-PE": "not tried; its example fetches tables from the network",
     "ReM/GReM-LNN": "not tried; it is no package",
-    "iterative-dp, RAP++ (the authors')": "not on these tables; docs/reproduction.md has their runs",
+    "iterative-dp, RAP++ (the authors')": "not run here; see docs/reproduction.md",
 }
 MEASURES = ("pairs", "largest pair", "triples", "k-marginal", "f1", "cpu_seconds", "peak_mb")
 

@@ -4,8 +4,8 @@
         [--tables adult,nltcs] [--contestants mst,dpmm-MST] [--cap 300] [--minutes 10]
     python -m benchmarks.arena --report     # run nothing, print the table
 
-`PGMKIT_ENVS` holds an environment for each rival (``mbi`` and ``dpmm``, made by ``python -m venv``
-and ``pip install``); `PGMKIT_MBI` is a copy of the repository ryan112358/mbi. All rows, add/remove,
+`PGMKIT_ENVS` holds an environment for each rival (``mbi``, ``dpmm`` and ``dpsynth``, which needs
+Python 3.12, made by ``python -m venv`` and ``pip install``); `PGMKIT_MBI` is a copy of the repository ryan112358/mbi. All rows, add/remove,
 epsilon 1, delta 1/n^2, all pairs as the workload. A run that takes more CPU seconds than the cap is
 a line that says so. Lines are kept in ``results/arena.jsonl``, and what is there is not run again.
 """
@@ -37,10 +37,12 @@ RIVALS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "dpmm-MST": ("dpmm", "benchmarks.rivals.dpmm_models", {"model": "MST"}),
     "dpmm-AIM": ("dpmm", "benchmarks.rivals.dpmm_models", {"model": "AIM"}),
     "dpmm-PrivBayes": ("dpmm", "benchmarks.rivals.dpmm_models", {"model": "PrivBayes"}),
+    "dpsynth-SWIFT": ("dpsynth", "benchmarks.rivals.dpsynth_models", {"model": "SWIFT"}),
+    "dpsynth-MST": ("dpsynth", "benchmarks.rivals.dpsynth_models", {"model": "MST"}),
+    "dpsynth-AIM-GDP": ("dpsynth", "benchmarks.rivals.dpsynth_models", {"model": "AIM-GDP"}),
 }
 """Environment, adapter and what is asked of it."""
 NOT_RUN = {
-    "dpsynth (SWIFT, AIM-GDP, MST)": "not tried; it is on GitHub alone and needs Python 3.12",
     "MargNet": "not tried; its requirements name CUDA packages",
     "Tab-PE": "not tried; its example fetches tables from the network",
     "ReM/GReM-LNN": "not tried; it is no package",

@@ -136,6 +136,8 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
     """
     noise: dict[tuple[str, str], float] = {}
     for m in known:
+        if not isinstance(m, Measurement):
+            continue  # one predicate, or single cells, rather than a table
         for pair in combinations(sorted(m.clique), 2):
             ratio = m.stddev * _cells(model.domain, m) / model.total
             noise[pair] = min(noise.get(pair, math.inf), ratio)

@@ -44,7 +44,7 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     >>> with refusing("a.pgm", "a release file"):
     ...     {}["ledger"]
     Traceback (most recent call last):
-    pgmkit.errors.InvalidInput: 'a.pgm' is not a release file: KeyError('ledger')
+    pgmkit.errors.InvalidInput: 'a.pgm' is not a release file: it has no 'ledger'
     """
     try:
         yield

@@ -130,7 +130,7 @@ def made(device: str | None, mechanism: str = "mst", **more: object) -> TableRel
     )
 
 
-@pytest.mark.parametrize("mechanism", ["mst", "auto"])
+@pytest.mark.parametrize("mechanism", ["mst", "aim"])
 def test_synthesize_on_a_card(card: PretendCard, mechanism: str) -> None:
     here, there = made("cpu", mechanism), made("cuda", mechanism)
     assert there.settings.device == "cuda" and there.model.potentials[0].values.device == CARD

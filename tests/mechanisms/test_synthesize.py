@@ -91,7 +91,7 @@ def test_records_come_back_as_they_went_in_and_obey_the_constraints() -> None:
 
 
 WIDE = Schema(
-    {f"x{i}": Categorical("01234567") for i in range(14)},
+    {f"x{i}": Categorical(tuple("01234567")) for i in range(14)},
     [Forbid({f"x{i}": "0", f"x{j}": "0"}) for i in range(14) for j in range(i)]
     + [Forbid({"x0": "1", "x1": "1", "x2": "1"})],
 )

@@ -4,10 +4,11 @@
         [--tables adult,nltcs] [--contestants mst,dpmm-MST] [--cap 300] [--minutes 10]
     python -m benchmarks.arena --report     # run nothing, print the table
 
-`PGMKIT_ENVS` holds an environment for each rival (``mbi``, ``dpmm`` and ``dpsynth``, which needs
-Python 3.12, made by ``python -m venv`` and ``pip install``); `PGMKIT_MBI` is a copy of the repository ryan112358/mbi. All rows, add/remove,
-epsilon 1, delta 1/n^2, all pairs as the workload. A run that takes more CPU seconds than the cap is
-a line that says so. Lines are kept in ``results/arena.jsonl``, and what is there is not run again.
+`PGMKIT_ENVS` holds an environment for each rival, made by ``python -m venv`` and ``pip install``:
+``mbi``, ``dpmm``, and ``dpsynth``, which needs Python 3.12. `PGMKIT_MBI` is a copy of the
+repository ryan112358/mbi. All rows, add/remove, epsilon 1, delta 1/n^2, all pairs as the workload.
+A run that takes more CPU seconds than the cap is a line that says so. Lines are kept in
+``results/arena.jsonl``, and what is there is not run again.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ RIVALS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
 }
 """Environment, adapter and what is asked of it."""
 NOT_RUN = {
+    "dpsynth SWIFT, AIM-GDP": "SWIFT had no answer on nltcs after 330 CPU s; AIM-GDP not tried",
     "MargNet": "not tried; its requirements name CUDA packages",
     "Tab-PE": "not tried; its example fetches tables from the network",
     "ReM/GReM-LNN": "not tried; it is no package",

@@ -184,7 +184,7 @@ def report(
         given = {"--against": against, "--target": target, "--test": test}
         asked = [option for option, value in given.items() if value is not None]
         if asked:
-            raise InvalidInput(f"{asked[0]} is not available for linked tables; leave it away")
+            raise InvalidInput(f"{asked[0]} is not available for linked tables; leave it out")
         report_linked(release, out, allow_modified, json_out)
         return
     target_file = writable(out)

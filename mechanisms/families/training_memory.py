@@ -86,7 +86,8 @@ def fitting_predicates_bytes(
     # Five arrays of product rows may exist at once: those of the states before and after an update,
     # and the parts from which the latter is joined.
     held = _ROWS * free + 5 * columns.width
-    # Sigmoids have eight arrays with a number for every row and predicate, gradients included.
+    # The sigmoids and their gradients hold eight arrays, each with a number for every row and
+    # predicate.
     gathered = (2 * places + 8) * predicates
     indexed = _index_bytes(predicates, places, numbers)
     return indexed + _FLOAT * (rows * (held + gathered) + _CELLS * predicates)

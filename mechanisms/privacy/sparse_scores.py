@@ -1,4 +1,4 @@
-"""Scores of many candidates of which most are zero.
+"""Scores of many candidates, where most of the scores are zero.
 
 Nearly all cells of a large marginal hold no record, neither of the data nor of an estimate that is
 made of a few records. Their scores are zero, and a draw treats them as one group.
@@ -6,6 +6,7 @@ made of a few records. Their scores are zero, and a draw treats them as one grou
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,8 @@ class SparseScores:
             return int(self.places[index])
         index -= len(self.places)
         # `places[i] - i` candidates before `places[i]` are not listed.
-        before = self.places - np.arange(len(self.places))
-        return index + int(np.searchsorted(before, index, side="right"))
+        listed = range(len(self.places))
+        return index + bisect_right(listed, index, key=lambda i: int(self.places[i]) - i)
 
     def dense(self) -> NDArray[np.float64]:
         """Return the scores of all candidates."""

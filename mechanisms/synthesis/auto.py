@@ -156,11 +156,9 @@ def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float 
     """
     from mechanisms.mixture import Mixture  # torch, which takes seconds to import
 
-    columns = len(schema.domain)
     return (
         not schema.constraints
         and max(map(len, workload.cliques)) == 2
-        and columns > 1
         and seconds >= mixture_seconds(schema.domain)
         and (memory_mb is None or memory_mb >= _MIXTURE_MB)
         and Mixture().measures(workload)

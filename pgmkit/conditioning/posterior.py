@@ -82,7 +82,7 @@ class Posterior:
 
     @property
     def _started(self) -> tuple[float, bool]:
-        """The present time, and whether the graph may answer from a joint distribution or
+        """Return the time now, and whether the graph already holds a joint distribution or a
         calibrated tree that serves any evidence.
         """
         return time.perf_counter(), bool(self.graph.passes)

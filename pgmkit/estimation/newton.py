@@ -45,7 +45,7 @@ _LARGEST_GROWTH = 5.0
 _LARGEST_FALL = 100.0
 """The largest factor by which the barrier falls from one proximal step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
-"""The logarithm of a probability, relative to the largest, below which it has no effect."""
+"""A cell whose log probability is this far below the largest one has no effect on any sum."""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
 """The refinements of a linear solution; each halves the number of wrong digits."""
 _NEGLIGIBLE = EPSILON / CALL_CELLS

@@ -149,7 +149,7 @@ def advance(objective: Objective, s: State) -> State:
 class Steps:
     """The steps of a search. On a GPU each step becomes a single launch of a captured graph.
 
-    ``state`` is overwritten by every step, in the same memory, so copy what is needed afterwards.
+    Every step overwrites ``state`` in the same memory, so a caller copies what it needs later.
     """
 
     def __init__(self, objective: Objective, first: State) -> None:

@@ -196,7 +196,7 @@ class MarginalOracle:
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        guess.copy_(torch.where(held, below, guess))  # in place: a captured CUDA graph rereads it
+        guess.copy_(torch.where(held, below, guess))  # A captured CUDA graph reads it again.
         marginals = self._counts(total / partition)
         log_partition = below + peaks.sum()
         return marginals, log_partition.masked_fill_(~held, nan)

@@ -53,9 +53,9 @@ class Shared:
     def spread(self, gathered: Array) -> tuple[Array, Array]:
         """Divide a gathered vector evenly among the tables, and return two vectors.
 
-        The first is what every table has to subtract at each place. The second is the sum over all
-        tables of what remains. It is orthogonal to ``free``, so its product with s is the same for
-        every possible s.
+        The first is the amount that every table has to subtract at each place. The second is the
+        sum, over all tables, of what remains in them. It is orthogonal to ``free``, so its product
+        with s is the same for every possible s.
         """
         tables = self.gathered([np.ones(len(places)) for places in self.places])
         if self.free is None:

@@ -112,7 +112,7 @@ ADD_REMOVE_ONLY: list[dict[str, Any]] = [
 ]
 
 
-def refused(folder: Path, relation: str, change: dict[str, Any]) -> None:
+def assert_refused(folder: Path, relation: str, change: dict[str, Any]) -> None:
     path = folder / "all.ledger"
     if not path.exists():
         Ledger.create(path, Budget(4.0, 1e-5, 1e-6), neighbours=relation)
@@ -130,20 +130,20 @@ def refused(folder: Path, relation: str, change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_argument_costs_nothing(name: str, relation: str, tmp_path: Path) -> None:
     for wrong in WRONG[name]:
-        refused(tmp_path, relation, {name: wrong})
+        assert_refused(tmp_path, relation, {name: wrong})
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 def test_what_does_not_go_together_costs_nothing(relation: str, tmp_path: Path) -> None:
     for change in [*TOGETHER, *(ADD_REMOVE_ONLY if relation == "add/remove" else [])]:
-        refused(tmp_path, relation, change)
+        assert_refused(tmp_path, relation, change)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_several_wrong_arguments_cost_nothing(data: st.DataObject, tmp_path: Path) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(WRONG)), min_size=1, max_size=4, unique=True))
-    refused(
+    assert_refused(
         tmp_path,
         "add/remove",
         {name: WRONG[name][data.draw(st.integers(0, len(WRONG[name]) - 1))] for name in names},
@@ -155,8 +155,8 @@ def test_auto_and_rows_left_out_are_paid_for_only_where_the_mechanism_runs(tmp_p
     closed = Schema({n: column for n, column in OPEN.columns.items() if column.resolved})
     wide = Schema({f"c{i}": Integer(0, 9) for i in range(12)})
     codes = pd.DataFrame({name: [1, 2, 3] for name in wide.columns})
-    refused(tmp_path, "add/remove", {"schema": wide, "data": codes, "workload": 12})
-    refused(
+    assert_refused(tmp_path, "add/remove", {"schema": wide, "data": codes, "workload": 12})
+    assert_refused(
         tmp_path,
         "add/remove",
         {"schema": closed, "mechanism": "rap", "target": "kids", "unit": "id", "max_rows": 2,

@@ -78,7 +78,9 @@ def quick(name: str) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if key in known}
 
 
-def replayed(name: str, relation: str, budget: Budget, seed: int, folder: Path) -> float:
+def assert_charges_cover(
+    name: str, relation: str, budget: Budget, seed: int, folder: Path
+) -> float:
     rng = np.random.default_rng(seed)
     entry, settings = configure(name, **quick(name))
     public = {"public": PUBLIC} if entry.public else {}
@@ -94,7 +96,7 @@ def replayed(name: str, relation: str, budget: Budget, seed: int, folder: Path) 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_nothing_but_noise_depends_on_the_data(name: str, relation: str, tmp_path: Path) -> None:
-    replayed(name, relation, BUDGETS["zCDP"], 0, tmp_path)
+    assert_charges_cover(name, relation, BUDGETS["zCDP"], 0, tmp_path)
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
@@ -151,7 +153,7 @@ def test_no_exact_value_reaches_anything_that_leaves(
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("name", FAST)
 def test_pure_budgets_too(name: str, relation: str, tmp_path: Path) -> None:
-    replayed(name, relation, BUDGETS["pure"], 0, tmp_path)
+    assert_charges_cover(name, relation, BUDGETS["pure"], 0, tmp_path)
 
 
 @pytest.mark.slow
@@ -161,7 +163,9 @@ def test_pure_budgets_too(name: str, relation: str, tmp_path: Path) -> None:
 def test_nothing_but_noise_depends_on_the_data_in_any_mechanism(
     name: str, relation: str, kind: str, tmp_path: Path
 ) -> None:
-    shares = [replayed(name, relation, BUDGETS[kind], seed, tmp_path) for seed in range(1, 5)]
+    shares = [
+        assert_charges_cover(name, relation, BUDGETS[kind], seed, tmp_path) for seed in range(1, 5)
+    ]
     print(f"{name}, {relation}, {kind}: true cost / charged up to {max(shares):.6f}")
 
 
@@ -169,7 +173,7 @@ def test_nothing_but_noise_depends_on_the_data_in_any_mechanism(
 def test_measurements_alone_cost_exactly_what_is_charged(relation: str, tmp_path: Path) -> None:
     """The harness has power: where the neighbours are the worst, true cost is the charge."""
     shares = [
-        replayed("gaussian+projection", relation, budget, 5, tmp_path)
+        assert_charges_cover("gaussian+projection", relation, budget, 5, tmp_path)
         for budget in BUDGETS.values()
     ]
     assert shares == pytest.approx([1.0, 1.0], rel=1e-9)

@@ -245,7 +245,7 @@ def drawn_case(seed: int) -> Case:
     return front_door_case(rng) if rng.random() < 0.3 else coded_case(rng)
 
 
-def replayed(case: Case, folder: Path) -> float | None:
+def assert_charges_cover(case: Case, folder: Path) -> float | None:
     """The true cost as a share of what was charged; None where the case is refused.
 
     A refusal comes before the first charge, or is the same on both tables.
@@ -265,14 +265,14 @@ def attempted(case: Case, data: Any, folder: Path, forced: Transcript | None) ->
         return f"{type(error).__name__}: {error}"
 
 
-def replay_all(seeds: range, folder: Path) -> str:
+def assert_all_covered(seeds: range, folder: Path) -> str:
     """Replay the cases of these seeds; how many, how many were refused, and the largest share."""
     outcomes: Counter[str] = Counter()
     largest, at = 0.0, -1
     for seed in seeds:
         case = drawn_case(seed)
         try:
-            share = replayed(case, folder)
+            share = assert_charges_cover(case, folder)
         except BaseException as error:
             error.add_note(f"seed {seed}: {case.said}")
             raise
@@ -288,7 +288,7 @@ def replay_all(seeds: range, folder: Path) -> str:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_drawn_cases_cost_no_more_than_they_are_charged(seeds: range, tmp_path: Path) -> None:
-    print(replay_all(seeds, tmp_path))
+    print(assert_all_covered(seeds, tmp_path))
 
 
 def test_a_tenth_less_noise_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_a_tenth_less_noise_is_caught(tmp_path: Path, monkeypatch: pytest.Monkey
     caught = 0
     for seed in range(30):
         try:
-            replayed(drawn_case(seed), tmp_path)
+            assert_charges_cover(drawn_case(seed), tmp_path)
         except AssertionError as error:
             caught += "charged" in str(error)
     assert caught >= 5

@@ -131,8 +131,7 @@ def synth_linked(
     lines += [] if page is None else [f"wrote {page}: the report"]
     lines += [] if out is None else [_counted(out, written)]
     assert release.ledger is not None
-    releases = {links[0].parent: release.parents, **release.children}
-    verdicts = {name: each.verdict.sentences for name, each in releases.items()}
+    verdicts = {name: each.verdict.sentences for name, each in release.tables.items()}
     said = [f"{name}: {sentence}" for name, found in verdicts.items() for sentence in found]
     emit(
         {

@@ -114,7 +114,7 @@ def synthesize_linked(
     _check_frames(frames, schemas)
     if mechanism == "auto" and settings:
         raise InvalidInput(
-            f"settings {sorted(settings)} need a mechanism by name; name it, or leave them away"
+            f"settings {sorted(settings)} need a mechanism by name; name it, or leave them out"
         )
     named = "aim" if mechanism == "auto" else mechanism
     options: dict[str, Any] = {
@@ -188,7 +188,7 @@ def _spent(
     for name in list(relations)[1:]:
         # The number of children is private, even if each parent has at most one.
         relations[name] = replace(relations[name], rows_public=False)
-    said = dict.fromkeys(requests, "as asked")
+    said = dict.fromkeys(requests, "")
     for name, request in requests.items():
         if request.report_unread:
             cost = curator.remaining * weights[name] / sum(weights.values())
@@ -215,8 +215,7 @@ def _spent(
         release = run_on(table, entry, settings, workload, first=first)
         logger.info("the table %s is measured", name)
         final = constrained(release, request.schema, None)
-        reason = said[name].replace("as asked", chosen.reason, 1)
-        found[name] = TableRelease(final, request.schema, None, reason)
+        found[name] = TableRelease(final, request.schema, None, chosen.reason + said[name])
     return found
 
 

@@ -59,6 +59,11 @@ class LinkedRelease:
     forms: Mapping[str, FrameForm] = field(default_factory=dict)
 
     @property
+    def tables(self) -> dict[str, TableRelease]:
+        """The release of each table by name; the parents come first."""
+        return {self.links[0].parent: self.parents, **self.children}
+
+    @property
     def ledger(self) -> Ledger | None:
         """The ledger of all charges for all tables; None if it is not known."""
         return self.parents.ledger
@@ -66,14 +71,14 @@ class LinkedRelease:
     @property
     def secure(self) -> bool:
         """False if a seed made the noise reproducible, which protects nobody."""
-        return self.parents.secure and all(each.secure for each in self.children.values())
+        return all(each.secure for each in self.tables.values())
 
     @property
     def caution(self) -> str:
         """The warning to be shown with anything from an insecure release; empty for a secure
         one.
         """
-        said = [each.caution for each in (self.parents, *self.children.values())]
+        said = [each.caution for each in self.tables.values()]
         return "\n".join(dict.fromkeys(filter(None, said)))
 
     def sample(self, n: int | None = None, *, rng: Rng = None) -> dict[str, Any]:
@@ -186,7 +191,7 @@ class LinkedRelease:
         """Write a file for each table and one for the links into a folder, which is created."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        for name, release in [(self.links[0].parent, self.parents), *self.children.items()]:
+        for name, release in self.tables.items():
             release.save(place / f"{name}.pgm")
         stored = json.dumps([link.to_dict() for link in self.links], indent=1)
         (place / _LINKS).write_text(stored + "\n", encoding="utf-8")
@@ -215,8 +220,7 @@ class LinkedRelease:
         return cls(links, parents, releases, schemas)
 
     def __repr__(self) -> str:
-        children = ", ".join(f"{name}: {each!r}" for name, each in self.children.items())
-        return f"<LinkedRelease of {self.links[0].parent}: {self.parents!r}, {children}>"
+        return f"<LinkedRelease of {', '.join(f'{n}: {each!r}' for n, each in self.tables.items())}>"
 
 
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:

@@ -56,13 +56,9 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
     return page(title, parts)
 
 
-def _tables(release: LinkedRelease) -> dict[str, TableRelease]:
-    return {release.links[0].parent: release.parents, **release.children}
-
-
 def _released(release: LinkedRelease) -> Iterator[str]:
     """Yield what a reader must know first: warnings, verdicts, the promise and the tables."""
-    found = _tables(release)
+    found = release.tables
     yield from dict.fromkeys(line for each in found.values() for line in warnings(each))
     yield "<div class='box'><h2>In short</h2><ul>"
     for name, each in found.items():

@@ -819,6 +819,13 @@ MUTANTS = (
         "tables/test_company",
     ),
     Mutant(
+        "a value that Python does not have ends the run",
+        "pgmkit/tables/values.py",
+        "return [_object(each) for each in array]",
+        "raise",
+        "tables/test_company",
+    ),
+    Mutant(
         "values outside the schema are refused by default",
         "mechanisms/synthesis/request.py",
         "return self.schema if self.strict else self.schema.placed()",

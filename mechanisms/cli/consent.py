@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 yes_option = click.option(
     "--yes",
     is_flag=True,
-    help="Consent to go on where more than a tenth of a column cannot be read.",
+    help="Consent to go on if more than a tenth of a column cannot be read, or all is missing.",
 )
 """--yes, which answers the question before it is asked."""
 
@@ -26,8 +26,8 @@ def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadV
     """Return the callable for `synthesize(report_unread=)`; False if all columns are open, in which
     any value can be read.
 
-    The callable warns of columns with many unread values. It ends the run unless `yes` is given or
-    a person on a terminal consents.
+    The callable warns of columns with many unread values, or with only missing ones. It ends the
+    run unless `yes` is given or a person on a terminal consents.
     """
     from pgmkit.tables.labelled import OpenCategorical
 
@@ -39,7 +39,8 @@ def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadV
 def _ask(unread: UnreadValues, yes: bool) -> None:
     from pgmkit.errors import InvalidInput
 
-    if not unread.many:
+    found = (*unread.many, *unread.empty)
+    if not found:
         return
     click.echo(printable(f"warning: {unread}"), err=True)
     if yes or (
@@ -48,7 +49,7 @@ def _ask(unread: UnreadValues, yes: bool) -> None:
     ):
         return
     raise InvalidInput(
-        f"{', '.join(unread.many)} could not be read well enough, and only a hundredth of the "
-        "budget is spent, which stays so; say how the file is written (--encoding, --separator, "
-        "--decimal), correct the schema, or go on with --yes"
+        f"{', '.join(found)} could not be read well enough, and only a hundredth of the budget is "
+        "spent, which stays so; say how the file is written (--encoding, --separator, --decimal), "
+        "correct the schema, or go on with --yes"
     )

@@ -193,7 +193,9 @@ def _spent(
         if request.report_unread:
             cost = curator.remaining * weights[name] / sum(weights.values())
             table = curator.table(tables[name], relations[name], cost)
-            said[name] += check_values(table, request.report_unread)
+            own = [n for n in request.schema.columns if not n.startswith(PREVIOUS)]
+            columns = request.schema.restricted(own)
+            said[name] += check_values(table, columns, request.report_unread)
     found: dict[str, TableRelease] = {}
     for name, request in requests.items():
         left = sum(weight for other, weight in weights.items() if other not in found)

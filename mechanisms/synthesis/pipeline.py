@@ -113,9 +113,10 @@ def synthesize(
         report_dropped: Whether to spend a hundredth of the budget to say in the release's `reason`,
             with noise, how many rows `max_rows` left out.
         report_unread: Whether to spend a hundredth of the budget on the share of each column's
-            values that the schema could not read. The release's `reason` says it, and a share
-            surely above a tenth warns. A callable gets the noisy shares before the rest is spent,
-            and may raise to end the run. For frames in memory and the records of `encode_file`.
+            values that the schema could not read, and of its missing values. The release's `reason`
+            says it. It warns if surely more than a tenth could not be read, or if all values seem
+            to be missing. A callable gets the noisy shares before the rest is spent, and may raise
+            to end the run. For frames in memory and the records of `encode_file`.
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
             private, "auto" spends a five-hundredth of the budget on it; before `aim` it spends up
             to a fiftieth to see whether columns depend on each other at all.
@@ -224,7 +225,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
         # A column whose values are found in the data can hold any text, so nothing is checked if
         # all columns are of this kind.
         if request.report_unread and len(open_columns(schema)) < len(schema.columns):
-            said = check_values(curator, request.report_unread)
+            said = check_values(curator, schema, request.report_unread)
         found = schema.unresolved
         if found:
             schema, curator = resolved(data, counts, schema, curator, request.likely)

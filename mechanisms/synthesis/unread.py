@@ -2,19 +2,22 @@
 
 A file in another encoding, or with another separator or decimal sign than the schema says, is read
 without an error: its values go to the place that each column declares for values it does not have.
-Rows are private, so an exact error would reveal something about single rows. Instead a hundredth of
-the budget says which columns have many such values.
+JSON lines have no header, so a column that the schema spells otherwise than they do is missing in
+all records. Rows are private, so an exact error would reveal something about single rows. Instead a
+hundredth of the budget says which columns have many values that could not be read, and which seem
+to hold nothing but missing values.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 from mechanisms.privacy.curator import Curator
+from mechanisms.queries.cells import Cell
 from pgmkit.tables.draft.thresholds import NEARLY_ALL
 from pgmkit.tables.schema import Schema
 
@@ -29,64 +32,107 @@ _FALSE_ALARMS = 1e-6
 would stop a run without a terminal. Wrongly read files have shares of a half and more, so the wider
 margin misses few of them.
 """
+_OVERLOOKED = 1e-3
+"""The probability that noise hides a column whose values are all missing."""
 
 
 @dataclass(frozen=True)
 class UnreadValues:
-    """The noisy share of each column's values that could not be read.
+    """The noisy share of each column's values that could not be read, and of missing values.
 
-    `stddev`: the noise's standard deviation in each share. `pure`: True for Laplace noise, False
-    for Gaussian.
+    `stddev`: the noise's standard deviation in each share of unread values. `pure`: True for
+    Laplace noise, False for Gaussian. `missing`: the noisy shares of the columns that declare
+    missing values, with the same noise in their counts.
     """
 
     shares: dict[str, float]
     stddev: float
     pure: bool
+    missing: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def many(self) -> tuple[str, ...]:
         """The columns of which surely more than a tenth could not be read, the largest
         share first.
         """
-        chance = _FALSE_ALARMS / len(self.shares)
+        above = _MANY + self._deviations(_FALSE_ALARMS / len(self.shares)) * self.stddev
+        return _largest_first(self.shares, above)
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The columns of which surely more than half and, as far as the noise shows, all values are
+        missing; without those that could not be read.
+        """
+        others = {name: s for name, s in self.missing.items() if name not in self.many}
+        # The noise of the number of rows enters these shares whole.
+        stddev = math.sqrt(2) * self.stddev
+        surely = 0.5 + self._deviations(_FALSE_ALARMS / max(1, len(others))) * stddev
+        return _largest_first(others, max(surely, 1 - self._deviations(_OVERLOOKED) * stddev))
+
+    def _deviations(self, chance: float) -> float:
+        """Return the number of standard deviations that the noise exceeds with this probability."""
         if self.pure:
             # Laplace noise exceeds t times its scale with probability exp(-t) / 2, and a hundredth
             # more often if a tenth of the rows' noise is added; 1 / 2 leaves room for that.
-            deviations = math.log(1 / chance) / math.sqrt(2)
-        else:
-            deviations = NormalDist().inv_cdf(1 - chance)
-        above = _MANY + deviations * self.stddev
-        found = [name for name, share in self.shares.items() if share > above]
-        return tuple(sorted(found, key=lambda name: -self.shares[name]))
+            return math.log(1 / chance) / math.sqrt(2)
+        return NormalDist().inv_cdf(1 - chance)
 
     def __str__(self) -> str:
-        shown = [f"{min(self.shares[name], 1.0):.0%} of {name}" for name in self.many]
-        if not shown and self.stddev > _MANY:
+        noise = f"(noise {self.stddev:.1%})"
+        said = []
+        if shown := [f"{min(self.shares[name], 1.0):.0%} of {name}" for name in self.many]:
+            said.append(
+                f"about {', '.join(shown)} could not be read by the schema {noise}; likely causes "
+                "are another encoding, separator or decimal sign than the schema says, or values "
+                "and missing ones that it does not list"
+            )
+        if self.empty:
+            said.append(
+                f"all or nearly all values of {', '.join(self.empty)} are missing {noise}; likely "
+                "causes are keys of JSON lines with another name than the schema's column, or a "
+                "list of missing texts that has all of them"
+            )
+        if said:
+            return "; ".join(said)
+        if self.stddev > _MANY:
             return f"too few rows to tell whether values could be read (noise {self.stddev:.0%})"
-        if not shown:
-            return f"no column shows more than a tenth of unread values (noise {self.stddev:.1%})"
-        return (
-            f"about {', '.join(shown)} could not be read by the schema (noise {self.stddev:.1%}); "
-            "likely causes are another encoding, separator or decimal sign than the schema says, "
-            "or values and missing ones that it does not list"
-        )
+        return f"no column shows more than a tenth of unread values {noise}"
 
 
-def check_values(curator: Curator, asked: bool | Callable[[UnreadValues], None]) -> str:
+def _largest_first(shares: Mapping[str, float], above: float) -> tuple[str, ...]:
+    """Return the names of the shares above a limit, the largest first."""
+    found = [name for name, share in shares.items() if share > above]
+    return tuple(sorted(found, key=lambda name: -shares[name]))
+
+
+def check_values(
+    curator: Curator, schema: Schema, asked: bool | Callable[[UnreadValues], None]
+) -> str:
     """Return a clause on the values that could not be read, for a hundredth of the budget.
 
-    `asked`: True to warn if some column has many such values, or a callable that gets the noisy
-    shares and may raise to end the run.
+    `schema`: the columns whose missing values are counted, of those that the Curator has. `asked`:
+    True to warn if some column has many unread or only missing values, or a callable that gets the
+    noisy shares and may raise to end the run.
     """
-    counts, rows, stddev = curator.measure_unread(COST_SHARE * curator.remaining)
+    sizes = curator.domain.sizes
+    declaring = [n for n, c in schema.columns.items() if n in sizes and c.missing is not None]
+    known = len(sizes) + (not curator.neighbours.rows_public)
+    # These parts of the cost give all numbers the same noise.
+    of_each = COST_SHARE * curator.remaining / (known + len(declaring))
+    counts, rows, stddev = curator.measure_unread(known * of_each)
     of = max(rows, 1.0)
     # If the number of rows is private, its noise enters each share; little for a tenth or less.
     noise = stddev / of * (1.0 if curator.neighbours.rows_public else math.hypot(1, _MANY))
+    missing = {}
+    if declaring:
+        cells = [Cell((name,), sizes[name] - 1) for name in declaring]
+        measured = curator.measure_cells(cells, len(cells) * of_each, step="missing values")
+        missing = {n: float(m.values[0]) / of for n, m in zip(declaring, measured, strict=True)}
     shares = {name: max(0.0, count / of) for name, count in counts.items()}
-    found = UnreadValues(shares, noise, curator.ledger.budget.pure)
+    found = UnreadValues(shares, noise, curator.ledger.budget.pure, missing)
     if callable(asked):
         asked(found)
-    elif found.many:
+    elif found.many or found.empty:
         warnings.warn(str(found), stacklevel=3)
     return f"; {found}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -122,15 +123,16 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
 
     if not kinds or not _is_text(values.type):
         return None
-    for texts in _ever_plainer(values, absent):
-        for kind in kinds:
-            try:
-                found = compute.cast(texts, pa.type_for_alias(kind))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                continue
-            # Whole numbers that float64 would round are read exactly, one by one.
-            rounded = kind == "float64" and _rounds(found)
-            return None if rounded or (kind == "int64" and _hexadecimal(texts)) else found
+    with suppress(pa.ArrowInvalid):  # bytes that are no UTF-8 cannot be trimmed
+        for texts in _ever_plainer(values, absent):
+            for kind in kinds:
+                try:
+                    found = compute.cast(texts, pa.type_for_alias(kind))
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                    continue
+                # Whole numbers that float64 would round are read exactly, one by one.
+                rounded = kind == "float64" and _rounds(found)
+                return None if rounded or (kind == "int64" and _hexadecimal(texts)) else found
     return None
 
 
@@ -317,10 +319,35 @@ def _distinct_arrow(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
         known = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     except pa.ArrowNotImplementedError:  # lists, records, types of other packages
         objects = np.empty(len(array), dtype=object)
-        objects[:] = array.to_pylist()
+        objects[:] = _objects(array)
         return distinct(objects)
-    found = known.dictionary.to_pylist()
+    found = _objects(known.dictionary)
     if not known.null_count:
         return found, known.indices.to_numpy(zero_copy_only=False)
     places = known.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
     return [*found, None], places
+
+
+def _objects(array: Any) -> list[Any]:
+    """Return Arrow values as Python objects; a value that Python does not have becomes a text."""
+    try:
+        found: list[Any] = array.to_pylist()
+        return found
+    except (OverflowError, ValueError):
+        return [_object(each) for each in array]
+
+
+def _object(scalar: Any) -> Any:
+    """Return an Arrow value as a Python object: texts that are not in UTF-8 with U+FFFD, and times
+    beyond Python's as Arrow writes them.
+    """
+    import pyarrow as pa
+
+    with suppress(OverflowError, ValueError):
+        return scalar.as_py()
+    if _is_text(scalar.type):
+        return scalar.as_buffer().to_pybytes().decode("utf-8", "replace")
+    try:
+        return scalar.cast(pa.string()).as_py()
+    except (pa.ArrowException, ValueError):  # lists of such values
+        return f"({scalar.type})"

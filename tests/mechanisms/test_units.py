@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from chance import assert_follows
 from hypothesis import given, settings
@@ -34,7 +35,7 @@ from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis import units as units_module
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.plan import plan
-from mechanisms.synthesis.units import bounded_frame
+from mechanisms.synthesis.units import bounded_frame, unit_numbers
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -607,3 +608,11 @@ def test_the_command_line_protects_units(tmp_path: Path, monkeypatch: pytest.Mon
     )
     assert wrong.exit_code == 2 and "max_rows" in wrong.stderr
     assert math.isfinite(at[1])
+
+
+def test_units_that_python_cannot_hold_are_units_like_others() -> None:
+    """A day of the year 2739877 is far beyond Python's, and Arrow has it."""
+    far = np.array([10**9, 5, 10**9, 5, -(10**9)], np.int32)
+    days = pyarrow.Array.from_buffers(pyarrow.date32(), 5, [None, pyarrow.py_buffer(far.tobytes())])
+    (numbers,) = unit_numbers([days])
+    assert numbers.tolist() == [0, 1, 0, 1, 2]

@@ -35,11 +35,14 @@ SCHEMA = Schema(
 )
 BUDGETS = {"pure": Budget(1.5), "zCDP": Budget(1.5, 1e-6)}
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
+CODED = Schema({n: Categorical(tuple(range(s - 1)), missing=()) for n, s in DOMAIN.sizes.items()})
 
 
 def coded(rows: int, unread: int) -> Dataset:
-    """Records of which so many rows are read in no column."""
-    columns = {name: np.zeros(rows, dtype=int) for name in DOMAIN}
+    """Records of which so many rows are read in no column, and count as missing in all."""
+    columns = {
+        name: np.where(np.arange(rows) < unread, size - 1, 0) for name, size in DOMAIN.sizes.items()
+    }
     return Dataset(DOMAIN, columns, unread=dict.fromkeys(DOMAIN, unread))
 
 
@@ -48,7 +51,7 @@ class Found:
 
     def __init__(self, curator: Curator) -> None:
         self.ledger = curator.ledger
-        self.reason = check_values(curator, True)
+        self.reason = check_values(curator, CODED, True)
 
     def __repr__(self) -> str:
         return self.reason
@@ -76,7 +79,8 @@ def test_the_counts_cost_what_is_charged(
 
     share = replay(job, one, other, tmp_path, pure=BUDGETS[kind].pure)
     # Replaced units of several rows have a private number of rows, which stays here as it is.
-    known = len(DOMAIN) / (len(DOMAIN) + 1) if name == "replace-one" and max_rows > 1 else 1.0
+    counts = 2 * len(DOMAIN)
+    known = counts / (counts + 1) if name == "replace-one" and max_rows > 1 else 1.0
     assert share == pytest.approx(known, rel=1e-9)
 
 
@@ -171,6 +175,24 @@ def test_the_margin_is_that_of_one_false_alarm_in_a_million_runs(pure: bool) -> 
     assert UnreadValues(shares, 0.02, pure).many == ("c", "e", "a")
 
 
+@pytest.mark.parametrize("pure", [True, False])
+def test_the_margin_of_missing_values_has_room_for_the_noise_of_the_rows(pure: bool) -> None:
+    """Both counts of the quotient are noisy. A column is named if noise may hide a part of it, not
+    if it surely holds something, and never because of noise alone.
+    """
+    for noise in (0.002, 0.06):
+        law = stats.laplace(scale=noise / 2**0.5) if pure else stats.norm(scale=noise)
+        half = 2 if pure else 1
+        surely = 0.5 + 2**0.5 * law.isf(1e-6 / 4 / half)
+        edge = max(surely, 1 - 2**0.5 * law.isf(1e-3 / half))
+        assert (edge == surely) == (noise == 0.06)
+        missing = dict(zip("abcde", edge + np.array([1e-6, -1e-6, 0.01, -0.1, 9]), strict=True))
+        found = UnreadValues({"a": 0.0, "e": 0.99}, noise, pure, missing)
+        assert found.empty == ("c", "a") and found.many == ("e",)
+        assert "99% of e could not be read" in str(found)
+        assert "values of c, a are missing" in str(found)
+
+
 @pytest.mark.parametrize("name", NEIGHBOURS)
 def test_shares_are_of_the_rows_and_their_noise_too(name: str) -> None:
     """The noise of a private number of rows enters by a tenth."""
@@ -178,9 +200,10 @@ def test_shares_are_of_the_rows_and_their_noise_too(name: str) -> None:
         curator = Curator(coded(rows, unread), BUDGETS["zCDP"], neighbours=name)
         curator._noise = Exactly(np.random.default_rng(0))
         found: list[UnreadValues] = []
-        check_values(curator, found.append)
-        assert found[0].shares == dict.fromkeys(DOMAIN, unread / of)
-        one = len(DOMAIN) if name == "replace-one" else (len(DOMAIN) + 1) * (1 + 0.1**2)
+        check_values(curator, CODED, found.append)
+        assert found[0].shares == found[0].missing == dict.fromkeys(DOMAIN, unread / of)
+        counts = 2 * len(DOMAIN)
+        one = counts if name == "replace-one" else (counts + 1) * (1 + 0.1**2)
         cost = 0.01 * curator.ledger.budget.total
         assert found[0].stddev == pytest.approx((one / (2 * cost)) ** 0.5 / of)
         assert not found[0].pure
@@ -243,7 +266,7 @@ def test_a_garbled_file_stops_and_keeps_what_is_spent(files: Path) -> None:
     assert ended.exit_code == 2
     assert "encoding" in ended.stderr and "decimal" in ended.stderr and "--yes" in ended.stderr
     assert not (files / "out.csv").exists()
-    assert len(Ledger.open(account).entries) == 1
+    assert len(Ledger.open(account).entries) == 2
 
 
 def test_consent_goes_on(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +289,19 @@ def test_files_know_what_could_not_be_read(files: Path) -> None:
     assert dict(found.unread or {}) == {"region": wrong, "wage": 4000, "age": 0}
     right = SCHEMA.of_file(FileFormat(encoding="latin-1", decimal=","))
     assert set((encode_file(files / "people.csv", right.placed()).unread or {}).values()) == {0}
+
+
+def test_a_key_of_json_lines_with_another_name_is_noticed(tmp_path: Path) -> None:
+    """The keys are private, so the column is missing in every record, which is not refused."""
+    lines = "".join(f'{{"region": "Bern", "Wage": {i % 100}, "age": 7}}\n' for i in range(4000))
+    (tmp_path / "people.jsonl").write_text(lines, encoding="utf-8")
+    SCHEMA.save(tmp_path / "people.yaml")
+    given = [str(tmp_path / "people.jsonl"), "--schema", str(tmp_path / "people.yaml")]
+    out = ["--out", str(tmp_path / "out.csv"), "--mechanism", "independent", "--seed", "0"]
+    ended = CliRunner().invoke(main, ["synth", *given, *out])
+    assert ended.exit_code == 2 and not (tmp_path / "out.csv").exists()
+    assert "nearly all values of wage are missing" in ended.stderr and "--yes" in ended.stderr
+    assert CliRunner().invoke(main, ["synth", *given, *out, "--yes"]).exit_code == 0
 
 
 def test_few_rows_are_said_to_tell_nothing() -> None:

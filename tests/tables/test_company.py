@@ -145,3 +145,58 @@ def test_records_of_a_file_are_read_alike_in_any_company(texts: list[str], last:
 
     cells = [text.replace("\n", " ").replace("\r", " ") for text in texts]
     assert read([*cells, last])[: len(cells)] == [read([cell])[0] for cell in cells]
+
+
+def held_by_arrow(kind: pa.DataType, places: list[int]) -> pa.Array:
+    """An array of these numbers of units, which Arrow does not compare with any range."""
+    raw = np.asarray(places, f"int{kind.bit_width}").tobytes()
+    return pa.Array.from_buffers(kind, len(places), [None, pa.py_buffer(raw)])
+
+
+def texts_of_bytes(texts: list[bytes]) -> pa.Array:
+    """An array of texts whose bytes Arrow does not check, as in another program's parquet file."""
+    ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+    held = [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(pa.string(), len(texts), held)
+
+
+DAY_IN_2000 = 11_000
+FAR = [10**9, -(10**9), 2**31 - 1]
+HELD_BY_ARROW: dict[str, tuple[pa.Array, pa.Array]] = {
+    **{
+        str(kind): (
+            held_by_arrow(kind, [DAY_IN_2000 * a_day]),
+            held_by_arrow(kind, [DAY_IN_2000 * a_day, *(far * a_day for far in FAR)]),
+        )
+        for kind, a_day in (
+            (pa.date32(), 1),
+            (pa.date64(), 86_400_000),
+            (pa.timestamp("s"), 86_400),
+            (pa.timestamp("us"), 86_400_000),
+            (pa.timestamp("us", "UTC"), 86_400_000),
+            (pa.duration("s"), 10**9),
+            (pa.time64("us"), 10**6),
+        )
+    },
+    "text": (
+        texts_of_bytes([b" 5"]),
+        texts_of_bytes([b" 5", b"\xff", b"2000-01-01\xc3", b"\xed\xa0\x80"]),
+    ),
+    "list": (
+        pa.array([[0]], pa.list_(pa.date32())),
+        pa.ListArray.from_arrays([0, 1, 2], held_by_arrow(pa.date32(), [0, *FAR])),
+    ),
+}
+"""A value of each type, and the same with others that are beyond what Python has."""
+
+
+@pytest.mark.parametrize("kind", HELD_BY_ARROW)
+def test_what_python_cannot_hold_is_a_value_like_any_other(kind: str) -> None:
+    """Years beyond 9999 and bytes that are no UTF-8, which parquet files and engines may have."""
+    one, several = HELD_BY_ARROW[kind]
+    for column in COLUMNS.values():
+        found = codes(column, several)
+        assert len(found) == len(several) and found[:1] == codes(column, one)
+    counted = OpenCategorical().placed().tally(several)
+    assert counted.total() == len(several)
+    assert (counted & OpenCategorical().placed().tally(one)).total() == 1

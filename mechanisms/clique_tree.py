@@ -22,6 +22,7 @@ from mechanisms.settings import Settings, fraction, leave_something, positive, s
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
+from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.measurement import Measurement
 
 
@@ -116,8 +117,6 @@ def supported(
     `edges` and all of whose pairs are edges. A clique of more than two attributes may have at most
     `most_cells` cells.
     """
-    from pgmkit.graphs.junction_tree import junction_tree
-
     tree, chosen = junction_tree(domain, edges), {frozenset(edge) for edge in edges}
     return [
         clique

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.families.best_response import Oracle
 from mechanisms.families.records import Records
@@ -38,7 +39,6 @@ from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
     Tables = Mapping[Clique, NDArray[np.float64]]
 

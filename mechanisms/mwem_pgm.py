@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
@@ -29,9 +28,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from pgmkit.model import GraphicalModel
+from pgmkit.model import GraphicalModel
 
 
 @dataclass(frozen=True)

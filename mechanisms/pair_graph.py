@@ -36,6 +36,7 @@ from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Clique, Domain
+from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 
@@ -153,8 +154,6 @@ def _drawn(
     pairs that do not fit together with the pairs drawn before them are left out of the result; if
     no pair fits, the result is empty and nothing is spent.
     """
-    from pgmkit.graphs.junction_tree import junction_tree
-
     domain = curator.domain
     place = domain.places
     cells = TreeGrowth(junction_tree(domain, known)).cells_with_pairs()

@@ -263,8 +263,6 @@ def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Gener
     >>> len(random_k_way(Domain({"a": 2, "b": 3, "c": 4}), 2, 2, seed=0))
     2
     """
-    import numpy as np
-
     every = k_way(domain, k).cliques
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(every):
         raise InvalidInput(f"count must be a whole number from 1 to {len(every)}, got {count!r}")

@@ -24,6 +24,7 @@ from mechanisms.cli.models import estimate
 from mechanisms.cli.planning import mechanisms, plan
 from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, synth
+from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.runtime.printed import printable
 
 
@@ -72,8 +73,6 @@ def _explained(error: Exception) -> tuple[str, int]:
     """Return the message of an exception and the exit code; unforeseen errors are described by
     their type.
     """
-    from pgmkit.errors import InvalidInput, PgmkitError
-
     if isinstance(error, InvalidInput):
         return str(error), 2
     if isinstance(error, PgmkitError):

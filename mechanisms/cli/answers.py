@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mechanisms.cli.options import as_json, emit, generator, records_file, writable
+from mechanisms.cli.linked import report_linked, sample_linked
+from mechanisms.cli.options import as_json, emit, generator, read_schema, records_file, writable
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import atomic_writer
 
 _RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False))
 _ALLOW_MODIFIED = click.option(
@@ -65,8 +69,6 @@ def query(
     """
     caution = ""
     if schema is not None and not _is_release(release):
-        from mechanisms.cli.options import read_schema
-        from pgmkit.errors import InvalidInput
         from pgmkit.model import GraphicalModel
         from pgmkit.tables.questions import ask
 
@@ -114,9 +116,6 @@ def sample(
     pgmkit sample people.pgm --given "sex = F, age in 30..44" --out women.parquet
     """
     if Path(release).is_dir():
-        from mechanisms.cli.linked import sample_linked
-        from pgmkit.errors import InvalidInput
-
         if given is not None or safe_csv:
             option = "--safe-csv" if given is None else "--given"
             raise InvalidInput(f"{option} is not available for linked tables; leave it out")
@@ -178,9 +177,6 @@ def report(
     pgmkit report people.pgm -o internal.html --against people.csv --target income
     """
     if Path(release).is_dir():
-        from mechanisms.cli.linked import report_linked
-        from pgmkit.errors import InvalidInput
-
         given = {"--against": against, "--target": target, "--test": test}
         asked = [option for option, value in given.items() if value is not None]
         if asked:
@@ -190,7 +186,6 @@ def report(
     target_file = writable(out)
     from mechanisms.release.report import Evaluation, html
     from pgmkit.records.dataset import Dataset
-    from pgmkit.runtime.atomic_write import atomic_writer
     from pgmkit.tables.files.record_files import encode_file
 
     loaded = _load(release, allow_modified)
@@ -210,8 +205,6 @@ def report(
 
 def _is_release(path: str) -> bool:
     """True if the file holds a release and not only a model."""
-    import zipfile
-
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,10 @@ from mechanisms.cli.options import (
     schema_option,
     writable,
 )
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import atomic_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mechanisms.synthesis.comparing import Compared
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import Schema
@@ -85,7 +86,6 @@ def compare(
     target = None if out is None else writable(out)
     from mechanisms.synthesis.comparing import USUAL, compared, comparison
     from mechanisms.workload import k_way
-    from pgmkit.runtime.atomic_write import atomic_writer
 
     described = read_schema(schema, **{name: form[name] for name in FORMAT})
     data = _records(described, public, rows)
@@ -121,7 +121,6 @@ def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
 
     from mechanisms.synthesis.open_columns import assumed
     from mechanisms.synthesis.plan import made_up
-    from pgmkit.errors import InvalidInput
     from pgmkit.records.dataset import Dataset
     from pgmkit.tables.files.record_files import encode_file
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadV
 
 
 def _ask(unread: UnreadValues, yes: bool) -> None:
-    from pgmkit.errors import InvalidInput
-
     found = (*unread.many, *unread.empty)
     if not found:
         return

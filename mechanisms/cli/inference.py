@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli.options import as_json, emit, writable
+from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pgmkit.approximate.posterior import ApproximatePosterior
@@ -72,7 +73,6 @@ def infer(
     """
     target = None if out is None else writable(out)
     from pgmkit import uai
-    from pgmkit.errors import InvalidInput
 
     graph = _read(model)
     observed = _observed(graph, evidence)
@@ -155,7 +155,6 @@ def _observed(graph: FactorGraph, given: tuple[str, ...]) -> dict[str, Any]:
     Raises InvalidInput for a variable that is observed twice.
     """
     from pgmkit import uai
-    from pgmkit.errors import InvalidInput
 
     found: dict[str, Any] = {}
     for each in given:

@@ -21,6 +21,9 @@ from mechanisms.cli.options import (
     writable,
     writable_folder,
 )
+from mechanisms.cli.rescue import rescue
+from pgmkit.errors import InvalidInput, PgmkitError, did_you_mean
+from pgmkit.runtime.atomic_write import atomic_writer
 
 if TYPE_CHECKING:
     from mechanisms.linked.link import Link
@@ -90,7 +93,6 @@ def synth_linked(
     pgmkit query register/person.pgm "mean(age) | area = city"
     pgmkit sample register --out more
     """
-    from pgmkit.errors import InvalidInput
     from pgmkit.tables.files.record_files import written_kind
 
     if out is None and save is None and report is None:
@@ -175,7 +177,6 @@ def report_linked(folder: str, out: str, allow_modified: bool, json_out: bool) -
 
 def _write_report(release: LinkedRelease, target: Path, name: str, schema_file: str = "") -> None:
     from mechanisms.linked.report import html
-    from pgmkit.runtime.atomic_write import atomic_writer
 
     page = html(release, name=name, schema_file=schema_file)
     with atomic_writer(target) as file:
@@ -197,8 +198,6 @@ def _write(
     """Write the folders and return the numbers of records; if that fails, save the release
     elsewhere.
     """
-    from pgmkit.errors import PgmkitError
-
     saved = False
     try:
         if save is not None:
@@ -207,16 +206,12 @@ def _write(
         return {} if out is None else release.write(out, rows, suffix=suffix, rng=rng)
     except (OSError, PgmkitError) as error:
         if not saved:
-            from mechanisms.cli.rescue import rescue
-
             rescue(release, error)
         raise
 
 
 def _check_targets(targets: Sequence[Path], read: Sequence[str]) -> None:
     """Raise InvalidInput for a file that would be written in place of one that is read."""
-    from pgmkit.errors import InvalidInput
-
     known = {Path(path).resolve(): path for path in read}
     for target in targets:
         if target.resolve() in known:
@@ -230,8 +225,6 @@ def _paths(given: Sequence[str], schemas: Mapping[str, Schema]) -> dict[str, str
     """Return the file of each table from the arguments TABLE=FILE. Raises InvalidInput for another
     form, unknown tables, files that do not exist, and tables that are given twice or not at all.
     """
-    from pgmkit.errors import InvalidInput, did_you_mean
-
     found: dict[str, str] = {}
     for each in given:
         name, equals, path = each.partition("=")

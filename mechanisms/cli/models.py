@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mechanisms.cli.options import as_json, device_option, emit, read_schema, writable
+from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
@@ -123,8 +124,6 @@ def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> 
     Raises InvalidInput if the tables have a column that the schema does not, or none of its
     columns.
     """
-    from pgmkit.errors import InvalidInput
-
     unknown = sorted(measured - set(schema.columns))
     if unknown:
         raise InvalidInput(
@@ -150,7 +149,6 @@ def _fitted(
     device: str | None,
 ) -> GraphicalModel | RegionModel:
     from pgmkit import estimate as fit
-    from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined
 
     if total is not None and not (math.isfinite(total) and total > 0):
         raise InvalidInput(f"--total must be a number above 0, got {total:g}")

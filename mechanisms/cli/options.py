@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def _settings(_context: click.Context, _option: click.Parameter, given: Sequence
     """Return NAME=VALUE settings, with each value parsed as JSON, or else kept as text. Raises
     InvalidInput for another form, and for a name given twice.
     """
-    from pgmkit.errors import InvalidInput
-
     found: dict[str, Any] = {}
     for each in given:
         name, equals, text = each.partition("=")
@@ -94,8 +93,6 @@ def _questions(_context: click.Context, _option: click.Parameter, path: str | No
     """Return the questions in a file, without empty lines and comments (#); None without a file.
     Raises InvalidInput for a file that is not UTF-8 or has no questions.
     """
-    from pgmkit.errors import InvalidInput
-
     if path is None:
         return None
     try:
@@ -115,8 +112,6 @@ def settle_budget(context: click.Context, options: dict[str, Any], rows: int | N
     `rows`: the number that a percentage without a number refers to, if it is public. Raises
     InvalidInput for another text, and for both options.
     """
-    from pgmkit.errors import InvalidInput
-
     text = options["within"]
     if text is None:
         return
@@ -323,8 +318,6 @@ def generator(seed: int | None) -> np.random.Generator | None:
     """
     import numpy as np
 
-    from pgmkit.errors import InvalidInput
-
     if seed is not None and seed < 0:
         raise InvalidInput(f"seed must be 0 or more, got {seed}")
     return None if seed is None else np.random.default_rng(seed)
@@ -332,8 +325,6 @@ def generator(seed: int | None) -> np.random.Generator | None:
 
 def writable(path: str) -> Path:
     """Return the path; raise InvalidInput, before any work, if nothing can be written there."""
-    from pgmkit.errors import InvalidInput
-
     target = Path(path)
     folder = target.parent
     if target.is_dir():
@@ -347,8 +338,6 @@ def writable(path: str) -> Path:
 
 def writable_folder(path: str) -> None:
     """Raise InvalidInput, before any work, if no folder of this name can be written to."""
-    from pgmkit.errors import InvalidInput
-
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{path} is a file; name a folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ from mechanisms.cli.options import (
 from mechanisms.cli.preflight import Files, preflight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mechanisms.synthesis.auto import Choice
     from mechanisms.synthesis.request import Request
 

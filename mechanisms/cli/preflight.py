@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.cli.options import records_file, writable
+from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.request import Request
@@ -51,8 +52,6 @@ class Files:
         """Raise InvalidInput for a file that cannot be written, or that another option
         names too.
         """
-        from pgmkit.errors import InvalidInput
-
         known = {Path(path).resolve(): name for name, path in self._read()}
         for name in ("out", "save", "report"):
             path = getattr(self, name)
@@ -80,7 +79,6 @@ def preflight(request: Request, files: Files) -> None:
     data without the schema's columns, and a disk without enough room.
     """
     from mechanisms.registry import MECHANISMS
-    from pgmkit.errors import InvalidInput
     from pgmkit.tables.files.foreign import is_excel
     from pgmkit.tables.files.record_files import check_columns
 
@@ -108,8 +106,6 @@ def _check_room(out: Path, schema: Schema, rows: int) -> None:
 
     An unknown number of rows counts as one: the number of private rows must not decide.
     """
-    from pgmkit.errors import InvalidInput
-
     # A value and its separator take two bytes or more in a CSV file; parquet may take less.
     needed = 2 * rows * len(schema.columns) if out.suffix.lower() == ".csv" else 1
     free = shutil.disk_usage(out.parent).free

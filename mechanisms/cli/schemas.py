@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from mechanisms.cli.options import file_format, file_options, writable
+from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.printed import printable
 
 
@@ -51,7 +52,6 @@ def draft(
     pgmkit schema draft sample.csv --assume-public -o people.yaml
     """
     target = None if out is None else writable(out)
-    from pgmkit.runtime.atomic_write import atomic_writer
     from pgmkit.tables.draft.draft import draft as drafted
     from pgmkit.tables.schema_file import FileFormat
 

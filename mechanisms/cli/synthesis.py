@@ -29,6 +29,8 @@ from mechanisms.cli.options import (
 from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.rescue import rescue, rescued_columns
 from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
+from pgmkit.errors import InvalidInput, PgmkitError
+from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
@@ -162,7 +164,6 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     pgmkit synth people.csv --schema people.yaml --mechanism mwem+pgm --set rounds=20 --out s.csv
     """
     from mechanisms.privacy.budget import Budget
-    from pgmkit.errors import InvalidInput
 
     settle_budget(context, options, None)
     Budget(options["epsilon"] or 1.0, options["delta"])
@@ -249,8 +250,6 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
     """
     import numpy as np
 
-    from pgmkit.errors import PgmkitError
-    from pgmkit.runtime.atomic_write import atomic_writer
     from pgmkit.tables.files.record_files import write_records
 
     saved = False

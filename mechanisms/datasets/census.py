@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema import Categorical, Schema
 
 __all__ = ["LABELS", "census", "domain", "people", "schema"]
 
@@ -104,8 +105,6 @@ def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
 
 def schema() -> Schema:
     """Return the columns with their labels, as a person would describe them."""
-    from pgmkit.tables.schema import Categorical, Schema
-
     return Schema({name: Categorical(tuple(labels)) for name, labels in LABELS.items()})
 
 
@@ -115,8 +114,6 @@ def people(rows: int = 20_000, seed: int = 2024) -> Any:
     >>> people(3).column_names[:3]
     ['age', 'sex', 'region']
     """
-    import pyarrow as pa
-
     described = schema()
     values = described.decode(census(rows, seed), np.random.default_rng(seed))
     return pa.table({name: pa.array(column.tolist()) for name, column in values.items()})

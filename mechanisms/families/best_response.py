@@ -7,20 +7,17 @@ cliques if that is small, and otherwise by an integer program (HiGHS through sci
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import model_cells
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.inference.marginal_oracle import MarginalOracle
 
 Weighted = tuple[Cell, float]
 """A query and its weight, which may be negative."""
@@ -94,8 +91,6 @@ class Oracle:
     def by_max_product(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
         import torch
 
-        from pgmkit.inference.marginal_oracle import MarginalOracle
-
         cliques = tuple(tables)
         if cliques not in self._inference:
             self._inference = {cliques: MarginalOracle(self.domain, list(cliques))}
@@ -116,7 +111,6 @@ class Oracle:
         minute.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
 
         starts = dict(
             zip(self.domain, np.cumsum([0, *self.domain.shape()])[:-1].tolist(), strict=True)

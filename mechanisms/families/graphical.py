@@ -7,17 +7,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING
 
+import pgmkit
 from mechanisms.families.tree_growth import TreeGrowth
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NotCertified
+from pgmkit.graphs.junction_tree import JunctionTree, junction_tree, model_cells
 from pgmkit.measurement import Measurement
-
-if TYPE_CHECKING:
-    from pgmkit.graphs.junction_tree import JunctionTree
-    from pgmkit.model import GraphicalModel
+from pgmkit.model import GraphicalModel
+from pgmkit.runtime.memory import MEMORY_LIMIT
+from pgmkit.runtime.sizes import CELL_BYTES
+from pgmkit.total import estimate_total
 
 _WORTH_A_SEARCH = 4.0
 """The largest factor by which a better elimination order is expected to shrink a model. If a model
@@ -34,15 +35,13 @@ def estimator(
     A `total` of None is estimated too, and is at least 1, as data sets have rows: with a budget too
     small for the data the estimate can be anything.
     """
-    from pgmkit.estimation import estimate
-    from pgmkit.total import estimate_total
 
     def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
         known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
         with warnings.catch_warnings():
             # Only the last of many models is released, and the release states how it fits.
             warnings.simplefilter("ignore", NotCertified)
-            return estimate(
+            return pgmkit.estimate(
                 domain,
                 measurements,
                 total=known,
@@ -78,8 +77,6 @@ class Affordable:
         `fallback_mb`, which a candidate that was measured under it meets again. If none keeps
         within that either, the list is empty.
         """
-        from pgmkit.graphs.junction_tree import junction_tree
-
         tree = junction_tree(self.domain, measured)
         bounds = self._bounds(TreeGrowth(tree))
         for limit in (limit_mb, fallback_mb):
@@ -127,8 +124,6 @@ def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
     exceeds the limit by at most a factor of `_WORTH_A_SEARCH`, return the MB of a better tree that
     a short search finds.
     """
-    from pgmkit.graphs.junction_tree import junction_tree
-
     size = model_megabytes(domain, cliques)
     if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
         # A round makes many such searches, so each is short.
@@ -140,15 +135,11 @@ def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
     """Return the MB (2^20 bytes) of a junction tree's float64 cells, by a quick elimination
     order.
     """
-    from pgmkit.graphs.junction_tree import model_cells
-
     return megabytes(model_cells(domain, cliques))
 
 
 def megabytes(cells: float) -> float:
     """Return the MB (2^20 bytes) of so many float64 cells."""
-    from pgmkit.runtime.sizes import CELL_BYTES
-
     return cells * CELL_BYTES / 2**20
 
 
@@ -164,8 +155,6 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
     Also raise it for a limit above what estimation accepts: it would refuse after the budget is
     spent.
     """
-    from pgmkit.runtime.memory import MEMORY_LIMIT
-
     most = MEMORY_LIMIT / 2**20
     if limit > most:
         raise InvalidInput(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.families.weights import binned, copied, index, numbers, on_host, placed, summed
 from mechanisms.queries.cells import Cell
@@ -21,6 +22,7 @@ from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -28,9 +30,6 @@ from pgmkit.runtime.untrusted import LARGEST, refusing
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
-
-    from pgmkit.runtime.arrays import Array
 
 
 MOST_RECORDS = 8 * TABLE_CELLS

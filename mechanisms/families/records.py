@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from mechanisms.families.histogram import HistogramModel, PublicSupport
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import Dataset
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +36,6 @@ class Records:
 
     def sparse_marginals(self, cliques: Iterable[Clique]) -> dict[Clique, csr_array]:
         """Return marginals in counts, by clique, each as one sparse row of its cells in C order."""
-        from scipy.sparse import csr_array
-
         wanted = list(cliques)
         sizes = {clique: self.domain.size(clique) for clique in wanted}
         if not self.list:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+import pgmkit
+from mechanisms.families.graphical import estimator, tree_megabytes
+from mechanisms.release.record import Model
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
+from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_dense
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.model_files import read_container, write_container
+from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.untrusted import LARGEST, refusing
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from mechanisms.release.record import Model
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.runtime.arrays import Array
-    from pgmkit.runtime.randomness import Rng
+from pgmkit.total import estimate_total
 
 
 class TablesModel(QueryAnswers):
@@ -161,13 +165,6 @@ def projected(
     >>> projected(domain, noisy, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
-    from mechanisms.families.graphical import estimator, tree_megabytes
-    from pgmkit.estimation import estimate
-    from pgmkit.graphs.junction_tree import junction_tree
-    from pgmkit.least_squares.consistency import consistent_tables
-    from pgmkit.runtime.memory import MEMORY_LIMIT
-    from pgmkit.total import estimate_total
-
     used = [m for m in measurements if m.clique]
     limit = min(settings.model_mb, MEMORY_LIMIT / 2**20)
     without = settings.inference == "region"
@@ -177,7 +174,7 @@ def projected(
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     tables = [m for m in noisy if m.clique]
     if settings.inference != "exact":
-        return estimate(domain, tables, total=total, inference="region")
+        return pgmkit.estimate(domain, tables, total=total, inference="region")
     consistent = consistent_tables(domain, tables, total).tables if tables else {}
     return TablesModel(domain, {c: t * (total / t.sum()) for c, t in consistent.items()}, total)
 
@@ -192,8 +189,6 @@ def least_squares_table(measurement: Measurement) -> Measurement:
     >>> m.values.round(6), round(m.stddev, 3)
     (array([3., 2.]), 1.225)
     """
-    from pgmkit.linear.matrix import as_dense
-
     if measurement.matrix is None:
         return measurement
     matrix = measurement.matrix

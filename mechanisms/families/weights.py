@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.runtime.arrays import Array
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
-
-    from pgmkit.runtime.arrays import Array
 
 
 def placed(values: Any, device: torch.device | None) -> Any:

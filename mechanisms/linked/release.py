@@ -7,13 +7,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from mechanisms.linked.fidelity import Compared, Line, compared, fidelity, kind_of
 from mechanisms.linked.link import POSITION, Link, check_links, with_counts
 from mechanisms.linked.siblings import PREVIOUS, Children, Wanted, broken, draw_children
+from mechanisms.privacy.ledger import Ledger
+from mechanisms.release.tabular import TableRelease
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
@@ -23,14 +27,8 @@ from pgmkit.tables.engines.frames import FrameForm, framed
 from pgmkit.tables.files.record_files import write_tables, written_kind
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.records import arrow_schema, arrow_table
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.privacy.ledger import Ledger
-    from mechanisms.release.tabular import TableRelease
-    from pgmkit.tables.reply import Reply
-    from pgmkit.tables.schema import Schema
+from pgmkit.tables.reply import Reply
+from pgmkit.tables.schema import Schema
 
 _LINKS = "links.json"
 
@@ -202,8 +200,6 @@ class LinkedRelease:
 
         A release that was read returns pyarrow tables.
         """
-        from mechanisms.release.tabular import TableRelease
-
         place = Path(folder)
         with refusing(place / _LINKS, "the links of a release"):
             stored = plain_values(whole_file(place / _LINKS, MOST_TEXT))
@@ -220,7 +216,9 @@ class LinkedRelease:
         return cls(links, parents, releases, schemas)
 
     def __repr__(self) -> str:
-        return f"<LinkedRelease of {', '.join(f'{n}: {each!r}' for n, each in self.tables.items())}>"
+        return (
+            f"<LinkedRelease of {', '.join(f'{n}: {each!r}' for n, each in self.tables.items())}>"
+        )
 
 
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
@@ -266,8 +264,6 @@ def _linking(
 
     The table has no rows if `data` is None.
     """
-    import pyarrow as pa
-
     table = arrow_schema(schema).empty_table() if data is None else arrow_table(data, schema, rng)
     for position, (name, values) in enumerate(places.items()):
         table = table.add_column(position, name, pa.array(values, pa.int64()))

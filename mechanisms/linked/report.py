@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.linked.fidelity import Compared, fidelity
+from mechanisms.linked.link import Link
+from mechanisms.linked.release import LinkedRelease
 from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.page import page
 from mechanisms.release.relations import relations
+from mechanisms.release.tabular import TableRelease
 from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table
-
-if TYPE_CHECKING:
-    from mechanisms.linked.fidelity import Compared
-    from mechanisms.linked.link import Link
-    from mechanisms.linked.release import LinkedRelease
-    from mechanisms.release.tabular import TableRelease
-    from pgmkit.runtime.randomness import Rng
+from pgmkit.runtime.randomness import Rng
 
 _HOW_TO_READ = (
     "Counts, shares and charts are estimates of the models. A distance is a total variation: half "
@@ -79,8 +76,6 @@ def _released(release: LinkedRelease) -> Iterator[str]:
 
 def _kept(tables: Sequence[Compared]) -> Iterator[str]:
     """Yield the mean distances of records from the models, by what the tables tell of."""
-    from mechanisms.linked.fidelity import fidelity
-
     means = fidelity(tables).columns
     names = list(means)
     distances = {i: np.asarray(means[name], float) for i, name in enumerate(names[3:], 3)}

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from mechanisms.queries.cells import Cell
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-    from scipy.sparse import csr_array
-
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.measurement import Measurement
+from pgmkit.domain import Clique, Domain
+from pgmkit.measurement import Measurement
 
 
 class CellLine:
@@ -97,8 +94,6 @@ class CellLine:
 
 def selector(domain: Domain, cell: Cell) -> csr_array:
     """Return the 1 x n matrix that picks the cell from its marginal."""
-    from scipy.sparse import csr_array
-
     return csr_array(([1.0], ([0], [cell.index])), (1, domain.size(cell.clique)))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from mechanisms.privacy import scores
 from mechanisms.privacy.cell_line import CellLine
@@ -20,9 +21,6 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
 

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.sizes import CACHE_CELLS
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 Integers = NDArray[np.int64]
 Counts = NDArray[np.integer[Any]]
@@ -72,8 +70,6 @@ def row_of(
 
     Raises InvalidInput as `estimate_of` does.
     """
-    from scipy.sparse import csr_array
-
     row = estimates.get(clique)
     if not isinstance(row, csr_array):
         return csr_array(estimate_of(clique, estimates, shape).reshape(1, -1))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from mechanisms.privacy import scores
 from mechanisms.privacy.charging import Charging
@@ -18,9 +19,6 @@ from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 
 class Selecting(Charging):

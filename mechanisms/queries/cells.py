@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from mechanisms.queries.predicates import Predicate
 from pgmkit.domain import Clique
-
-if TYPE_CHECKING:
-    from mechanisms.queries.predicates import Predicate
 
 
 class Cell(NamedTuple):

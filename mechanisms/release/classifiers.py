@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pgmkit.errors import InvalidInput, installing
-
-if TYPE_CHECKING:
-    from pgmkit.records.dataset import Dataset
+from pgmkit.records.dataset import Dataset
 
 
 def sklearn(module: str) -> Any:

@@ -13,21 +13,18 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, norm
 
 from mechanisms.release.classifiers import one_hot, sklearn
 from mechanisms.release.evaluation import marginal_errors, some_rows
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.domain import Clique
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.tables.schema import Schema
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.schema import Schema
 
 _FRACTIONS = (0.01, 0.05, *(tenths / 10 for tenths in range(1, 10)))
 """The sample fractions that SDNist compares with."""

@@ -9,20 +9,16 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.release.classifiers import one_hot, sklearn
+from mechanisms.release.record import Model
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.sizes import CACHE_CELLS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.release.record import Model
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.records.dataset import Dataset
 
 AT_ONCE = 4 * CACHE_CELLS
 """The rows, or cells of a table, that one step of a comparison handles: about a second's work."""
@@ -98,8 +94,6 @@ def held_out(data: Dataset, *, most: int | None = None, seed: int = 0) -> tuple[
 
 def some_rows(data: Dataset, rows: NDArray[np.intp]) -> Dataset:
     """Return the records at these places."""
-    from pgmkit.records.dataset import Dataset
-
     return Dataset(data.domain, {name: codes[rows] for name, codes in data.columns.items()})
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.queries.predicates import MeasuredPredicate, Predicate
+from mechanisms.registry import MECHANISMS, configure
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
@@ -148,8 +150,6 @@ def _exact(value: object, most: int) -> int:
 
 
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
-    from mechanisms.registry import MECHANISMS, configure
-
     if mechanism not in MECHANISMS:
         return dict(stored)
     # The device is one of the machine that made the release; another machine may lack it.
@@ -212,7 +212,6 @@ def _restored_predicate(stored: Mapping[str, Any]) -> MeasuredPredicate:
 def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
     if f"{prefix}.dense" in arrays:
         return arrays[f"{prefix}.dense"]
-    from scipy.sparse import csr_array
 
     data, indices, indptr, shape = (
         arrays[f"{prefix}.{part}"] for part in ("data", "indices", "indptr", "shape")

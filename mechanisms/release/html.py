@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from mechanisms.privacy.ledger import Ledger
 from pgmkit.runtime.html import escape, table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mechanisms.privacy.ledger import Ledger
 
 
 def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+from mechanisms.privacy.ledger import Ledger
 from mechanisms.registry import MECHANISMS
+from mechanisms.release.tabular import TableRelease
 from pgmkit import __version__
 from pgmkit.runtime.html import escape
-
-if TYPE_CHECKING:
-    from mechanisms.privacy.ledger import Ledger
-    from mechanisms.release.tabular import TableRelease
 
 _UNPROTECTED = (
     "Not protected are facts about the population that hold for its members whether or not they "

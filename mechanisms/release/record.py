@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.privacy.ledger import Ledger
+from mechanisms.queries.predicates import MeasuredPredicate
+from mechanisms.release import file
+from mechanisms.release.drawing import draw_near
+from mechanisms.release.html import overview
+from pgmkit.domain import Clique, Domain
+from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit
+from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
+from pgmkit.queries import FactoredQuery
+from pgmkit.records.dataset import Dataset
+from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.untrusted import LARGEST
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from mechanisms.privacy.ledger import Ledger
-    from mechanisms.queries.predicates import MeasuredPredicate
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.least_squares.goodness import Fit
-    from pgmkit.measurement import Measurement
-    from pgmkit.model import GraphicalModel
-    from pgmkit.queries import FactoredQuery
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.regions.model import RegionModel
-    from pgmkit.runtime.randomness import Rng
 
 Measured: TypeAlias = "Measurement | MeasuredPredicate"
 """A noisy answer; both kinds have a `clique`, `values` in counts and the noise's `stddev`."""
@@ -103,16 +104,12 @@ class Release:
     @property
     def fit(self) -> Fit | None:
         """The agreement of a graphical model's noisy tables; None for other models."""
-        from pgmkit.least_squares.goodness import goodness_of_fit
-
         fitted = self._fitted
         return None if fitted is None else goodness_of_fit(*fitted)
 
     @property
     def contradiction(self) -> str:
         """The warning that the noisy tables contradict each other; empty if they do not."""
-        from pgmkit.least_squares.goodness import contradiction
-
         fitted = self._fitted
         return "" if fitted is None else contradiction(*fitted)
 
@@ -121,10 +118,6 @@ class Release:
         """The estimated model with the tables it was estimated from; None if it was not estimated
         from all.
         """
-        from pgmkit.measurement import Measurement
-        from pgmkit.model import GraphicalModel
-        from pgmkit.regions.model import RegionModel
-
         known = [m for m in self.measurements if isinstance(m, Measurement)]
         if not isinstance(self.model, GraphicalModel | RegionModel) or not self.certificate:
             return None
@@ -147,15 +140,11 @@ class Release:
         Their pairs of columns are nearer to the model's than those of `model.sample`
         (`mechanisms.release.drawing`). `rng`: a seed, a numpy Generator, or None for a fresh one.
         """
-        from mechanisms.release.drawing import draw_near
-
         rows = max(1, round(self.model.total)) if n is None else n
         return draw_near(self.model, rows, rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to one file (JSON and arrays, no pickle), completely or not at all."""
-        from mechanisms.release import file
-
         file.save({each.name: getattr(self, each.name) for each in fields(self)}, path)
 
     @classmethod
@@ -172,8 +161,6 @@ class Release:
         marked `modified`. The checksum is no signature. A file that would expand to more than
         `max_bytes` is refused.
         """
-        from mechanisms.release import file
-
         return cls(**file.load(path, allow_modified=allow_modified, max_bytes=max_bytes))
 
     def __repr__(self) -> str:
@@ -184,6 +171,4 @@ class Release:
         return f"<Release of {self.mechanism}: {', '.join([measured, repr(self.ledger), *marks])}>"
 
     def _repr_html_(self) -> str:
-        from mechanisms.release.html import overview
-
         return overview(self)

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from mechanisms.release.page import of_columns
+from mechanisms.release.tabular import TableRelease
 from mechanisms.release.verdict import MOST_CELLS, association
 from pgmkit.errors import PgmkitError
 from pgmkit.runtime.html import MOST_COLUMNS, escape, heat_map, table
-
-if TYPE_CHECKING:
-    from mechanisms.release.tabular import TableRelease
 
 
 def relations(release: TableRelease, target: str | None = None) -> Iterator[str]:

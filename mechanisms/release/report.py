@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.methods import methods
 from mechanisms.release.page import of_columns, page
 from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, Evaluation, Section, sections
+from mechanisms.release.tabular import TableRelease
 from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
@@ -25,13 +27,9 @@ from pgmkit.runtime.html import bars as bar_chart
 from pgmkit.runtime.progress import bar
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.bins import Binned
-
-if TYPE_CHECKING:
-    from mechanisms.privacy.ledger import Ledger
-    from mechanisms.release.tabular import TableRelease
-    from pgmkit.tables.columns import Column
-    from pgmkit.tables.question_plan import Bars
-    from pgmkit.uncertainty import Interval
+from pgmkit.tables.columns import Column
+from pgmkit.tables.question_plan import Bars
+from pgmkit.uncertainty import Interval
 
 __all__ = ["Evaluation", "html"]
 

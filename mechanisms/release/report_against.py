@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,13 +26,11 @@ from mechanisms.release.evaluation import (
     some_cliques,
     train_and_test,
 )
+from mechanisms.release.tabular import TableRelease
 from mechanisms.release.verdict import NAMED
 from pgmkit.errors import installing
+from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.html import table
-
-if TYPE_CHECKING:
-    from mechanisms.release.tabular import TableRelease
-    from pgmkit.records.dataset import Dataset
 
 DRAWN = 300
 """The most columns that are drawn, and sets of columns that are compared: a page of a few

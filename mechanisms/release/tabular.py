@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import narwhals as nw
 import numpy as np
+from numpy.typing import NDArray
 
+from mechanisms.privacy.ledger import Ledger
+from mechanisms.release.html import overview
 from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
+from mechanisms.release.verdict import Verdict, verdict
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow, did_you_mean
+from pgmkit.least_squares.goodness import Fit
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.records.dataset import Dataset
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST, refusing
@@ -28,17 +34,11 @@ from pgmkit.tables.question_grammar import conditions, parse, quoted
 from pgmkit.tables.questions import ask
 from pgmkit.tables.reply import Reply
 from pgmkit.tables.schema import Schema
+from pgmkit.uncertainty import Uncertainty, error_bars
+from pgmkit.uncertainty.measured import MeasuredBars
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mechanisms.privacy.ledger import Ledger
-    from mechanisms.release.verdict import Verdict
     from pgmkit.estimation.replication import Replication
-    from pgmkit.least_squares.goodness import Fit
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.uncertainty import Uncertainty
-    from pgmkit.uncertainty.measured import MeasuredBars
 
 _PART = 16 * BATCH_ROWS
 """The number of records that are drawn and written at a time."""
@@ -68,8 +68,6 @@ class TableRelease:
 
     @cached_property
     def _measured(self) -> MeasuredBars:
-        from pgmkit.uncertainty.measured import MeasuredBars
-
         return MeasuredBars(self.model, self._tables)
 
     @cached_property
@@ -145,8 +143,6 @@ class TableRelease:
     @cached_property
     def verdict(self) -> Verdict:
         """A verdict in words on what the records keep and lose, computed from the release alone."""
-        from mechanisms.release.verdict import verdict
-
         budget = None if self.ledger is None else self.ledger.budget
         return verdict(self.model, self.measurements, budget)
 
@@ -268,8 +264,6 @@ class TableRelease:
         graphical nor a region model has error bars in closed form for counts and sums within one
         measured table, and raises NotMeasured for anything else.
         """
-        from pgmkit.uncertainty import error_bars
-
         if not isinstance(self.model, GraphicalModel | RegionModel):
             return self._measured
         key = (replicates, seed, max_seconds)
@@ -389,8 +383,6 @@ class TableRelease:
         return repr(self.release).replace("<Release", "<TableRelease")
 
     def _repr_html_(self) -> str:
-        from mechanisms.release.html import overview
-
         more = [["why this mechanism", self.reason]] if self.reason else []
         return overview(self.release, [*more, ["columns", ", ".join(self.schema.columns)]])
 

@@ -11,18 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.privacy.budget import Budget
 from pgmkit.domain import Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.sizes import TABLE_CELLS
-
-if TYPE_CHECKING:
-    from mechanisms.privacy.budget import Budget
 
 _SHARES = (0.01, 0.05, 0.2)
 """The shares of the rows of a rare, a usual and a frequent value."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.curator import Curator
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique
-
-if TYPE_CHECKING:
-    from mechanisms.privacy.counting import Queries
-    from pgmkit.model import GraphicalModel
+from pgmkit.model import GraphicalModel
 
 
 def pairs_of(workload: Workload) -> list[Clique]:

@@ -12,24 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
-from mechanisms.queries.query_sets import CODES, kind_of, query_rows
+from mechanisms.queries.query_sets import CODES, Asked, kind_of, query_rows
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.p_identity import p_identity
+from mechanisms.workload import Workload
+from pgmkit.domain import Clique
 from pgmkit.linear.kronecker import Kronecker
-
-if TYPE_CHECKING:
-    from mechanisms.privacy.curator import Curator
-    from mechanisms.queries.query_sets import Asked
-    from mechanisms.workload import Workload
-    from pgmkit.domain import Clique
-    from pgmkit.measurement import Measurement
-    from pgmkit.runtime.arrays import Array
-
+from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 
 _CODES_TOO = 0.1
 """The weight of single codes beside what is asked along an attribute: records are drawn from the

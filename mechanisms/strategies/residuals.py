@@ -47,31 +47,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
 
 from mechanisms.privacy.integer_matrix import FactorNorms, product_l1, product_l2_squared
 from mechanisms.privacy.joint_moves import JointMoves
-from mechanisms.privacy.neighbours import relation
-from mechanisms.queries.query_sets import query_rows
+from mechanisms.privacy.neighbours import Neighbours, relation
+from mechanisms.queries.query_sets import QuerySet, query_rows
 from mechanisms.strategies.bases import residual_rows
 from mechanisms.strategies.residual_lattice import Lattice
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.least_squares.residual_tables import ResidualNoise
+from pgmkit.least_squares.residual_tables import Bases, ResidualNoise
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED
 from pgmkit.runtime.sizes import BLOCK_CELLS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from scipy.sparse import csr_array
-
-    from mechanisms.privacy.neighbours import Neighbours
-    from mechanisms.queries.query_sets import QuerySet
-    from pgmkit.domain import Clique, Domain
-    from pgmkit.least_squares.residual_tables import Bases
-    from pgmkit.runtime.arrays import Array
-
 
 Objective = Literal["sum", "largest"]
 
@@ -141,8 +134,6 @@ def residuals_strategy(
     >>> round(2 * found.expected_error, 2)
     50.85
     """
-    from scipy.sparse import csr_array
-
     lattice = Lattice(domain, sets)
     rows = residual_rows(lattice)
     bases = rows.by_residual(lattice)
@@ -204,8 +195,6 @@ def _parts(
     Queries of a set with the same variance along each attribute are one. Raises InvalidInput for
     more than `_MOST_VARIANCES` queries that differ.
     """
-    from scipy.sparse import coo_array
-
     place = {residual: column for column, residual in enumerate(residuals)}
     noise = ResidualNoise(domain, bases, dict.fromkeys([(), *residuals], 1.0))
     entries: list[tuple[NDArray[Any], int, Array]] = []

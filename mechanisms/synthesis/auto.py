@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis.work import (
@@ -17,9 +17,7 @@ from mechanisms.synthesis.work import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema import Schema
 
 _MANY_ATTRIBUTES = 40
 """The largest number of columns for which the time of `aim` was measured."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mechanisms.synthesis.request import Request
+from mechanisms.synthesis.request import Request
 
 _MOST_EPSILON = 10.0
 """The largest epsilon that may follow from `within` without a warning. Whoever gave a person's

@@ -28,17 +28,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.tables.columns import MISSING
+from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import codes_of
+from pgmkit.tables.schema import Schema
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Column
-    from pgmkit.tables.schema import Schema
-
     Mask = NDArray[np.bool_]
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery, identity
+from pgmkit.runtime.arrays import Array
 from pgmkit.tables.bins import Binned
+from pgmkit.tables.columns import Column
 from pgmkit.tables.question_grammar import Question, parse
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.model import GraphicalModel
-    from pgmkit.runtime.arrays import Array
-    from pgmkit.tables.columns import Column
-    from pgmkit.tables.schema import Schema
-    from pgmkit.uncertainty import Interval
+from pgmkit.tables.schema import Schema
+from pgmkit.uncertainty import Interval
 
 
 class Answering(Protocol):

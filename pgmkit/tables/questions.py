@@ -10,23 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 from pgmkit.tables.average_bars import AverageBars, average_bars
 from pgmkit.tables.question_grammar import parse
 from pgmkit.tables.question_plan import Answering, Bars, QuestionPlan
 from pgmkit.tables.reply import Reply
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.runtime.arrays import Array
-    from pgmkit.tables.schema import Schema
-    from pgmkit.uncertainty import Interval
-
+from pgmkit.tables.schema import Schema
+from pgmkit.uncertainty import Interval
 
 UNRELIABLE = 1 / 3
 """The largest standard error, as a share of a count or of the standard deviation of what a mean

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import compute
 
 from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
+from pgmkit.tables.schema import FileFormat, Schema
 from pgmkit.tables.values import EXACT
-
-if TYPE_CHECKING:
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.tables.schema import FileFormat, Schema
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
     """Return the values of the codes as a pyarrow table, in the schema's order and types."""
-    import pyarrow as pa
-
     if data.domain != schema.domain:
         raise InvalidInput("the data set is over another domain than the schema")
     return pa.table(
@@ -36,15 +34,11 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
 
 def arrow_schema(schema: Schema) -> Any:
     """Return the names and types of the columns of `arrow_table`."""
-    import pyarrow as pa
-
     return pa.schema([(name, _type_of(c)) for name, c in schema.shown.items()])
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     """Return the values of codes as an Arrow array of the column's type."""
-    from pyarrow import compute
-
     zone = _zone(column)
     if zone is not None:
         # When clocks are put back, they show an hour twice: the first one is meant. When they are
@@ -60,8 +54,6 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
 
 def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     """Return the values of codes as an Arrow array, with points in time as a clock shows them."""
-    import pyarrow as pa
-
     kind = _arrow_type(column.kind)
     whole = np.asarray(codes).astype(np.int64)
     if column.kind == "category":
@@ -90,15 +82,11 @@ def _zone(column: Column) -> str | None:
 
 
 def _type_of(column: Column) -> Any:
-    import pyarrow as pa
-
     zone = _zone(column)
     return _arrow_type(column.kind) if zone is None else pa.timestamp("us", zone)
 
 
 def _arrow_type(kind: str) -> Any:
-    import pyarrow as pa
-
     return {
         "text": pa.string(),
         "category": pa.dictionary(pa.int32(), pa.string()),
@@ -112,9 +100,6 @@ def _arrow_type(kind: str) -> Any:
 
 def plain_table(table: Any) -> Any:
     """Return the table with categories as texts, and times as a clock in their zone shows them."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     for place, field in enumerate(table.schema):
         values = table.column(place)
         if pa.types.is_dictionary(field.type):
@@ -129,8 +114,6 @@ def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
     """Return the table with every text replaced by `spelled(text)`, called once for each distinct
     text.
     """
-    import pyarrow as pa
-
     table = plain_table(table)
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
@@ -146,9 +129,6 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     Values are quoted only if they need it; a missing value is the first of the column's `missing`
     texts, or empty.
     """
-    import pyarrow as pa
-    from pyarrow import compute
-
     if not table.num_rows:
         return b""
     texts = [
@@ -169,8 +149,6 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
 
 def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     """Return the records of a table of values as lines of JSON objects; a missing value is null."""
-    import pyarrow as pa
-
     columns = []
     for name in table.column_names:
         values = table.column(name).combine_chunks()
@@ -191,9 +169,6 @@ def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
 
 def _texts(values: Any, column: Column, form: FileFormat) -> Any:
     """Return the texts of an Arrow array of values; null for missing ones."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     if pa.types.is_boolean(values.type):
         words = getattr(column, "words", None) or ("False", "True")
         texts = compute.if_else(values, words[1], words[0])
@@ -221,8 +196,6 @@ def _padded(values: Any, column: Column) -> Any:
     Beyond 2^53 steps float64 cannot represent the last decimal: such columns are returned
     unchanged.
     """
-    import pyarrow as pa
-
     if not isinstance(column, Numeric) or not column.trailing_zeros or column.kind != "number":
         return values
     largest = max(map(abs, map(float, [*column.positions, *column.special])))
@@ -233,8 +206,6 @@ def _padded(values: Any, column: Column) -> Any:
 
 def _quoted(texts: Any, separator: str) -> Any:
     """Return the texts, in quotes if they contain a separator, a quote or a line end."""
-    from pyarrow import compute
-
     signs = "".join(f"\\{each}" for each in (separator, '"', "\n", "\r"))
     needed = compute.match_substring_regex(texts, f"[{signs}]")
     if not compute.any(needed).as_py():

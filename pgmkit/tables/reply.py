@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime import html, plots
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.printed import on_one_line
 
@@ -84,8 +85,6 @@ class Reply:
         draw; by default a new figure. Needs the extra `plot`; raises InvalidInput if it is not
         installed.
         """
-        from pgmkit.runtime import plots
-
         texts = [n for n, v in self.columns.items() if not isinstance(v, np.ndarray)]
         title = next(name for name in self.columns if name not in texts)
         values = np.asarray(self.columns[title], dtype=np.float64)
@@ -106,8 +105,6 @@ class Reply:
         return axes
 
     def _repr_html_(self) -> str:
-        from pgmkit.runtime import html
-
         numbers = [n for n, v in self.columns.items() if isinstance(v, np.ndarray)]
         filled = {n: np.asarray(self.columns[n], dtype=np.float64) for n in numbers if n == "share"}
         return html.columns(self.texts(), numbers, filled, self.notes)

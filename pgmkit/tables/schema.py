@@ -16,6 +16,7 @@ from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
+from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import (
@@ -31,7 +32,7 @@ from pgmkit.tables.kinds import column_from_dict
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.levels import Groups, Level, found_groups, level_from_dict, lowest
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.schema_file import FileFormat, load, save
 from pgmkit.tables.values import LONE_SURROGATE
 
 __all__ = [
@@ -361,16 +362,11 @@ class Schema:
         """Read a schema file: YAML (.yaml, .yml) or JSON (.json); raise InvalidInput for any other
         file.
         """
-        from pgmkit.runtime.untrusted import refusing
-        from pgmkit.tables.schema_file import load
-
         with refusing(path, "a schema file"):
             return cls.from_dict(load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a schema file, YAML (.yaml, .yml) or JSON (.json), completely or not at all."""
-        from pgmkit.tables.schema_file import save
-
         save(path, self.to_dict())
 
     def _check_resolved(self) -> None:

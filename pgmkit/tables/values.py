@@ -14,7 +14,9 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute
 
 Values = NDArray[Any]
 
@@ -58,7 +60,6 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
     """
     if not _is_arrow(values):
         return None
-    import pyarrow as pa
 
     if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
         return None
@@ -89,8 +90,6 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
     (array([1.5, nan]), array([False,  True]))
     """
     if _is_arrow(values):
-        import pyarrow as pa
-
         kind = values.type
         plain_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if not plain_number and not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
@@ -118,8 +117,6 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
     """
     if not _is_arrow(values):
         return None
-    import pyarrow as pa
-    from pyarrow import compute
 
     if not kinds or not _is_text(values.type):
         return None
@@ -148,8 +145,6 @@ def _hexadecimal(texts: Any) -> bool:
 
 def _rounds(numbers: Any) -> bool:
     """True if some of Arrow's float64 numbers may be rounded from another whole number."""
-    from pyarrow import compute
-
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), float(EXACT))).as_py())
 
 
@@ -157,9 +152,6 @@ def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
     """Yield the texts to try in turn: unchanged, with those of `absent` as nulls, and also
     trimmed.
     """
-    import pyarrow as pa
-    from pyarrow import compute
-
     if absent:
         null = compute.is_in(values, pa.array(["", *absent], values.type))
     else:
@@ -185,9 +177,6 @@ def series_values(series: Any) -> Any:
 
     Times with a zone become the times that a clock in that zone shows.
     """
-    import pyarrow as pa
-    from pyarrow import compute
-
     array = _arrow_values(series)
     if isinstance(array, pa.Array) and getattr(array.type, "tz", None) is not None:
         return compute.local_timestamp(array)
@@ -195,8 +184,6 @@ def series_values(series: Any) -> Any:
 
 
 def _arrow_values(series: Any) -> Any:
-    import pyarrow as pa
-
     native = series.to_native()
     if not series.implementation.is_pandas_like():
         array = series.to_arrow()
@@ -214,8 +201,6 @@ def _arrow_values(series: Any) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -312,8 +297,6 @@ def _is_arrow(values: Any) -> bool:
 
 
 def _distinct_arrow(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
-    import pyarrow as pa
-
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     try:
         known = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
@@ -341,8 +324,6 @@ def _object(scalar: Any) -> Any:
     """Return an Arrow value as a Python object: texts that are not in UTF-8 with U+FFFD, and times
     beyond Python's as Arrow writes them.
     """
-    import pyarrow as pa
-
     with suppress(OverflowError, ValueError):
         return scalar.as_py()
     if _is_text(scalar.type):

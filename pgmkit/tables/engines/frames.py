@@ -13,6 +13,7 @@ from typing import Any
 
 import narwhals as nw
 import numpy as np
+import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
@@ -201,7 +202,6 @@ def pandas_frame(table: Any, schema: Schema) -> Any:
     types also in columns that can have missing values.
     """
     import pandas as pd
-    import pyarrow as pa
 
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     columns = {}

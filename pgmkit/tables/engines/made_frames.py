@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.engines.frames import FrameForm, pandas_frame
@@ -105,8 +107,6 @@ class _Stream:
     schema: Schema
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        import pyarrow as pa
-
         made = (
             batch
             for table in self.parts.tables(0, self.parts.count)

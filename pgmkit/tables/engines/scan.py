@@ -15,6 +15,7 @@ from typing import Any
 
 import narwhals as nw
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
@@ -74,8 +75,6 @@ class Codec:
         """Yield frames or Arrow batches of values as Arrow batches of codes, for an engine
         to keep.
         """
-        import pyarrow as pa
-
         for frame in gathered(frames):
             yield pa.RecordBatch.from_pydict(
                 {name: pa.array(codes) for name, codes in self._signed(frame).items()}
@@ -158,8 +157,6 @@ class Scan:
         """Yield the line's nonzero entries for these Arrow batches, as a batch of places and
         numbers.
         """
-        import pyarrow as pa
-
         line = self.line(gathered(batches))
         cells = np.flatnonzero(line)
         yield pa.RecordBatch.from_pydict({"cell": pa.array(cells), "rows": pa.array(line[cells])})
@@ -167,8 +164,6 @@ class Scan:
 
 def gathered(frames: Iterable[Any]) -> Iterator[Any]:
     """Yield Arrow batches joined to tables of more rows; other frames unchanged."""
-    import pyarrow as pa
-
     held: list[Any] = []
     rows = 0
     for frame in frames:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import narwhals as nw
+import pyarrow as pa
 
 from pgmkit.tables.engines.scan import gathered
 from pgmkit.tables.labelled import OpenCategorical
@@ -45,8 +46,6 @@ class Tally:
 
     def rows_of_counts(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the texts of these Arrow batches with their numbers of rows."""
-        import pyarrow as pa
-
         found = self.counted(gathered(batches))
         yield pa.RecordBatch.from_pydict(
             {

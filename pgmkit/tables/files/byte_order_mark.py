@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
 
 from pgmkit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.schema_file import FileFormat
 
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",

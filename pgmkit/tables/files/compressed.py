@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+
 
 def plain_suffix(path: str | os.PathLike[str]) -> str:
     """Return the suffix of a file in small letters, without that of its compression.
@@ -22,7 +24,5 @@ def plain_suffix(path: str | os.PathLike[str]) -> str:
 
 def chunks(path: str, size: int) -> Iterator[bytes]:
     """Yield the uncompressed bytes of a file, `size` at a time."""
-    import pyarrow as pa
-
     with pa.input_stream(path, compression="detect") as raw:
         yield from iter(lambda: raw.read(size), b"")

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.byte_order_mark import check_mark
@@ -154,8 +156,6 @@ def csv_batches(
     See `pgmkit.tables.files.record_files.batches` for the arguments, and
     `pgmkit.tables.files.csv_lines` for the definition of a record.
     """
-    import pyarrow as pa
-
     comment = None if form.comment is None else form.comment.encode()
     separator = separator_of(path, form)
     grammar = LineGrammar(separator.encode(), len(header), comment, form.multiline)
@@ -240,8 +240,6 @@ class _Records:
         empty lines were at the end of a value that is left open, the line before them would be
         open.
         """
-        import pyarrow as pa
-
         bytes_of = np.frombuffer(block, np.uint8)
         grammar, filled = self.grammar, block.rstrip(b"\r\n")
         if (
@@ -263,15 +261,11 @@ class _Records:
 
     def table(self, records: Sequence[bytes]) -> Any:
         """Return the table of well-formed records, some of which may span several lines."""
-        import pyarrow as pa
-
         if not records:
             return pa.table({name: pa.array([], pa.binary()) for name in self.wanted})
         return self._read(b"\n".join([*records, b""]), newlines=True)
 
     def _read(self, block: bytes, *, newlines: bool) -> Any:
-        import pyarrow as pa
-        from pyarrow import csv as arrow_csv
 
         # Values are read as bytes and decoded column by column afterwards, so that a value that is
         # not text in the encoding does not end the reading with a placed schema. Finding the
@@ -317,8 +311,6 @@ def _texts(values: Any, tolerant: bool) -> Any:
     """Return an Arrow array of bytes as texts. Bytes that are not UTF-8 become replacement signs if
     `tolerant`, and raise ArrowInvalid otherwise.
     """
-    import pyarrow as pa
-
     if pa.types.is_dictionary(values.type):
         return pa.DictionaryArray.from_arrays(values.indices, _texts(values.dictionary, tolerant))
     try:

@@ -13,6 +13,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.tables.files.moments import CALENDARS
 from pgmkit.tables.schema_file import FileFormat
@@ -93,8 +95,6 @@ def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     """Return the records of a sheet; rows without any cell are skipped, as empty lines of a CSV
     file are, and cells beside the header's columns are not read.
     """
-    import pyarrow as pa
-
     rows = _rows(path, form.sheet)
     names = _header(path, form, rows)
     records = [row for row in rows if any(cell is not None for cell in row)]
@@ -207,8 +207,6 @@ def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collectio
 
 
 def _statistics(path: str | os.PathLike[str], form: FileFormat) -> Any:
-    import pyarrow as pa
-
     calendar = CALENDARS[Path(path).suffix.lower()]
     columns, about = _columns(path, form.user_missing)
     forms = about.original_variable_types
@@ -318,8 +316,6 @@ def _array(values: list[Any]) -> Any:
 
     Arrow would convert all values to one type, so that one row decided how others are read.
     """
-    import pyarrow as pa
-
     kinds = {type(value) for value in values if not is_null(value)}
     if len(kinds) < 2 or kinds == {int, float}:
         with suppress(pa.ArrowException, OverflowError, TypeError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tempfile
@@ -9,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
+from pgmkit.tables.columns import Column
 from pgmkit.tables.files.foreign import is_excel, needed
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import plain_table
+from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import EXACT, number_of, text_of
-
-if TYPE_CHECKING:
-    from pgmkit.tables.columns import Column
-    from pgmkit.tables.schema import Schema
 
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1
@@ -68,8 +69,6 @@ def check_sheet(path: str | os.PathLike[str], rows: int) -> None:
 def _excel(
     path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
 ) -> tuple[bytes, int]:
-    import io
-
     import openpyxl
     from openpyxl.cell import WriteOnlyCell
 
@@ -102,7 +101,6 @@ def _statistics(
     path: str | os.PathLike[str], tables: Iterable[Any], schema: Schema
 ) -> tuple[bytes, int]:
     import pandas as pd
-    import pyarrow as pa
     import pyreadstat
 
     suffix = Path(path).suffix.lower()

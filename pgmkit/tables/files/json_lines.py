@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
@@ -41,8 +43,6 @@ def json_batches(
     A line that is no JSON object raises InvalidInput or, if `broken` is a list, adds an entry to
     this list.
     """
-    import pyarrow as pa
-
     rows = line = 0
     # Blocks are small, since a record takes about twenty times as much memory as a Python object.
     for block in whole_lines(chunks(path, 4 * MOST_BYTES)):

@@ -13,15 +13,16 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.untrusted import plain_values, whole_file
-from pgmkit.tables.columns import MISSING
+from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import codes_of
 from pgmkit.tables.files.published import (
     EXACT,
@@ -32,12 +33,7 @@ from pgmkit.tables.files.published import (
     range_of,
     spread,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pgmkit.tables.columns import Column
-    from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema import Schema
 
 _STDDEV = "stddev"
 _SEPARATORS = (",", ";", "\t")

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
 
@@ -38,9 +41,6 @@ def arrays(batch: Any) -> dict[str, Any]:
 
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     try:
         with parquet.ParquetFile(path) as file:
             yield file

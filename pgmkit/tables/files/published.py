@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.columns import MISSING
-
-if TYPE_CHECKING:
-    from pgmkit.tables.columns import Column
-    from pgmkit.tables.schema import Schema
+from pgmkit.tables.columns import MISSING, Column
+from pgmkit.tables.constraints import codes_of
+from pgmkit.tables.schema import Schema
 
 EXACT = 1e-3
 """The standard deviation given to exact counts: fitted tables agree with them to well below one
@@ -142,8 +140,6 @@ def long_lines(
 
 
 def _is_label(column: Column, text: str) -> bool:
-    from pgmkit.tables.constraints import codes_of
-
     if is_total(column, text):
         return True
     try:

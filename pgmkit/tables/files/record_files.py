@@ -5,6 +5,8 @@ CSV values are read as texts, exactly as they are in the file; the schema decide
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute, parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset, NoRows
@@ -103,8 +107,6 @@ def read_frame(
     Raises InvalidInput as `encode_file` does; in a placed schema an ill-formed line is a record of
     nulls.
     """
-    import pyarrow as pa
-
     if not ignore_extra:
         _check_no_others(path, schema, also)
     names = (*schema.columns, *also)
@@ -131,9 +133,6 @@ def _repeats(column: Column) -> bool:
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     """Return texts of numbers with a decimal point, if the file writes a decimal comma."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     numbers = isinstance(column, Integer | Numeric) or (
         isinstance(column, Categorical) and column.midpoints is not None
     )
@@ -245,12 +244,6 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     Texts in CSV are quoted as by Python's csv module; missing values are empty. Raises InvalidInput
     for another suffix.
     """
-    import csv
-    import io
-
-    import pyarrow as pa
-    from pyarrow import parquet
-
     kind = written_kind(path)
     if kind not in ("csv", "parquet"):
         raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
@@ -301,8 +294,6 @@ def write_tables(
 
     Raises InvalidInput for another suffix.
     """
-    from pyarrow import parquet
-
     kind = written_kind(path)
     form = schema.file
     if spelled is not None and (kind == "csv" or is_excel(path)):
@@ -334,9 +325,6 @@ def write_tables(
 
 
 def _header(names: Sequence[str], separator: str) -> bytes:
-    import csv
-    import io
-
     text = io.StringIO()
     csv.writer(text, delimiter=separator, lineterminator="\n").writerow(names)
     return text.getvalue().encode("utf-8")

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mechanisms.linked import pipeline as linked
 from mechanisms.privacy import (
     cell_line,
     charging,
@@ -294,6 +295,12 @@ class MarkedCounts:
     def domain(self) -> Any:
         return self.real.domain
 
+    @property
+    def unread(self) -> Any:
+        MARKS.used("records.unread")
+        found = self.real.unread
+        return found and {name: Exact(number) for name, number in found.items()}
+
     def marginals(self, cliques: Any) -> Any:
         return {clique: Exact(table) for clique, table in self.real.marginals(cliques).items()}
 
@@ -402,7 +409,8 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     )
     patch.setattr(curator, "ExactNoise", _Source)
     patch.setattr(Curator, "_predicate_counts", _plain_counts)
-    init, recoded, bounded = Curator.__init__, Curator.recoded, pipeline.bounded_frame
+    init, recoded, table_of = Curator.__init__, Curator.recoded, Curator.table
+    bounded, linked_codes = pipeline.bounded_frame, linked.coded
     check_rows, texts_of = pipeline.check_rows, open_columns._present_texts
 
     def marking(self: Curator, data: Any, *args: Any, **options: Any) -> None:
@@ -412,6 +420,16 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     def recoding(self: Curator, data: Any) -> Curator:
         plainly = getattr(data, "real", data)
         return recoded(self, MarkedCounts(plainly, self.neighbours.rows_public))
+
+    def table(self: Curator, data: Any, neighbours: Any, cost: float) -> Curator:
+        other = table_of(self, data, neighbours, cost)
+        other._data.rows_public = neighbours.rows_public  # type: ignore[attr-defined]
+        return other
+
+    def linked_and_marked(*args: Any) -> Any:
+        found = linked_codes(*args)
+        steps = {name: MarkedCounts(counts) for name, counts in found.steps.items()}
+        return replace(found, parents=MarkedCounts(found.parents), steps=steps)
 
     def coded(function: Callable[..., Any]) -> Callable[..., Any]:
         def work(*args: Any) -> MarkedCounts:
@@ -430,8 +448,11 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Curator, "__init__", marking)
     patch.setattr(Curator, "recoded", recoding)
+    patch.setattr(Curator, "table", table)
     patch.setattr(pipeline, "bounded_frame", bounding)
-    patch.setattr(pipeline, "check_rows", checking)
+    patch.setattr(linked, "coded", linked_and_marked)
+    for module in (pipeline, linked):
+        patch.setattr(module, "check_rows", checking)
     for module, name in (
         (pipeline, "counted"),
         (pipeline, "counted_roughly"),

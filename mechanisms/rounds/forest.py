@@ -15,9 +15,12 @@ from pgmkit.model import GraphicalModel
 
 
 def pairs_of(workload: Workload) -> list[Clique]:
-    """Return the pairs of attributes within workload cliques, in the domain's order."""
+    """Return the pairs of attributes within workload cliques, in the domain's order; without
+    attributes of a single value, which depend on nothing.
+    """
     domain = workload.domain
-    held = {pair for clique in workload.cliques for pair in combinations(domain.ordered(clique), 2)}
+    within = [[n for n in domain.ordered(c) if domain.sizes[n] > 1] for c in workload.cliques]
+    held = {pair for clique in within for pair in combinations(clique, 2)}
     return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
 
 

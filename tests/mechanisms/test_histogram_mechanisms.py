@@ -12,13 +12,13 @@ from mechanisms.datasets.census import census
 from mechanisms.families.histogram import FullDomain, Histogram, PublicSupport
 from mechanisms.mwem import Mwem, multiplicative_weights
 from mechanisms.pep import Pep, entropy_projection
-from mechanisms.pmw_pub import PmwPub
+from mechanisms.pmw_pub import PmwPub, pmw_pub
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
 from mechanisms.rounds.histogram import MeasuredCell, measured_cells
-from mechanisms.workload import k_way
+from mechanisms.workload import Workload, k_way
 from pgmkit import Dataset, Domain, InvalidInput, Measurement, ModelTooLarge
 
 DATA = census(3000).project(["sex", "work", "income", "region"])
@@ -223,3 +223,20 @@ def test_refusals_come_before_spending() -> None:
             run("pmw-pub", DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", public=public)
     with pytest.raises(InvalidInput, match="needs public records"):
         run("pmw-pub", DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one")
+
+
+def test_a_single_public_data_set_is_not_paid_for() -> None:
+    for public, paid in ((PUBLIC, 0), ([PUBLIC], 0), ([PUBLIC, PUBLIC], 1)):
+        release = run("pmw-pub", DATA, PAIRS, 1.0, 1e-7, neighbours="add/remove", public=public)
+        assert [e.step for e in release.ledger.entries].count("public: select") == paid
+
+
+def test_what_is_refused_is_not_paid_for() -> None:
+    """The choice among several public data sets is the first charge, and all else is checked."""
+    other = Dataset(SMALL, {"a": [0], "b": [0], "c": [0]})
+    uneven = Workload(DATA.domain, [("sex",), ("work",)], [1.0, 2.0])
+    for public, workload in (([PUBLIC, other], PAIRS), ([PUBLIC, PUBLIC], uneven)):
+        curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
+        with pytest.raises(InvalidInput):
+            pmw_pub(curator, workload, public=public)
+        assert curator.ledger.spent == 0

@@ -68,6 +68,19 @@ def test_single_attributes_need_no_tree() -> None:
     assert curator.ledger.spent == pytest.approx(curator.ledger.budget.total, rel=1e-12)
 
 
+def test_a_column_of_one_value_takes_no_part_of_the_budget() -> None:
+    domain = Domain({"a": 3, "b": 1, "c": 2})
+    data = Dataset(domain, {"a": [0, 1, 2], "b": [0, 0, 0], "c": [0, 1, 1]})
+    for degree in (1, 2):
+        curator = Curator(data, Budget(1.0, 1e-8), neighbours="add/remove", seed=0)
+        release = mst(curator, k_way(domain, degree))
+        assert not [m for m in release.measurements if "b" in m.clique]
+        assert curator.ledger.spent == pytest.approx(curator.ledger.budget.total, rel=1e-12)
+        if degree == 2:
+            first = sum(e.cost for e in curator.ledger.entries if e.step.startswith("first"))
+            assert first == pytest.approx(Mst().one_way(domain) * curator.ledger.budget.total)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_beyond_the_data_still_gives_a_release(seed: int) -> None:
     curator = Curator(small_data(30), Budget(0.001, 1e-9), neighbours="add/remove", seed=seed)

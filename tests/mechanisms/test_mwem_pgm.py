@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,32 @@ def test_the_model_stays_within_its_limit() -> None:
     assert junction_tree(curator.domain, cliques).cells <= 1500
     more = [m.clique for m in unlimited.measurements]
     assert junction_tree(unlimited_curator.domain, more).cells > 1500
+
+
+def test_noise_is_weighed_against_error_and_models_may_grow_by_equal_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table's penalty is the noise that it would get: the expected absolute value of a normal
+    variable in each cell. Round r of T offers what a model of r / T of the limit could hold.
+    """
+    asked: list[dict[str, float]] = []
+    choose = Curator.choose
+
+    def noted(self: Curator, candidates: list[Clique], *args: Any, **options: Any) -> Clique:
+        asked.append(dict(zip(candidates, options["penalties"], strict=True)))
+        return choose(self, candidates, *args, **options)
+
+    monkeypatch.setattr(Curator, "choose", noted)
+    limit = 3 * 60 * 8 / 2**20
+    curator, _ = run(Budget(1.0, 1e-8), settings=MwemPgm(rounds=3, model_mb=limit))
+    domain, measured = curator.domain, [e for e in curator.ledger.entries if "round" in e.step]
+    stddev = (2 * measured[1].cost) ** -0.5
+    pairs = k_way(domain, 2).cliques
+    for number, penalties in enumerate(asked, 1):
+        assert set(penalties) == {c for c in pairs if domain.size(c) <= number * 60}
+        for clique, penalty in penalties.items():
+            assert penalty == pytest.approx(domain.size(clique) * stddev * (2 / math.pi) ** 0.5)
+    assert len(asked[0]) < len(asked[2])
 
 
 def test_the_total_is_public_under_replace_one_only() -> None:

@@ -54,7 +54,7 @@ def test_every_mechanism_spends_its_budget_and_answers(
     release = run(
         quick(name), DATA, PAIRS, 1.0, delta, neighbours=neighbours, seed=0, **public(name)
     )
-    assert release.mechanism == name
+    assert release.mechanism == name and release.settings == quick(name)
     assert release.ledger.spent == pytest.approx(release.ledger.budget.total, rel=1e-9)
     assert release.ledger.spent <= release.ledger.budget.total * (1 + 1e-9)
     for clique, table in release.model.marginals(PAIRS.cliques).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pgmkit.approximate.posterior import ApproximatePosterior
     from pgmkit.conditioning.posterior import Posterior
     from pgmkit.factor_graph import FactorGraph, Inference
+    from pgmkit.runtime.arrays import Array
 
 
 @click.command()
@@ -80,7 +82,7 @@ def infer(
     if task != "MAR":
         if asked:
             raise InvalidInput("--marginal goes with --task MAR")
-        _emit_number(posterior, task, target, json_out)
+        _emit_number(graph, posterior, task, target, json_out)
         return
     cliques = [tuple(name.strip() for name in each.split(",")) for each in asked]
     if cliques and target is not None:
@@ -89,13 +91,27 @@ def infer(
     if target is not None:
         uai.write_marginals(found.values(), target)
     listed = {",".join(clique): table.tolist() for clique, table in found.items()}
-    lines = [*_label(posterior), *(f"{name}: {values}" for name, values in listed.items())]
+    lines = [*_label(posterior), *(_written(graph, *each) for each in found.items())]
     result = {"log_partition": posterior.log_partition, "marginals": listed}
     emit(result | _approximation(posterior), "\n".join(lines), json_out)
 
 
+def _written(graph: FactorGraph, clique: tuple[str, ...], table: Array) -> str:
+    """Return a marginal on one line, such as "rain: no 0.8, yes 0.2"; values without names are
+    written as their codes.
+    """
+    named = [graph.states.get(name, range(graph.domain.sizes[name])) for name in clique]
+    cells = zip(itertools.product(*named), table.reshape(-1), strict=True)
+    parts = (f"{' '.join(map(str, values))} {value:.6g}" for values, value in cells)
+    return f"{','.join(clique)}: {', '.join(parts)}"
+
+
 def _emit_number(
-    posterior: Posterior | ApproximatePosterior, task: str, target: Any, json_out: bool
+    graph: FactorGraph,
+    posterior: Posterior | ApproximatePosterior,
+    task: str,
+    target: Any,
+    json_out: bool,
 ) -> None:
     from pgmkit import uai
 
@@ -110,8 +126,11 @@ def _emit_number(
     record, score = posterior.map()
     if target is not None:
         uai.write_map(record.values(), target)
-    lines = [f"{name} = {code}" for name, code in record.items()]
-    emit({"record": record, "log_weight": score}, "\n".join(lines), json_out)
+    named = {
+        name: graph.states[name][code] for name, code in record.items() if name in graph.states
+    }
+    lines = [f"{name} = {named.get(name, code)}" for name, code in record.items()]
+    emit({"record": record, "states": named, "log_weight": score}, "\n".join(lines), json_out)
 
 
 def _approximation(posterior: Posterior | ApproximatePosterior) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.dispatch import run
+from mechanisms.privacy.budget import Budget
 from mechanisms.registry import configure
 from mechanisms.release.evaluation import marginal_errors, some_cliques
 from mechanisms.release.page import page
@@ -76,9 +77,10 @@ def compared(
 
     Tables of one column up to as many as the workload's cliques have are compared; of more than
     `most_tables` of one number of columns, so many are drawn at random. The mean of 1,000 tables is
-    within 2% of the mean of all if their errors spread by half of it. Raises
-    InvalidInput for an unknown mechanism and for one that needs public records; the message of a
-    mechanism that refuses these records is in its result.
+    within 2% of the mean of all if their errors spread by half of it.
+
+    Raises InvalidInput for an unusable budget, an unknown mechanism, and one that needs public
+    records. The message of a mechanism that refuses these records is in its result.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way
@@ -89,6 +91,7 @@ def compared(
     >>> many.to_dict()["mean"][1] < few.to_dict()["mean"][1]
     True
     """
+    Budget(epsilon, delta)  # A wrong budget is no refusal of a mechanism: it fails here.
     for name in names:
         if configure(name)[0].public:
             raise InvalidInput(f"{name} needs public records beside the others; leave it out")

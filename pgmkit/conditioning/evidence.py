@@ -118,7 +118,7 @@ def _code(
 ) -> int:
     size = domain.sizes.get(name)
     if size is None:
-        size = domain.project([name]).size()  # raises InvalidInput
+        size = domain.shape(domain.clique([name], "evidence"))[0]
     if type(value) is int and 0 <= value < size and name not in states:
         return value
     named = states.get(name)
@@ -133,7 +133,7 @@ def _code(
 
 
 def _weights(domain: Domain, name: str, value: ArrayLike) -> NDArray[np.float64]:
-    size = domain.project([name]).size()
+    size = domain.shape(domain.clique([name], "likelihood"))[0]
     try:
         weights = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
+_FUNCTION = re.compile(r"^(\w+)\s*\(")
 _STEPS = re.compile(
     r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+)(?:\s+\w+)?)$", re.IGNORECASE
 )
@@ -307,6 +308,13 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
 
 
 def _asked_for(schema: Schema, part: str) -> str:
+    function = _FUNCTION.match(part)
+    if _unquoted(part) not in schema.shown and function:
+        raise InvalidInput(
+            f"there is no function {function[1]!r}; there are cdf, sum, mean, median and quantile. "
+            'Every count has its share beside it, and conditions stand behind a bar: "income | '
+            'sex = F"'
+        )
     if _unquoted(part) not in schema.shown and _CONDITION.match(part):
         raise InvalidInput(
             f"{part!r} is a condition, which stands behind a bar; ask, for example, "

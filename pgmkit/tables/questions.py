@@ -155,7 +155,7 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
         found = AverageBars(
             drawn.stddev[0], drawn.low[0], drawn.high[0], drawn.stddev[1], "bootstrap"
         )
-    columns |= {"stderr": found.stddev, "low": found.low, "high": found.high}
+    columns = _beside_value(columns, found)
     weak = ~(found.stddev <= UNRELIABLE * spread) & ~(found.stddev == 0.0)
     weak |= ~(found.records <= UNRELIABLE * counts)
     return Reply(*_judged(columns, weak, found.method))
@@ -215,11 +215,21 @@ def _with_bars(
     if bars is None:
         return Reply(columns, tuple(notes))
     found = interval(bars)
-    parts = {"stderr": found.stddev, "low": found.low, "high": found.high}
-    columns |= {name: values.reshape(-1) for name, values in parts.items()}
+    columns = _beside_value(columns, found)
     weak = ~(found.stddev.reshape(-1) <= UNRELIABLE * sizes)
     judged, said = _judged(columns, weak, found.method)
     return Reply(judged, (*notes, *said))
+
+
+def _beside_value(columns: dict[str, Any], found: Interval | AverageBars) -> dict[str, Any]:
+    """Return the columns with standard errors and intervals directly behind the first column of
+    numbers, to which they belong.
+    """
+    parts = {"stderr": found.stddev, "low": found.low, "high": found.high}
+    behind = {name: np.asarray(values).reshape(-1) for name, values in parts.items()}
+    place = next(i for i, each in enumerate(columns.values()) if isinstance(each, np.ndarray)) + 1
+    named = list(columns.items())
+    return dict([*named[:place], *behind.items(), *named[place:]])
 
 
 def _judged(
@@ -238,8 +248,8 @@ def _judged(
         )
     if method == "bootstrap":
         notes.append(
-            "the intervals hold what noise did to the model, not the model's own error where these "
-            "columns were not measured together"
+            "the intervals cover the effect of noise on the model, but not the model's own error "
+            "about columns that were not measured together"
         )
     return columns, tuple(notes)
 

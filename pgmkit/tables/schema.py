@@ -341,7 +341,10 @@ class Schema:
         codes = 0
         for name, column in stored["columns"].items():
             if not isinstance(column, Mapping):
-                raise InvalidInput(f"column {name!r} must be a mapping with a `type`")
+                raise InvalidInput(
+                    f"column {name!r} must be a mapping with a `type`, such as "
+                    "{type: categorical, values: [a, b]}"
+                )
             try:
                 columns[name] = column_from_dict(column)
             except InvalidInput as error:

@@ -71,3 +71,10 @@ def test_what_cannot_run_alone_is_refused(name: str) -> None:
     Path("s.json").write_text('{"age": 4, "sex": 2}')
     done = pgmkit("--schema", "s.json", "--mechanism", name)
     assert done.exit_code == 2 and name in done.stderr
+
+
+def test_a_wrong_budget_is_bad_input() -> None:
+    Path("s.json").write_text('{"age": 4, "sex": 2}')
+    done = pgmkit("--schema", "s.json", "--epsilon", "-1")
+    assert done.exit_code == 2 and done.stdout == ""
+    assert "epsilon must be a finite number above 0, got -1" in done.stderr

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from mechanisms.cli import main
 from pgmkit import Domain, FactorGraph, uai
+from pgmkit.bif import write_bif
 
 RAIN = FactorGraph.from_conditionals(
     {"rain": (("rain",), [0.8, 0.2]), "wet": (("wet", "rain"), [[1.0, 0.2], [0.0, 0.8]])}
@@ -49,6 +50,22 @@ def test_the_other_tasks(model: str, tmp_path: Path) -> None:
     assert uai.read_probability(out) == pytest.approx(np.log(0.16))
 
 
+def test_text_names_states(tmp_path: Path) -> None:
+    pytest.importorskip("pgmpy")
+    graph = FactorGraph.from_conditionals(
+        {"rain": (("rain",), [0.8, 0.2]), "wet": (("wet", "rain"), [[1.0, 0.25], [0.0, 0.75]])},
+        states={"rain": ("no", "yes"), "wet": ("dry", "wet")},
+    )
+    path = str(tmp_path / "rain.bif")
+    write_bif(graph, path)
+    said = CliRunner().invoke(main, ["infer", path]).output
+    assert said == "rain: no 0.8, yes 0.2\nwet: dry 0.85, wet 0.15\n"
+    said = (
+        CliRunner().invoke(main, ["infer", path, "--task", "MAP", "--evidence", "wet=wet"]).output
+    )
+    assert said == "rain = yes\nwet = wet\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -57,6 +74,7 @@ def test_the_other_tasks(model: str, tmp_path: Path) -> None:
         (["--evidence", "snow"], "neither NAME=STATE nor a file"),
         (["--evidence", "x0=0", "--evidence", "x0=1"], "twice"),
         (["--marginal", "x7"], "unknown attribute 'x7'"),
+        (["--evidence", "y=0"], "evidence names an unknown attribute 'y'"),
     ],
 )
 def test_bad_input_is_one_line(model: str, arguments: list[str], said: str) -> None:

@@ -160,7 +160,7 @@ def test_conditions_hold_in_every_record() -> None:
 def test_tables_have_labels_and_error_bars(tmp_path: Path) -> None:
     release = run(people())
     table = release.table("sex", "married", replicates=20).columns
-    assert list(table) == ["sex", "married", "count", "share", "stderr", "low", "high"]
+    assert list(table) == ["sex", "married", "count", "stderr", "low", "high", "share"]
     assert table["sex"] == ["F", "F", "M", "M"]
     assert (table["low"] <= table["count"]).all() and (table["count"] <= table["high"]).all()
     release.save(tmp_path / "r.pgmkit")

@@ -56,6 +56,23 @@ def test_a_wide_table_with_totals_is_that_with_a_line_a_cell(tmp_path: Path) -> 
     assert len(found) == 15 and found[tuple(range(8))] == (1872.0, 2.0)
 
 
+def test_row_names_without_a_title_are_the_column_that_they_fit(tmp_path: Path) -> None:
+    wide = written(tmp_path, ",F,M\ncook,10,20\nsmith,30,40\n")
+    assert rows(wide, stddev=1.0) == rows(
+        written(tmp_path, "job,F,M\ncook,10,20\nsmith,30,40\n"), stddev=1.0
+    )
+
+
+def test_row_numbers_are_not_read(tmp_path: Path) -> None:
+    plain = rows(written(tmp_path, "sex,n\nF,10\nM,20\n"), stddev=1.0)
+    assert rows(written(tmp_path, ",sex,n\n0,F,10\n1,M,20\n"), stddev=1.0) == plain
+
+
+def test_a_column_without_a_title_that_fits_no_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="column 1 of .* has no name; write one of"):
+        rows(written(tmp_path, ",F,M\ncook,10,20\nbaker,30,40\n"), stddev=1.0)
+
+
 def test_suppressed_cells_are_not_measured(tmp_path: Path) -> None:
     path = written(tmp_path, "sex,job,n\nF,cook,..\nF,smith,c\nM,cook,(x)\nM,smith,31\n")
     assert rows(path, rounding=1) == {(4,): (31.0, pytest.approx(1e-3))}

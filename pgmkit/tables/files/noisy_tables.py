@@ -32,6 +32,7 @@ from pgmkit.tables.files.published import (
     long_lines,
     range_of,
     spread,
+    with_row_names,
 )
 from pgmkit.tables.schema import Schema
 
@@ -111,6 +112,7 @@ def _csv(
     path: str, schema: Schema, stddev: float | None, value: str | None, rounding: int | None
 ) -> Measurement:
     header, lines = _lines(path)
+    header = with_row_names(path, schema, header, [line for _, line in lines])
     kept = [*(name for name in schema.shown if name in header and name != value), _STDDEV]
     wide = None if value is not None else long_lines(path, schema, header, lines, kept)
     if wide is not None:
@@ -123,8 +125,9 @@ def _csv(
     noise = header.index(_STDDEV) if _STDDEV in header and _STDDEV not in named else None
     if noise is None and stddev is None and rounding is None:
         raise InvalidInput(
-            f"{path} does not say how noisy it is; add a column stddev, or give --stddev, stddev=, "
-            "or --rounding, rounding= (1 for exact counts)"
+            f"{path} does not say how noisy it is; add a column stddev, or state the "
+            "noise by --stddev (in Python stddev=), or what published counts are rounded to by "
+            "--rounding (rounding=; 1 for exact counts)"
         )
     known: dict[tuple[str, str], tuple[str, NDArray[np.bool_]]] = {}
     rows, seen = [], set()

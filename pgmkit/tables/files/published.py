@@ -103,6 +103,37 @@ def range_of(column: Column, text: str) -> str:
     return text
 
 
+def with_row_names(
+    path: str, schema: Schema, header: Sequence[str], lines: Sequence[Sequence[str]]
+) -> list[str]:
+    """Return the header with a name for a column that has none, such as the row names that R
+    writes: the schema's column that has all its texts as labels.
+
+    An empty column and a first column of row numbers stay without a name, and are not read. Raises
+    InvalidInput if any other column has no name and no column of the schema, or several, fit it.
+    """
+    named = list(header)
+    if "" not in named:
+        return named
+    place = named.index("")
+    texts = [line[place].strip() for line in lines if len(line) == len(named)]
+    numbers = [[str(i + first) for i in range(len(texts))] for first in (0, 1)]
+    if not any(texts) or (place == 0 and texts in numbers):
+        return named
+    fitting = [
+        name
+        for name, column in schema.columns.items()
+        if name not in named and all(_is_label(column, text) for text in set(texts))
+    ]
+    if len(fitting) != 1:
+        raise InvalidInput(
+            f"column {place + 1} of {path} has no name; write one of the schema's columns above it "
+            f"({', '.join(schema.shown)}), or leave it out"
+        )
+    named[place] = fitting[0]
+    return named
+
+
 def long_lines(
     path: str,
     schema: Schema,

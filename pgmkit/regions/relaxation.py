@@ -24,7 +24,6 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import host
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.losses import Loss, MeasuredLoss
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
@@ -226,19 +225,9 @@ def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
 
 
 def _diagonal(m: Measurement) -> Array:
-    if isinstance(m.matrix, Kronecker):
-        diagonal = np.ones(1)
-        for factor in m.matrix.factors:
-            diagonal = np.multiply.outer(diagonal, _of_matrix(factor)).reshape(-1)
-        return diagonal
-    assert m.matrix is not None
-    return _of_matrix(m.matrix)
-
-
-def _of_matrix(matrix: Matrix) -> Array:
-    magnitudes = abs(matrix)
-    rows = np.asarray(magnitudes.sum(axis=1)).reshape(-1)
-    if is_sparse(magnitudes):
-        return np.asarray(magnitudes.T @ rows)
-    diagonal: Array = rows @ magnitudes
-    return diagonal
+    """Return |Q|' |Q| 1 for the measurement's matrix Q."""
+    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
+    magnitudes = [abs(factor) for factor in factors if factor is not None]
+    whole = Kronecker(magnitudes)
+    rows = whole.matvec(np.ones(whole.shape[1]))
+    return Kronecker([each.T for each in magnitudes]).matvec(rows)

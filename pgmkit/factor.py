@@ -10,7 +10,7 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.runtime.deferred import is_tensor, torch
@@ -45,8 +45,7 @@ class Factor:
     __array_ufunc__ = None
 
     def __init__(self, domain: Domain, values: torch.Tensor | ArrayLike) -> None:
-        if not isinstance(domain, Domain):
-            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        check_domain(domain)
         held = values if is_tensor(values) else _float64_array(values)
         if is_tensor(held) and held.dtype not in (torch.float64, torch.float32):
             raise InvalidInput(

@@ -14,7 +14,7 @@ from pgmkit.conditioning.evidence import Evidence, observed_codes
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.conditioning.posteriors import Posteriors
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
@@ -72,8 +72,7 @@ class FactorGraph:
         states: Mapping[str, Sequence[Hashable]] | None = None,
         memory_limit: int = MEMORY_LIMIT,
     ) -> None:
-        if not isinstance(domain, Domain):
-            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        check_domain(domain)
         held = tuple(
             _checked(domain, place, each)
             for place, each in enumerate(listed(tables, "tables", "factors"))

@@ -19,6 +19,7 @@ from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits
 from pgmkit.inference.model_tables import ModelTables
 from pgmkit.inference.potentials import checked_potentials, checked_total, impossible_cells
+from pgmkit.inference.query_answers import checked_queries
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.least_squares.goodness import Fit
 from pgmkit.measurement import Measurement
@@ -243,15 +244,7 @@ class GraphicalModel:
         queries a list is returned; queries of the same structure share work. Raises
         ``InvalidInput`` for matrices that do not fit the domain.
         """
-        several = (
-            [query]
-            if isinstance(query, FactoredQuery)
-            else listed(query, "query", "FactoredQuery records")
-        )
-        for one in several:
-            if not isinstance(one, FactoredQuery):
-                raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
-        started = time.perf_counter()
+        several, started = checked_queries(query), time.perf_counter()
         found = self._tables.answers(several)
         if not several:
             return []

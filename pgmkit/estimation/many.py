@@ -23,7 +23,12 @@ from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when
 from pgmkit.estimation.batches.problem import same_structure, stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
-from pgmkit.estimation.model_size import cliques_of, needed_bytes, tree_oracle
+from pgmkit.estimation.model_size import (
+    SOLVER_VECTORS,
+    cliques_of,
+    needed_bytes,
+    tree_oracle,
+)
 from pgmkit.estimation.replication import Replication, reporter
 from pgmkit.estimation.request import Request, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
@@ -42,7 +47,7 @@ from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
-_BATCH_VECTORS = 40
+_BATCH_VECTORS = 3 * SOLVER_VECTORS
 """The number of vectors over the cliques' cells that a batch has in memory for each set."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from pgmkit.domain import Domain
+from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
 from pgmkit.losses import CallableLoss, Penalty
@@ -33,11 +33,7 @@ class Request:
 
     def check(self, max_seconds: float | None, memory_limit: int | None = None) -> None:
         """Raise InvalidInput for an argument of a wrong type or out of range."""
-        if not isinstance(self.domain, Domain):
-            raise InvalidInput(
-                f"domain must be a Domain, got {type(self.domain).__name__}; build one with "
-                'Domain({"age": 10, "sex": 2})'
-            )
+        check_domain(self.domain)
         for m in self.measurements:
             if not isinstance(m, Measurement):
                 raise InvalidInput(

@@ -228,7 +228,9 @@ def _agreeing(
     sums, as parts of a matrix, and the number of rows.
     """
     index, parts = CliqueIndex(cliques), list[_Part]()
-    shared_parts = _shared_parts(index) | ({frozenset()} if sums_too else set())
+    shared_parts = _shared_parts(index)
+    if sums_too:
+        shared_parts.add(frozenset())
     row = 0
     for first, second, shared in _agreements(cliques, index, shared_parts):
         parts += [(first, shared, row, 1.0), (second, shared, row, -1.0)]

@@ -126,9 +126,9 @@ class Uncertainty:
         if isinstance(self.model, RegionModel):
             return None
         from pgmkit.estimation.batches.answers import BatchedAnswers
-        from pgmkit.estimation.batches.oracle import gains
+        from pgmkit.estimation.batches.oracle import gains_when_coarse
 
-        small = gains(MarginalOracle(self.model.domain, self.model.cliques or [()]))
+        small = gains_when_coarse(MarginalOracle(self.model.domain, self.model.cliques or [()]))
         replicates = [each for each in self.replicates if isinstance(each, GraphicalModel)]
         return BatchedAnswers(replicates) if small else None
 

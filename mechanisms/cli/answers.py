@@ -17,10 +17,11 @@ from mechanisms.cli.options import (
     generator,
     read_schema,
     records_file,
+    safe_csv_option,
+    spreadsheet_safe,
     writable,
     write_text,
 )
-from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
 
 _RELEASE = click.argument("release", type=FILE)

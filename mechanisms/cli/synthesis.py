@@ -21,16 +21,17 @@ from mechanisms.cli.options import (
     mechanism_options,
     read_schema,
     records_file,
+    safe_csv_option,
     schema_option,
     seed_option,
     settle_budget,
+    spreadsheet_safe,
     target_options,
     unit_options,
     write_text,
 )
 from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.rescue import keeping, rescued_columns
-from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 

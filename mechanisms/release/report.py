@@ -144,7 +144,8 @@ def _budget(ledger: Ledger, names: Iterable[str]) -> Iterator[str]:
     yield "<h2>The budget</h2>"
     yield as_html(ledger.budget, ledger.entries, ledger.secure, names)
     yield f"<details><summary>All {len(ledger.entries)} charges, in order</summary>"
-    yield f"<pre>{escape(str(ledger))}</pre></details>"
+    lines = "\n".join(map(escape, str(ledger).splitlines()))
+    yield f"<pre>{lines}</pre></details>"
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import listed, mapped
+from pgmkit.runtime.arguments import float_array, listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
@@ -353,10 +353,7 @@ def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], Ar
                 f"tables[{place}] must be a Factor or a pair (attributes, array), got {given!r:.80}"
             ) from None
     clique = domain.clique(attrs, f"tables[{place}]")
-    try:
-        table = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"tables[{place}] is not an array of numbers: {error}") from None
+    table = float_array(values, f"tables[{place}]")
     if table.shape != domain.shape(clique):
         raise InvalidInput(
             f"tables[{place}] over {clique!r} must have shape {domain.shape(clique)}, got "

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
-from pgmkit.graphs.elimination_search import RANKS, Search, Way
+from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
+from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
-_MEASURES_OF_A_CELL = 0.0002
-"""The number of attributes that the order search measures in the time that a pass and its adjoints
-spend on one cell.
+_MEASURES_OF_A_CELL = MEASURES_A_SECOND / (3 * MULTIPLICATIONS_A_SECOND)
+"""The number of attributes that the order search measures in the time that a pass and its adjoints,
+three products, spend on one cell.
 """
 _MEASURES_OF_A_TABLE = 4
 """The number of attributes that the order search measures in the time that planning one table of

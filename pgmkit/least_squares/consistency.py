@@ -31,7 +31,7 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.least_squares.sufficient_statistics import NoisyTable, Observed, average_tables
+from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
 from pgmkit.structural_zeros import Zeros
@@ -76,7 +76,7 @@ class Relaxation:
         noisy, self.spread = average_tables(domain, observed)
         self.cliques = [table.clique for table in noisy]
         self.y = np.concatenate([table.values for table in noisy])
-        variance = np.repeat([t.variance for t in noisy], [len(t.values) for t in noisy])
+        variance = np.repeat([t.stddev**2 for t in noisy], [len(t.values) for t in noisy])
         self.precisions = 1 / variance
         highest = _highest(domain, noisy, zeros)
         self._highest = highest.reshape(-1, *[1] * (self.y.ndim - 1))
@@ -174,7 +174,7 @@ def consistent_tables(
 
 
 def _highest(
-    domain: Domain, noisy: Sequence[NoisyTable], zeros: Sequence[Zeros]
+    domain: Domain, noisy: Sequence[Observed], zeros: Sequence[Zeros]
 ) -> NDArray[np.float64]:
     """Return each cell's upper limit: 0 for a structural zero, infinity for any other cell."""
     limits = [np.full(domain.shape(table.clique), np.inf) for table in noisy]

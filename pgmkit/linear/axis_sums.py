@@ -22,5 +22,6 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
     # large table. einsum has a letter for each axis.
     if table.size <= CALL_CELLS or table.ndim > len(ascii_letters):
         return np.asarray(table.sum(away))
-    kept = [axis for axis in range(table.ndim) if axis not in away]
-    return np.asarray(np.einsum(table, range(table.ndim), kept))
+    letters = ascii_letters[: table.ndim]
+    kept = "".join([letter for axis, letter in enumerate(letters) if axis not in away])
+    return np.asarray(np.einsum(f"{letters}->{kept}", table))

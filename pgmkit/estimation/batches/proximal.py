@@ -41,7 +41,7 @@ from pgmkit.inference.layout import Layout
 from pgmkit.linear.kronecker import nonzeros
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import SLIGHT
+from pgmkit.runtime.iterations import SLIGHT, WINDOW
 from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
 
@@ -50,8 +50,8 @@ _STEP = 100.0
 a direction in which the counts' variance is a tenth of the noise's (lambda = 0.1). With steps ten
 times as long, L-BFGS needs many more passes if counts are near zero, and sometimes fails.
 """
-_MOST_STEPS = 4
-_MOST_PASSES = 15
+_MOST_STEPS = WINDOW // 2
+_MOST_PASSES = 2 * WINDOW
 """The largest number of passes of a step. It need not be solved completely, since the next step
 continues.
 """

@@ -1,49 +1,54 @@
-"""RAP++: relaxed rows of mixed types, fitted to thresholds by tempered sigmoids.
+"""RAP++: relaxed rows of mixed types, fitted to marginals and thresholds by tempered sigmoids.
 
 Vietri et al., "Private synthetic data for multitask learning and marginal queries" (2022),
-Algorithms 1 and 2. Numeric attributes have many ordered codes (`mechanisms.queries.predicates`). In
-each of T epochs the K worst answered predicates are selected at once and measured; every noisy
-answer is kept as it was drawn, and released (re-drawing the history, as the authors' code does,
-would cost it again).
+Algorithms 1 and 2. Numeric attributes have many ordered codes (`mechanisms.queries.predicates`).
+Every attribute is measured first, together with each label if there are labels; the first rows are
+records of these answers. In each of T epochs the marginal that is answered worst is selected and
+measured, and then the K worst answered linear thresholds. Every noisy answer is kept as it was
+drawn, and released (re-drawing the history, as the authors' code does, would cost it again).
 
-Single queries of sensitivity 1 are selected, not norms of marginals. The Gumbel noise has scale
-sqrt(K / (2 rho)); the K / sqrt(2 rho) of the paper's text is safe but larger by the factor sqrt(K).
+Marginals are measured whole: a table of any size costs at most twice what one of its cells does.
+Thresholds are drawn through the first rows, in directions in which numeric attributes weigh alike.
+The Gumbel noise has scale sqrt(K / (2 rho)); the K / sqrt(2 rho) of the paper's text is safe but
+larger by sqrt(K).
 
-A threshold has no gradient: it is replaced by a sigmoid whose inverse temperature doubles from
-stage to stage, each started where the last ended. A stage ends after `steps`, when the loss is that
-of noise alone, or when it has fallen by less than a thousandth over fifty steps together. The
-result is the stage with the least loss on the true thresholds, not the last.
+A threshold has no gradient: it is replaced by a sigmoid whose inverse temperature grows from stage
+to stage, each started where the last ended. A stage ends after `steps`, when the loss is that of
+noise alone, or when it has fallen by less than a thousandth over fifty steps together. The result
+is the stage with the least loss on the true thresholds, not the last.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mechanisms.families.descent import descend, fitted_or_stalled
-from mechanisms.families.mixed_rows import MixedRows, MixedState
-from mechanisms.families.product_mixture import Columns
-from mechanisms.families.records import Records
+from mechanisms.families.mixed_rows import MixedRows, MixedState, Ranks
+from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.families.training_memory import (
+    answering_bytes,
     answering_predicates_bytes,
     fitting_predicates_bytes,
+    fitting_tables_bytes,
 )
 from mechanisms.privacy.curator import Curator
+from mechanisms.queries.cells import Question, clique_of
 from mechanisms.queries.predicates import (
     MeasuredPredicate,
     Predicate,
     Predicates,
     linear_thresholds,
-    mixed_marginals,
 )
 from mechanisms.release.record import Measured, Release
 from mechanisms.rounds.loop import Round, adapt
-from mechanisms.rounds.select_and_measure import check_enough, check_total, measure_one_way
+from mechanisms.rounds.merging import MOST_GROUPS, groups_of
+from mechanisms.rounds.select_and_measure import check_enough, known_total
 from mechanisms.settings import (
     Settings,
     fraction,
@@ -56,9 +61,11 @@ from mechanisms.settings import (
     tuple_of,
     whole_number,
 )
-from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.domain import Domain
+from mechanisms.workload import Workload, WorkloadLike, varied
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.estimation import estimate
+from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
@@ -67,21 +74,20 @@ from pgmkit.runtime.threads import one_thread
 class RapPlusPlus(Settings):
     """Settings of RAP++; none may be chosen by looking at private data.
 
-    The cells of those marginals of the workload that have no numeric attribute are queries too.
-
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
         numeric: The names of the numeric attributes, whose codes are ordered.
-        label: The categorical attribute whose codes are the classes of the class-conditional linear
-            thresholds; None for no such thresholds.
+        labels: The categorical attributes that will be predicted: each other attribute is measured
+            together with them, and their codes are the classes of linear thresholds. Without labels
+            there are no thresholds.
         directions: The number of random linear thresholds for every class, 1 or more.
-        cuts: The number of thresholds of each numeric attribute in mixed marginals, 1 or more.
-        rounds: The number of rounds T, 1 or more; None for 10, or fewer if there are few queries.
-        queries: The number of queries K of a round, 1 or more; None for 10, or fewer if there are
-            few.
-        one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
-            with 0 the number of rows must be public.
+        rounds: The number of rounds T, 1 or more; None for one less than there are categorical
+            attributes, as in the paper, but at most 10 and no more than there are marginals.
+        queries: The number of thresholds K of a round, 1 or more; no more than there are.
+        one_way_share: The share of the budget for what is measured first, above 0 and below 1.
+        threshold_share: The share of the rounds' budget for thresholds, above 0 and below 1, if
+            there are both marginals and thresholds.
         select_share: The share of each round's budget for selection, above 0 and below 1.
         rows: The number of relaxed rows, 1 or more.
         steps: The most steps of a stage of the fit, 1 or more.
@@ -94,19 +100,17 @@ class RapPlusPlus(Settings):
     """
 
     numeric: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
-    label: str | None = setting(None, or_none(text()))
-    directions: int = setting(200, whole_number())
-    cuts: int = setting(15, whole_number())
+    labels: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
+    directions: int = setting(500, whole_number())
     rounds: int | None = setting(None, or_none(whole_number()))
-    queries: int | None = setting(None, or_none(whole_number()))
-    one_way_share: float = setting(0.1, fraction(zero=True))
+    queries: int = setting(50, whole_number())
+    one_way_share: float = setting(0.3, fraction())
+    threshold_share: float = setting(0.5, fraction())
     select_share: float = setting(0.5, fraction())
     rows: int = setting(500, whole_number())
-    steps: int = setting(150, whole_number())
+    steps: int = setting(100, whole_number())
     learning_rate: float = setting(0.05, positive())
-    temperatures: tuple[float, ...] = setting(
-        (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0), tuple_of(positive())
-    )
+    temperatures: tuple[float, ...] = setting((16.0, 64.0, 256.0), tuple_of(positive()))
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
@@ -116,129 +120,199 @@ def rap_pp(
     workload: WorkloadLike,
     settings: RapPlusPlus | None = None,
     *,
-    progress: Callable[[Round[MixedState, Predicate]], None] | None = None,
+    progress: Callable[[Round[MixedState, Question]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on rows of mixed types.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
-    attributes, more queries than there are, or one_way_share = 0 if the total is private;
-    ModelTooLarge for a fit that does not fit a GPU's memory.
+    attributes, labels that are numeric or without numeric attributes, and more rounds or thresholds
+    than there are; ModelTooLarge for a fit that does not fit a GPU's memory.
     """
     settings = settings or RapPlusPlus()
     workload = Workload.over(curator.domain, workload)
-    domain = curator.domain
-    device = device_of(settings.device)
-    predicates = _predicates(domain, workload, settings)
-    rounds, count = _rounds(len(predicates), settings)
-    check_total(curator, settings.one_way_share)
-    _check_room(device, predicates, rounds * count, settings)
-    first, total = measure_one_way(curator, settings.one_way_share)
-    steps = _PredicateRounds(curator, predicates, rounds, count, settings.select_share)
-    family = MixedRows(domain, settings.numeric, device)
-    every = family.index(predicates)
-
-    def select(
-        state: MixedState, _last: Round[MixedState, Predicate] | None
-    ) -> list[Predicate] | None:
-        with torch.no_grad():
-            shares = family.answers(state.free, every, None)
-        return steps.select(shares.double().cpu().numpy() * total)
-
+    domain, device = curator.domain, device_of(settings.device)
+    plan = _Plan.of(workload, settings)
+    _check_room(device, plan, domain, settings)
+    share = settings.one_way_share if plan.rounds else 1.0
+    cost = share * curator.remaining / len(plan.first)
+    first = [curator.measure(clique, cost, step="first: measure") for clique in plan.first]
+    total = known_total(curator, first)
     with one_thread(), gpu_memory(device):
-        random = torch.Generator().manual_seed(settings.seed)
+        known = estimate(domain, first, total=total)
+        counts = {name: known.marginal([name]) for name in settings.numeric}
+        groups = {name: groups_of(c, MOST_GROUPS, len(c)) for name, c in counts.items()}
+        family = MixedRows(Ranks(domain, counts, groups), device)
         update = _fitter(family, settings)
-        start = family.state(family.start(settings.rows, random), total)
-        usable = any(m.clique[0] not in settings.numeric for m in first)
+        records = known.sample(settings.rows, rng=settings.seed)
+        random = torch.Generator().manual_seed(settings.seed)
+        start = family.state(family.start(records, random), total)
+        pool = _thresholds(family, start, settings) if plan.thresholds else None
+        steps = _MixedRounds(curator, plan, family, pool, settings)
         state, measurements = adapt(
-            update(start, first) if usable else start,
+            update(start, first),
             first,
-            select=select,
+            select=steps.select,
             measure=steps.measure,
             update=update,
             progress=progress,
         )
-    records = family.records(state.free, np.random.default_rng(settings.seed))
-    model = Records(domain, tuple(records), total).model()
+    model = ProductMixtureModel(domain, state.whole_rows(), total)
     return Release("rap++", model, measurements, curator.ledger, settings)
 
 
-class _PredicateRounds:
-    """The select and measure steps of equal rounds of `count` predicates each.
+@dataclass(frozen=True)
+class _Plan:
+    """What is measured first, what the rounds select from, and how often."""
 
-    The last measurement spends the rest; a measured predicate is not selected again.
+    first: list[Clique]
+    marginals: dict[Clique, float]
+    """The marginals that rounds select from, and their weights."""
+    thresholds: int
+    rounds: int
+
+    @classmethod
+    def of(cls, workload: Workload, settings: RapPlusPlus) -> _Plan:
+        """Raise InvalidInput for attributes, or numbers of rounds and queries, that do not fit the
+        domain.
+        """
+        domain, labels = workload.domain, settings.labels
+        domain.clique(settings.numeric, "numeric")
+        domain.clique(labels, "labels")
+        if labels and (not settings.numeric or set(labels) & set(settings.numeric)):
+            raise InvalidInput("labels must be categorical attributes, beside some numeric ones")
+        names = varied(domain)
+        features = [name for name in names if name not in labels]
+        pairs = [*itertools.product(features, labels), *itertools.combinations(labels, 2)]
+        first: list[Clique] = [*pairs] or [(name,) for name in names]
+        seen = {frozenset(clique) for clique in (*first, *((name,) for name in names))}
+        weighted = zip(workload.cliques, workload.weights, strict=True)
+        marginals = {clique: w for clique, w in weighted if frozenset(clique) not in seen}
+        thresholds = settings.directions * sum(domain.sizes[name] for name in labels)
+        usual = min(10, max(1, len(domain) - len(settings.numeric) - 1))
+        most = len(marginals) or (usual if thresholds else 0)
+        rounds = settings.rounds or min(usual, most)
+        if thresholds:
+            check_enough(rounds, settings.queries, thresholds, "thresholds")
+        else:
+            check_enough(rounds, 1, most, "marginals")
+        return cls(first, marginals, thresholds, rounds)
+
+
+class _MixedRounds:
+    """The select and measure steps of equal rounds: one marginal, then K thresholds.
+
+    What is measured is not selected again, and the last measurement spends the rest.
     """
 
     def __init__(
         self,
         curator: Curator,
-        predicates: Predicates,
-        rounds: int,
-        count: int,
-        select_share: float,
+        plan: _Plan,
+        family: MixedRows,
+        pool: Predicates | None,
+        settings: RapPlusPlus,
     ) -> None:
-        self._curator, self._predicates = curator, predicates
-        self._rounds, self._count, self._done = rounds, count, 0
-        self._select_cost = select_share * curator.remaining / rounds
-        self._measure_cost = curator.remaining / rounds - self._select_cost
+        self._curator, self._family, self._pool = curator, family, pool
+        self._settings, self._left = settings, dict(plan.marginals)
+        self._rounds, self._done = plan.rounds, 0
         self._taken: list[int] = []
+        self._costs = (0.0, 0.0)
 
-    def select(self, estimates: NDArray[np.float64]) -> list[Predicate] | None:
-        """Select, with noise, the predicates whose counts are estimated worst; None after the last
-        round.
-        """
+    def select(
+        self, state: MixedState, _last: Round[MixedState, Question] | None
+    ) -> list[Question] | None:
+        """Select, with noise, what is answered worst; None after the last round."""
         if self._done == self._rounds:
             return None
+        whole = self._curator.remaining / (self._rounds - self._done)
         self._done += 1
-        picked = self._curator.choose_predicates(
-            self._predicates,
-            estimates,
-            self._select_cost,
-            count=self._count,
-            exclude=self._taken,
+        share = self._settings.threshold_share if self._left else 1.0
+        share *= self._pool is not None
+        chosen = self._settings.select_share
+        self._costs = (whole * (1 - share) * (1 - chosen), whole * share * (1 - chosen))
+        picked: list[Question] = []
+        if share < 1:
+            picked.append(self._marginal(state, whole * (1 - share) * chosen))
+        if share > 0:
+            picked += self._thresholds(state, whole * share * chosen)
+        return picked
+
+    def _marginal(self, state: MixedState, cost: float) -> Clique:
+        noise = self._curator.expected_error(self._costs[0])
+        picked = self._curator.choose(
+            list(self._left),
+            state.marginals(list(self._left)),
+            cost,
+            penalties=[noise * self._curator.domain.size(clique) for clique in self._left],
+            weights=list(self._left.values()),
             step=f"round {self._done}: select",
         )
+        del self._left[picked]
+        return picked
+
+    def _thresholds(self, state: MixedState, cost: float) -> list[Predicate]:
+        assert self._pool is not None
+        with torch.no_grad():
+            lines = self._family.thresholds(self._pool)
+            shares = self._family.satisfied(*self._family.rows(state.free, None), lines, None)
+        picked = self._curator.choose_predicates(
+            self._pool,
+            shares.double().cpu().numpy() * state.total,
+            cost,
+            count=self._settings.queries,
+            exclude=self._taken,
+            step=f"round {self._done}: select thresholds",
+        )
         self._taken.extend(picked)
-        return [self._predicates.list[i] for i in picked]
+        return [self._pool.list[place] for place in picked]
 
-    def measure(self, picked: Sequence[Predicate]) -> list[MeasuredPredicate]:
-        """Return the counts of the selected predicates, each with its own noise."""
-        last = self._done == self._rounds
-        cost = self._curator.remaining if last else self._measure_cost
-        chosen = Predicates(self._predicates.domain, picked)
-        step = f"round {self._done}: measure"
-        values, stddev = self._curator.measure_predicates(chosen, cost, step=step)
-        return [
-            MeasuredPredicate(each, float(value), stddev)
-            for each, value in zip(picked, values, strict=True)
-        ]
+    def measure(self, picked: Sequence[Question]) -> list[Measured]:
+        """Return the noisy answers to what was selected."""
+        found: list[Measured] = []
+        asked = [each for each in picked if isinstance(each, Predicate)]
+        costs = list(self._costs)
+        if self._done == self._rounds:
+            costs[bool(asked)] = self._curator.remaining - (costs[0] if asked else 0.0)
+        for each in picked:
+            if not isinstance(each, Predicate):
+                step = f"round {self._done}: measure"
+                found.append(self._curator.measure(clique_of(each), costs[0], step=step))
+        if asked:
+            predicates = Predicates(self._curator.domain, asked)
+            step = f"round {self._done}: measure thresholds"
+            values, stddev = self._curator.measure_predicates(predicates, costs[1], step=step)
+            found += [
+                MeasuredPredicate(each, float(value), stddev)
+                for each, value in zip(asked, values, strict=True)
+            ]
+        return found
 
 
-def _rounds(available: int, settings: RapPlusPlus) -> tuple[int, int]:
-    """Return T and K, by default ten each, or as many as the `available` queries allow.
-
-    Raises InvalidInput if more queries are requested than there are.
+def _thresholds(family: MixedRows, state: MixedState, settings: RapPlusPlus) -> Predicates:
+    """Return the linear thresholds that rounds select from: through the numbers of the rows, which
+    come from noisy answers.
     """
-    count = settings.queries or min(10, available)
-    rounds = settings.rounds or max(1, min(10, available // count))
-    check_enough(rounds, count, available, "queries")
-    return rounds, count
+    domain, rng = family.ranks.whole, np.random.default_rng(settings.seed)
+    with torch.no_grad():
+        points = family.rows(state.free, None)[1].double().cpu().numpy()
+    found: list[Predicate] = []
+    for label in settings.labels:
+        found += linear_thresholds(domain, family.numbers, label, settings.directions, rng, points)
+    return Predicates(domain, found)
 
 
-def _check_room(
-    device: torch.device, predicates: Predicates, selected: int, settings: RapPlusPlus
-) -> None:
-    """Raise ModelTooLarge if a GPU's memory is too small to fit `selected` predicates and the
-    one-way marginals of the categorical attributes.
-    """
-    domain, rows = predicates.domain, settings.rows
-    codes = sum(size for name, size in domain.sizes.items() if name not in settings.numeric)
-    numbers = len(settings.numeric)
-    places = max(1, max(len(each.codes) for each in predicates.list))
-    needed = fitting_predicates_bytes(
-        Columns(domain), codes + numbers, selected + codes, places, numbers, rows
-    )
-    needed += answering_predicates_bytes(len(predicates), places, numbers, rows)
-    check_room(device, needed, f"RAP++ with {rows:,} rows of {codes + numbers:,} parameters")
+def _check_room(device: torch.device, plan: _Plan, domain: Domain, settings: RapPlusPlus) -> None:
+    """Raise ModelTooLarge if a GPU's memory is too small for the fit."""
+    columns, rows, numbers = Columns(domain), settings.rows, len(settings.numeric)
+    largest = sorted(plan.marginals, key=domain.size, reverse=True)[: plan.rounds]
+    free = columns.width - sum(domain.sizes[name] for name in settings.numeric) + numbers
+    needed = fitting_tables_bytes(columns, [*plan.first, *largest], rows)
+    needed = max(needed, answering_bytes(columns, plan.marginals, rows))
+    if plan.thresholds:
+        selected = plan.rounds * settings.queries
+        needed += fitting_predicates_bytes(columns, free, selected, 1, numbers, rows)
+        needed += answering_predicates_bytes(plan.thresholds, 1, numbers, rows)
+    check_room(device, needed, f"RAP++ with {rows:,} rows of {free:,} parameters")
 
 
 def _fitter(
@@ -247,26 +321,18 @@ def _fitter(
     """Return the update: Algorithm 1 on all noisy answers so far, in units of their noise."""
 
     def update(state: MixedState, measurements: Sequence[Measured]) -> MixedState:
-        known = list(_answers(family.domain, settings.numeric, measurements))
-        merged = Predicates(family.domain, [each.predicate for each in known])
-        indexed = family.index(merged)
-        targets, noise = (
-            torch.tensor(np.array(each) / state.total, dtype=torch.float32, device=family.device)
-            for each in ([m.value for m in known], [m.stddev for m in known])
-        )
-
-        def loss_at(free: torch.Tensor, temperature: float | None) -> torch.Tensor:
-            return ((family.answers(free, indexed, temperature) - targets) / noise).square().mean()
-
-        best, least = state.free, float(loss_at(state.free, None))
+        loss_at = _loss(family, measurements, state.total)
+        with torch.no_grad():
+            best, least = state.free, float(loss_at(state.free, None))
         fitted = state.free.detach().clone().requires_grad_()
         # Only thresholds depend on the temperature, so one stage is enough without them.
-        stages = settings.temperatures if merged.numbers else settings.temperatures[-1:]
+        stages = settings.temperatures if family.numbers else settings.temperatures[-1:]
         for temperature in stages:
             optimizer = torch.optim.Adam([fitted], lr=settings.learning_rate)
             losses = iter(functools.partial(loss_at, fitted, temperature), None)
             descend(optimizer, losses, settings.steps, enough=fitted_or_stalled)
-            reached = float(loss_at(fitted.detach(), None))
+            with torch.no_grad():
+                reached = float(loss_at(fitted, None))
             if reached < least:
                 best, least = fitted.detach().clone(), reached
         return family.state(best, state.total)
@@ -274,41 +340,33 @@ def _fitter(
     return update
 
 
-def _answers(
-    domain: Domain, numeric: Sequence[str], measurements: Sequence[Measured]
-) -> Iterator[MeasuredPredicate]:
-    """Yield the answers to fit: measured predicates, and as predicates the cells of the one-way
-    marginals of categorical attributes.
+def _loss(
+    family: MixedRows, measurements: Sequence[Measured], total: float
+) -> Callable[[torch.Tensor, float | None], torch.Tensor]:
+    """Return the mean squared error of all noisy answers in units of their noise, as a function of
+    the rows' parameters and of the inverse temperature.
     """
-    for m in measurements:
-        if isinstance(m, MeasuredPredicate):
-            yield m
-        elif m.clique[0] not in numeric:
-            (name,) = m.clique
-            for code, value in enumerate(m.values):
-                yield MeasuredPredicate(Predicate(((name, code),)), float(value), m.stddev)
+    tables = [m for m in measurements if isinstance(m, Measurement)]
+    predicates = [m for m in measurements if isinstance(m, MeasuredPredicate)]
+    merged = [family.ranks.merged(m) for m in tables]
+    merged += [(np.array([m.value]), np.array([m.stddev])) for m in predicates]
+    targets, noise = (
+        torch.tensor(np.concatenate(part) / total, dtype=torch.float32, device=family.device)
+        for part in zip(*merged, strict=True)
+    )
+    cliques = [m.clique for m in tables]
+    answers = ProductAnswers(family.columns, cliques)
+    lines = None
+    if predicates:
+        asked = Predicates(family.ranks.whole, [m.predicate for m in predicates])
+        lines = family.thresholds(asked)
 
+    def loss_at(free: torch.Tensor, temperature: float | None) -> torch.Tensor:
+        rows, numbers = family.rows(free, temperature)
+        found = answers(rows)
+        parts = [found[clique].reshape(-1) for clique in cliques]
+        if lines is not None:
+            parts.append(family.satisfied(rows, numbers, lines, temperature))
+        return ((torch.cat(parts) - targets) / noise).square().mean()
 
-def _predicates(domain: Domain, workload: Workload, settings: RapPlusPlus) -> Predicates:
-    """Return the queries of RAP++: mixed marginals (categorical codes with thresholds of numeric
-    attributes), random linear thresholds, and the cells of the workload's marginals that have no
-    numeric attribute. Raises InvalidInput for unknown attributes, and for a label that is numeric
-    or without numeric attributes.
-    """
-    domain.clique(settings.numeric, "numeric")
-    found = mixed_marginals(domain, settings.numeric, settings.cuts) if settings.numeric else []
-    if settings.label is not None:
-        domain.clique([settings.label], "label")
-        if settings.label in settings.numeric or not settings.numeric:
-            raise InvalidInput("label must be a categorical attribute, beside some numeric ones")
-        rng = np.random.default_rng(settings.seed)
-        found += linear_thresholds(
-            domain, settings.numeric, settings.label, settings.directions, rng
-        )
-    for clique in workload.cliques:
-        if not set(clique) & set(settings.numeric):
-            found += [
-                Predicate(tuple(zip(clique, map(int, codes), strict=True)))
-                for codes in np.ndindex(*domain.shape(clique))
-            ]
-    return Predicates(domain, found)
+    return loss_at

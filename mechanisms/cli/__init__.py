@@ -93,9 +93,7 @@ _COMMANDS = {
 }
 
 
-@click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pgmkit")
 def main() -> None:
     """Make synthetic records of a private table, and answer questions about it.

@@ -1,21 +1,31 @@
 """Relaxed rows of mixed types, the family of RAP++: each row has probabilities of the codes of
-every categorical attribute, and a number between 0 and 1 for every numeric attribute.
+every categorical attribute, and a rank between 0 and 1 for every numeric attribute.
 
-A threshold has no gradient; for training it is replaced by a sigmoid with an inverse temperature.
+A rank is the share of the records with a smaller number, by noisy counts: on this scale half of all
+records lie below 1/2, so a skewed attribute is no harder to fit than an even one. Neighbouring
+codes form groups, and within a group the codes keep the shares of their noisy counts. Thresholds,
+and the bounds of groups, have no gradient: for training they are replaced by sigmoids with an
+inverse temperature.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mechanisms.families.product_mixture import Columns, ProductRows
-from mechanisms.families.targets import one_hot_of
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Domain
+from pgmkit.measurement import Measurement
+from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.arrays import Array
+
+Groups = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,111 +35,179 @@ class MixedState(ProductRows):
     free: torch.Tensor
 
 
-class MixedRows:
-    """The rows of a domain whose attributes `numeric` are numbers, and their answers to predicates.
+class Thresholds(NamedTuple):
+    """Predicates as tensors, with a line for each: the columns of its codes, filled up with a
+    column of ones; its weights on the numbers; and its bound.
+    """
 
-    The parameters `free`, rows x (number of codes + number of numeric attributes), are
-    unconstrained: a softmax turns them into probabilities and a sigmoid into numbers.
+    columns: torch.Tensor
+    weights: torch.Tensor
+    bounds: torch.Tensor
+
+
+class Ranks:
+    """The ranks of numeric attributes, by noisy counts of their codes, which are at least 0.
+
+    `groups`: for each numeric attribute the group of each code, in rising order from 0.
+
+    Attributes:
+        domain: The domain with the groups of numeric attributes in place of their codes.
+        bounds: By attribute, the ranks at which a group begins, but for the first.
     """
 
     def __init__(
-        self, domain: Domain, numeric: Sequence[str], device: torch.device | str = "cpu"
+        self, whole: Domain, counts: Mapping[str, Array], groups: Mapping[str, Groups]
     ) -> None:
-        self.device = device
-        self.domain, self.numbers = domain, tuple(n for n in domain if n in numeric)
-        self.codes = tuple(n for n in domain if n not in numeric)
-        sizes = [domain.sizes[name] for name in self.codes]
-        ends = np.cumsum([0, *sizes])
-        self.starts = dict(zip(self.codes, ends.tolist(), strict=False))
-        self.sizes, self.width = sizes, int(ends[-1])
+        self.whole, self.groups = whole, groups
+        sizes = {name: int(group[-1]) + 1 for name, group in groups.items()}
+        self.domain = Domain({name: sizes.get(name, size) for name, size in whole.sizes.items()})
+        self.bounds: dict[str, torch.Tensor] = {}
+        self._below, self._values, self._within = {}, {}, {}
+        for name, group in groups.items():
+            even = counts[name] + 1e-9 * max(1.0, counts[name].sum())  # no group is empty
+            starts = self._starts(name)
+            held = np.add.reduceat(even, starts)
+            self._within[name] = even / held[group]
+            self._below[name] = np.concatenate([[0.0], even.cumsum() / even.sum()])
+            ends = [*starts, len(group)]
+            self.bounds[name] = torch.tensor(self._below[name][starts[1:]], dtype=torch.float32)
+            self._values[name] = tuple(
+                torch.tensor(each, dtype=torch.float32)
+                for each in (self._below[name][ends], np.array(ends) / len(group))
+            )
 
-    def start(self, rows: int, random: torch.Generator) -> torch.Tensor:
-        """Return random parameters, rows x (number of codes + number of numeric attributes)."""
-        return torch.randn(rows, self.width + len(self.numbers), generator=random).to(self.device)
+    def _starts(self, name: str) -> NDArray[np.intp]:
+        return np.flatnonzero(np.diff(self.groups[name], prepend=-1))
 
-    def rows(self, free: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the probabilities of codes, with a last column of ones, and the numbers."""
-        parts = torch.split(free[:, : self.width], self.sizes, dim=1) if self.sizes else ()
-        ones = free.new_ones(len(free), 1)
-        return (
-            torch.cat([*(part.softmax(1) for part in parts), ones], dim=1),
-            free[:, self.width :].sigmoid(),
-        )
+    def of(self, name: str, codes: NDArray[np.integer], places: Array) -> Array:
+        """Return the ranks of codes; `places`, between 0 and 1, say where within the code."""
+        below = self._below[name]
+        return below[codes] + places * (below[codes + 1] - below[codes])
+
+    def number(self, name: str, ranks: torch.Tensor) -> torch.Tensor:
+        """Return the numbers between 0 and 1 at these ranks; differentiable. They rise linearly
+        within a group.
+        """
+        below, values = (each.to(ranks.device) for each in self._values[name])
+        group = torch.searchsorted(below, ranks.detach().contiguous(), right=True) - 1
+        group = group.clamp(0, len(below) - 2)
+        slope = (values[group + 1] - values[group]) / (below[group + 1] - below[group])
+        return values[group] + (ranks - below[group]) * slope
+
+    def merged(self, m: Measurement) -> tuple[Array, Array]:
+        """Return the noisy counts of a whole marginal with codes merged into groups, and their
+        standard deviations, both flat.
+        """
+        values = np.asarray(m.values, dtype=np.float64).reshape(self.whole.shape(m.clique))
+        codes = np.ones(values.shape)
+        for axis, name in enumerate(m.clique):
+            if name in self.groups:
+                values, codes = (
+                    np.add.reduceat(each, self._starts(name), axis) for each in (values, codes)
+                )
+        return values.ravel(), m.stddev * np.sqrt(codes).ravel()
+
+    def expand(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows over all codes (K x codes) from rows over `domain`."""
+        parts = torch.split(rows, list(self.domain.shape()), dim=1)
+        found = []
+        for name, part in zip(self.whole, parts, strict=True):
+            if name in self.groups:
+                within = torch.tensor(self._within[name], dtype=rows.dtype, device=rows.device)
+                part = part[:, torch.from_numpy(self.groups[name]).to(rows.device)] * within
+            found.append(part)
+        return torch.cat(found, dim=1)
+
+
+class MixedRows:
+    """The rows of a domain with the numeric attributes of `ranks`, and their answers.
+
+    The parameters `free`, rows x (number of codes + number of numeric attributes), are
+    unconstrained: a softmax turns them into probabilities and a sigmoid into ranks.
+    """
+
+    def __init__(self, ranks: Ranks, device: torch.device | str = "cpu") -> None:
+        self.device, self.ranks = device, ranks
+        self.columns = Columns(ranks.domain)
+        self.numbers = tuple(name for name in ranks.whole if name in ranks.groups)
+        self.codes = tuple(name for name in ranks.whole if name not in ranks.groups)
+        self.sizes = [ranks.whole.sizes[name] for name in self.codes]
+        self.width = sum(self.sizes)
+
+    def start(self, records: Dataset, random: torch.Generator) -> torch.Tensor:
+        """Return the parameters of a row for each record: its codes have nearly all probability."""
+        parts = []
+        for name, size in zip(self.codes, self.sizes, strict=True):
+            codes = torch.from_numpy(np.asarray(records.columns[name], dtype=np.int64))
+            noise = torch.randn(len(records), size, generator=random)
+            parts.append(noise + _SURE * torch.nn.functional.one_hot(codes, size))
+        for name in self.numbers:
+            places = torch.rand(len(records), generator=random).double().numpy()
+            ranks = self.ranks.of(name, np.asarray(records.columns[name]), places)
+            parts.append(torch.logit(torch.from_numpy(ranks).float(), 1e-6).unsqueeze(1))
+        return torch.cat(parts, dim=1).to(self.device)
+
+    def rows(
+        self, free: torch.Tensor, temperature: float | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rows over `columns` and their numbers, both differentiable.
+
+        A `temperature` of None gives every number the group that it lies in; with a number, which
+        is an inverse temperature, the bounds of groups are sigmoids.
+        """
+        split = torch.split(free[:, : self.width], self.sizes, dim=1) if self.sizes else ()
+        parts = {name: part.softmax(1) for name, part in zip(self.codes, split, strict=True)}
+        numbers = []
+        for name, rank in zip(self.numbers, free[:, self.width :].sigmoid().t(), strict=True):
+            reach = rank.unsqueeze(1) - self.ranks.bounds[name].to(free.device)
+            above = _met(reach, temperature)
+            ends = above.new_ones(len(above), 1)
+            parts[name] = -torch.diff(torch.cat([ends, above, 0 * ends], dim=1), dim=1)
+            numbers.append(self.ranks.number(name, rank))
+        rows = torch.cat([parts[name] for name in self.ranks.whole], dim=1)
+        return rows, torch.stack(numbers, dim=1) if numbers else rows[:, :0]
 
     def state(self, free: torch.Tensor, total: float) -> MixedState:
-        """Return the product rows that these parameters stand for, which answer marginals.
+        """Return the product rows over all codes that these parameters stand for."""
+        rows = self.ranks.expand(self.rows(free.detach(), None)[0])
+        return MixedState(Columns(self.ranks.whole), rows, total, free)
 
-        The code that a number falls into gets probability 1.
-        """
-        codes, numbers = self.rows(free.detach())
-        parts = []
-        for name, size in self.domain.sizes.items():
-            if name in self.starts:
-                parts.append(codes[:, self.starts[name] : self.starts[name] + size])
-            else:
-                place = self._code(numbers[:, self.numbers.index(name)], size)
-                parts.append(one_hot_of(place, size).to(codes.dtype))
-        return MixedState(Columns(self.domain), torch.cat(parts, dim=1), total, free)
-
-    def index(self, predicates: Predicates) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return three tensors with a line for each predicate: the places of its codes among the
-        first result of `rows`, filled up with the column of ones; its weights on the numbers; and
-        its bound.
-        """
-        longest = max((len(each.codes) for each in predicates.list), default=0)
-        columns = torch.full((len(predicates), max(1, longest)), self.width, dtype=torch.long)
+    def thresholds(self, predicates: Predicates) -> Thresholds:
+        """Return predicates, whose codes are of categorical attributes, as tensors."""
+        longest = max(1, *(len(each.codes) for each in predicates.list))
+        places = torch.full((len(predicates), longest), self.columns.width, dtype=torch.long)
         for line, each in enumerate(predicates.list):
             for place, (name, code) in enumerate(each.codes):
-                columns[line, place] = self.starts[name] + code
+                places[line, place] = self.columns.of(name).start + code
         weights = torch.zeros(len(predicates), len(self.numbers))
         for place, name in enumerate(predicates.numbers):
             weights[:, self.numbers.index(name)] = torch.tensor(
                 predicates.matrix[:, place], dtype=torch.float32
             )
         bounds = torch.tensor(predicates.bounds, dtype=torch.float32)
-        return columns.to(self.device), weights.to(self.device), bounds.to(self.device)
+        return Thresholds(*(each.to(self.device) for each in (places, weights, bounds)))
 
-    def answers(
+    def satisfied(
         self,
-        free: torch.Tensor,
-        indexed: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        rows: torch.Tensor,
+        numbers: torch.Tensor,
+        thresholds: Thresholds,
         temperature: float | None,
     ) -> torch.Tensor:
-        """Return the share of the rows that satisfies each predicate; `indexed` is the result of
-        `index`. A `temperature` of None applies the true thresholds, a number sigmoids with this
-        inverse temperature.
-        """
-        columns, weights, bounds = indexed
-        codes, numbers = self.rows(free)
-        product = codes[:, columns[:, 0]]
-        for place in range(1, columns.shape[1]):
-            product = product * codes[:, columns[:, place]]
-        reach = bounds - numbers @ weights.t()
-        met = (reach >= 0).float() if temperature is None else (temperature * reach).sigmoid()
-        return (product * met).mean(0)
+        """Return the share of the rows, from `rows`, that satisfies each predicate."""
+        codes = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
+        product = codes[:, thresholds.columns[:, 0]]
+        for place in range(1, thresholds.columns.shape[1]):
+            product = product * codes[:, thresholds.columns[:, place]]
+        reach = thresholds.bounds - numbers @ thresholds.weights.t()
+        return (product * _met(reach, temperature)).mean(0)
 
-    def records(self, free: torch.Tensor, rng: np.random.Generator) -> list[tuple[int, ...]]:
-        """Return ten records for each row: codes drawn from its probabilities, and its numbers.
 
-        With one record for each row, the chance of the draw would add to the error of the fit.
-        """
-        codes, numbers = (part.detach().double().cpu().numpy() for part in self.rows(free))
-        codes, numbers = (np.repeat(part, 10, axis=0) for part in (codes, numbers))
-        columns = {}
-        for name, size in zip(self.codes, self.sizes, strict=True):
-            start = self.starts[name]
-            reached = codes[:, start : start + size].cumsum(axis=1)
-            drawn = rng.random((len(codes), 1)) * reached[:, -1:]
-            columns[name] = (drawn >= reached).sum(axis=1).clip(max=size - 1)
-        for place, name in enumerate(self.numbers):
-            size = self.domain.sizes[name]
-            columns[name] = self._code(torch.from_numpy(numbers[:, place]), size).numpy()
-        stacked = np.stack([columns[name] for name in self.domain], axis=1)
-        return [tuple(map(int, line)) for line in stacked]
+_SURE = 4.0
+"""The logit of a first row's own code: with random ones beside it, of standard deviation 1, most
+probability is on the code, and the gradients of the others are not yet 0.
+"""
 
-    @staticmethod
-    def _code(numbers: torch.Tensor, size: int) -> torch.Tensor:
-        """Return for each number between 0 and 1 the index of the interval it falls into, of `size`
-        equal intervals.
-        """
-        return (numbers.double() * size).floor().long().clamp(0, size - 1)
+
+def _met(reach: torch.Tensor, temperature: float | None) -> torch.Tensor:
+    return (reach >= 0).float() if temperature is None else (temperature * reach).sigmoid()

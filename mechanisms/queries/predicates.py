@@ -20,6 +20,9 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 
+_NARROWEST = 1e-3
+"""Spreads below a thousandth of an attribute's range count as this much."""
+
 
 @dataclass(frozen=True)
 class Predicate:
@@ -179,20 +182,35 @@ def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[P
 
 
 def linear_thresholds(
-    domain: Domain, numeric: Sequence[str], label: str, count: int, rng: np.random.Generator
+    domain: Domain,
+    numeric: Sequence[str],
+    label: str,
+    count: int,
+    rng: np.random.Generator,
+    points: NDArray[np.float64] | None = None,
 ) -> list[Predicate]:
     """Return linear thresholds on the numeric attributes, for `count` random directions with a
     random bound each: one predicate for every direction and code of the attribute `label`.
 
     Directions are Gaussian, scaled to length 1; a bound is uniform between the least and the
     largest weighted sum.
+
+    `points`: numbers of records that are public or noisy (records x numeric attributes). With them,
+    attributes weigh alike whatever their spread, each bound is the weighted sum of a random point,
+    and weighted sums are scaled to the spread of a uniform number: bounds drawn evenly leave nearly
+    all records of skewed attributes on one side.
     """
     found = []
+    spread = np.ones(len(numeric)) if points is None else points.std(axis=0) + _NARROWEST
     for _ in range(count):
-        direction = rng.normal(size=len(numeric))
-        direction /= np.linalg.norm(direction)
-        low, high = direction.clip(max=0).sum(), direction.clip(min=0).sum()
-        bound = float(rng.uniform(low, high))
+        direction = rng.normal(size=len(numeric)) / spread
+        if points is None:
+            direction /= np.linalg.norm(direction)
+            low, high = direction.clip(max=0).sum(), direction.clip(min=0).sum()
+            bound = float(rng.uniform(low, high))
+        else:
+            direction *= 12**-0.5 / ((points @ direction).std() + _NARROWEST)
+            bound = float(points[rng.integers(len(points))] @ direction)
         weights: Mapping[str, float] = dict(zip(numeric, map(float, direction), strict=True))
         found += [
             Predicate(((label, code),), tuple(weights.items()), bound)

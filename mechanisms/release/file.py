@@ -35,7 +35,8 @@ from pgmkit.runtime.untrusted import (
 )
 from pgmkit.uncertainty import checked_measurements
 
-_HEADER = {"format": "pgmkit release", "version": 2}
+FORMAT = "pgmkit release"
+VERSION = 2
 _DIGEST = 2 * hashlib.sha256().digest_size
 """The number of characters of the checksum at the end of the file, in the comment of the
 archive.
@@ -56,7 +57,8 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a release, given by its fields, to one file, completely or not at all."""
     settings = parts["settings"]
     header = {
-        **_HEADER,
+        "format": FORMAT,
+        "version": VERSION,
         "mechanism": parts["mechanism"],
         "settings": asdict(settings) if is_dataclass(settings) else {},  # type: ignore[arg-type]
         "schema": parts["schema"],
@@ -98,10 +100,10 @@ def load(
         parts = unzipped(content, max_bytes)
         header, stored = (plain_values(parts[f"{n}.json"]) for n in ("release", "measurements"))
         kind, version = header["format"], header["version"]
-        if {"format": kind, "version": version} != _HEADER:
+        if (kind, version) != (FORMAT, VERSION):
             raise InvalidInput(
-                f"it holds {kind!r}, version {version!r}; this reads {_HEADER['format']!r}, "
-                f"version {_HEADER['version']}: use the version of pgmkit that wrote it"
+                f"it holds {kind!r}, version {version!r}; this reads {FORMAT!r}, version "
+                f"{VERSION}: use the version of pgmkit that wrote it"
             )
         if modified and not allow_modified:
             raise InvalidInput(

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.arrays import Array
 
 TOLERANCE = 1e-5
@@ -48,7 +47,10 @@ def checked_conditionals(
 
 
 def _array(name: str, axes: Sequence[str], table: ArrayLike) -> Array:
-    array = float_array(table, f"the table of {name!r}")
+    try:
+        array = np.array(table, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the table of {name!r} is not an array of numbers: {error}") from None
     if isinstance(axes, str) or not len(axes) or axes[0] != name:
         raise InvalidInput(
             f"the axes of {name!r} are {axes!r}; write the variable first, then its parents: "

@@ -8,7 +8,8 @@ import pytest
 import torch
 from pricing import CellPriced
 
-from mechanisms.families.mixed_rows import MixedRows
+from mechanisms.families.mixed_rows import MixedRows, Ranks
+from mechanisms.families.product_mixture import ProductMixtureModel
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
@@ -22,8 +23,9 @@ from mechanisms.queries.predicates import (
 )
 from mechanisms.rap_pp import RapPlusPlus, rap_pp
 from mechanisms.release.record import Release
+from mechanisms.rounds.merging import groups_of
 from mechanisms.workload import k_way
-from pgmkit import Dataset, Domain, InvalidInput
+from pgmkit import Dataset, Domain, InvalidInput, Measurement
 
 DOMAIN = Domain({"age": 50, "ill": 2, "pay": 40, "work": 3})
 NUMERIC = ("age", "pay")
@@ -54,6 +56,12 @@ def some_predicates() -> Predicates:
             Predicate((), (("pay", -1.0),), -0.5),
         ],
     )
+
+
+def some_rows() -> MixedRows:
+    counts = {name: DATA.marginal([name]).astype(float) for name in NUMERIC}
+    groups = {name: groups_of(each, 16, len(each)) for name, each in counts.items()}
+    return MixedRows(Ranks(DOMAIN, counts, groups))
 
 
 def test_counts_are_those_of_the_records_one_by_one() -> None:
@@ -89,37 +97,51 @@ def test_a_count_changes_by_at_most_one_between_neighbours() -> None:
 
 def test_rows_answer_as_their_records_do() -> None:
     """The largest difference is 0.009, standard deviation 0.003: 13 away from the limit."""
-    family, predicates = MixedRows(DOMAIN, NUMERIC), some_predicates()
-    free = 3 * family.start(400, torch.Generator().manual_seed(0))
-    answers = family.answers(free, family.index(predicates), None).numpy()
-    rows = np.array(family.records(free, np.random.default_rng(0)))
-    drawn = Dataset(DOMAIN, dict(zip(DOMAIN, rows.T, strict=True)))
-    # Numbers of the rows become the middle of their code: half a code off at most.
+    family, predicates = some_rows(), some_predicates()
+    free = family.start(DATA, torch.Generator().manual_seed(0))
+    lines = family.thresholds(predicates)
+    answers = family.satisfied(*family.rows(free, None), lines, None).numpy()
+    model = ProductMixtureModel(DOMAIN, family.state(free, 1.0).whole_rows(), 1.0)
+    drawn = model.sample(20_000, rng=0)
+    # Numbers move within their group of codes: by a group at most.
     np.testing.assert_allclose(predicates.counts(drawn) / len(drawn), answers, atol=0.05)
-    sharp = family.answers(free, family.index(predicates), 1e5).numpy()
+    sharp = family.satisfied(*family.rows(free, 1e6), lines, 1e6).numpy()
     np.testing.assert_allclose(sharp, answers, atol=0.01)
     assert value_of(np.array([0, 49]), 50).tolist() == [0.01, 0.99]
+
+
+class ThresholdPriced(CellPriced):
+    """Four answers are those of thresholds; every marginal has more cells."""
+
+    def __init__(self, relation: str, pure: bool) -> None:
+        super().__init__(relation, pure)
+        self._of_tables = dict(self.prices)
+
+    def _price(self, answers: np.ndarray) -> None:
+        self.prices = dict(self._of_tables)
+        if answers.size == 4:
+            self.prices |= {"gaussian": lambda b: 2 / b**2, "laplace": lambda b: 4 / b}
+
+    def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self._price(counts)
+        return super().gaussian(counts, scale)
+
+    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
+        self._price(counts)
+        return super().laplace(counts, scale)
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("delta", [0.0, 1e-7])
 def test_draws_match_charges(relation: str, delta: float) -> None:
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
-    noise = CellPriced(relation, pure=delta == 0)
-    plain_top = noise.top
-
-    def top(scores: np.ndarray, count: int, scale: float) -> list[int]:
-        found = plain_top(scores, count, scale)
-        noise.prices["gaussian"] = lambda scale: count / (2 * scale**2)
-        noise.prices["laplace"] = lambda scale: count / scale
-        return found
-
-    noise.top = top
+    noise = ThresholdPriced(relation, pure=delta == 0)
     curator._noise = noise
-    settings = RapPlusPlus(numeric=NUMERIC, label="ill", directions=5, **QUICK)
+    settings = RapPlusPlus(numeric=NUMERIC, labels=("ill",), directions=10, **QUICK)
     release = rap_pp(curator, WORKLOAD, settings)
-    assert len(noise.costs) == 4 + 2 * 3  # every answer once: the history is not drawn again
-    assert len(release.measurements) == 4 + 3 * 4  # and every answer is released
+    # Three pairs with the label; each round a marginal and thresholds, selected and measured.
+    assert len(noise.costs) == 3 + 4 * 3  # every answer once: the history is not drawn again
+    assert len(release.measurements) == 3 + 3 * (1 + 4)  # and every answer is released
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
 
@@ -128,7 +150,7 @@ def test_it_learns_thresholds_that_it_measured_and_others() -> None:
     """The ratio is 0.13, standard deviation 0.027: 9.8 away from the limit."""
     curator = Curator(DATA, Budget(20.0, 1e-7), neighbours="replace-one", seed=0)
     settings = RapPlusPlus(
-        numeric=NUMERIC, label="ill", directions=40, rounds=6, queries=15, rows=200, steps=80
+        numeric=NUMERIC, labels=("ill",), directions=40, rounds=3, queries=15, rows=200, steps=80
     )
     release = rap_pp(curator, WORKLOAD, settings)
     fresh = linear_thresholds(DOMAIN, NUMERIC, "ill", 60, np.random.default_rng(9))
@@ -143,7 +165,7 @@ def test_it_learns_thresholds_that_it_measured_and_others() -> None:
 
 def test_noisy_predicates_are_saved_and_read_again(tmp_path: Path) -> None:
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
-    release = rap_pp(curator, WORKLOAD, RapPlusPlus(numeric=NUMERIC, label="ill", **QUICK))
+    release = rap_pp(curator, WORKLOAD, RapPlusPlus(numeric=NUMERIC, labels=("ill",), **QUICK))
     release.save(tmp_path / "release")
     again = Release.load(tmp_path / "release")
     own = [m for m in release.measurements if isinstance(m, MeasuredPredicate)]
@@ -156,33 +178,42 @@ def test_noisy_predicates_are_saved_and_read_again(tmp_path: Path) -> None:
     assert again.settings == release.settings
 
 
-def test_rows_between_updates_answer_marginals_as_their_records_do() -> None:
-    family = MixedRows(DOMAIN, NUMERIC)
-    free = 3 * family.start(50, torch.Generator().manual_seed(1))
-    state = family.state(free, 1000.0)
-    drawn = np.concatenate(
-        [np.array(family.records(free, np.random.default_rng(seed))) for seed in range(40)]
-    )
-    records = Dataset(DOMAIN, dict(zip(DOMAIN, drawn.T, strict=True)))
-    tables = state.marginals(WORKLOAD.cliques)
-    for clique, table in tables.items():
-        assert table.sum() == pytest.approx(1000, rel=1e-5)
-        shares = records.marginal(clique) / len(records)
-        # Each cell is a share of 20,000 draws: its standard deviation is at most 0.0036.
-        np.testing.assert_allclose(table / 1000, shares, atol=0.03)
+def test_ranks_merge_and_expand_by_the_counts() -> None:
+    family = some_rows()
+    age = family.ranks.groups["age"]
+    measured = Measurement(("ill", "age"), np.arange(100), 2.0)
+    values, noise = family.ranks.merged(measured)
+    table = np.arange(100).reshape(2, 50)
+    for group in range(age[-1] + 1):
+        own = age == group
+        at = [group, age[-1] + 1 + group]
+        assert values[at].tolist() == table[:, own].sum(axis=1).tolist()
+        assert noise[at] == pytest.approx(2.0 * own.sum() ** 0.5)
+    # Rows that are sure of the records' own groups have the records' counts of every code.
+    records = Dataset(DOMAIN, {n: np.sort(c) for n, c in DATA.columns.items()})
+    state = family.state(family.start(records, torch.Generator().manual_seed(0)), len(DATA))
+    for name in NUMERIC:
+        np.testing.assert_allclose(
+            state.marginals([(name,)])[name,], DATA.marginal([name]), atol=1.0
+        )
 
 
 def test_refusals_come_before_spending() -> None:
-    for settings in [{"rounds": 0}, {"temperatures": ()}, {"temperatures": (0.0,)}, {"cuts": 0}]:
+    for settings in [
+        {"rounds": 0},
+        {"temperatures": ()},
+        {"temperatures": (0.0,)},
+        {"one_way_share": 0.0},
+    ]:
         with pytest.raises(InvalidInput):
             RapPlusPlus(**settings)
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
     for settings, message in [
         (RapPlusPlus(numeric=("height",)), "height"),
-        (RapPlusPlus(numeric=NUMERIC, label="age"), "categorical"),
-        (RapPlusPlus(label="ill"), "beside some numeric"),
-        (RapPlusPlus(one_way_share=0.0), "above 0"),
-        (RapPlusPlus(rounds=1000, queries=1000), "there are [0-9]+ queries; ask for fewer"),
+        (RapPlusPlus(numeric=NUMERIC, labels=("age",)), "categorical"),
+        (RapPlusPlus(labels=("ill",)), "beside some numeric"),
+        (RapPlusPlus(rounds=1000), "there are 6 marginals; ask for fewer"),
+        (RapPlusPlus(numeric=NUMERIC, labels=("ill",), queries=2000), "there are 1000 thresholds"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             rap_pp(curator, WORKLOAD, settings)

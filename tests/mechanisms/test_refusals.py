@@ -87,7 +87,7 @@ TOGETHER: list[dict[str, Any]] = [
     {"mechanism": "matrix", "settings": {"queries": {"age": "prefix"}}},
     {"mechanism": "matrix", "settings": {"queries": {"kids": "median"}}},
     {"mechanism": "rap++", "settings": {"numeric": ("age",)}},
-    {"mechanism": "rap++", "settings": {"label": "age"}},
+    {"mechanism": "rap++", "settings": {"labels": ("age",)}},
     {"mechanism": "rap", "settings": {"rounds": 1000, "queries": 1000}},
     {"mechanism": "mwem", "target": "kids"},
     {"mechanism": "fem", "target": "kids"},

@@ -40,7 +40,7 @@ KINDS = {
             "queries": 60,
             "rows": 150,
             "numeric": ("x0", "x1"),
-            "label": "x2",
+            "labels": ("x2",),
             "directions": 80,
         },
     ),

@@ -7,11 +7,12 @@ which counts. Frames of other libraries are collected, with the needed columns o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import narwhals as nw
 import numpy as np
@@ -22,6 +23,24 @@ from pgmkit.tables.engines.scan import Codec, Scan, code_type, gathered
 from pgmkit.tables.engines.tally import Tally
 
 T = TypeVar("T")
+
+
+class Engine(ABC):
+    """The records of some columns, wherever they are held."""
+
+    @abstractmethod
+    def line(self, scan: Scan) -> NDArray[np.int64]:
+        """Return the line of counts of one pass over the records (`Scan`)."""
+
+    @abstractmethod
+    def tally(self, tally: Tally) -> Counter[str | None]:
+        """Return the counts of one pass over the records of one column (`Tally`)."""
+
+    @abstractmethod
+    def kept(self, codec: Codec) -> Engine:
+        """Return an engine that holds the records as codes, so that later scans need not code them
+        again.
+        """
 
 
 def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
@@ -40,7 +59,7 @@ def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
 
 
 @dataclass(frozen=True)
-class _Spark:
+class _Spark(Engine):
     """A Spark data frame, classic or Connect; only the data frame's own methods are used.
 
     Spark runs a failed task again, and only the lines of finished tasks are added.
@@ -78,7 +97,7 @@ class _Spark:
 
 
 @dataclass(frozen=True)
-class _Dask:
+class _Dask(Engine):
     """A Dask data frame."""
 
     frame: Any
@@ -108,7 +127,7 @@ class _Dask:
 
 
 @dataclass(frozen=True)
-class _Here:
+class _Here(Engine):
     """Records that stream through this process; each call of `frames` begins a new pass."""
 
     frames: Callable[[], Iterable[Any]]
@@ -127,10 +146,6 @@ class _Here:
         """
         codes = list(codec.arrow_codes(self.frames()))
         return _Here(lambda: gathered(codes))
-
-
-Engine: TypeAlias = _Spark | _Dask | _Here
-"""The records of some columns, wherever they are held."""
 
 
 def _sum_of_counts(counts: Sequence[Counter[str | None]]) -> Counter[str | None]:

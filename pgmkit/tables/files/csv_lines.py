@@ -20,9 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES
-
-MOST_BYTES = 2 * CACHE_CELLS * CELL_BYTES
+MOST_BYTES = 1 << 20
 """The most bytes of a record; a longer line is odd. At most twice as many bytes are read ahead."""
 _QUOTED = re.compile(rb'"[^"]*"(?:"[^"]*")*')
 

@@ -170,7 +170,7 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
 def moved_within_noise(
     last: Round[GraphicalModel, Clique], queries: CliqueQueries, noise: float
 ) -> bool:
-    """True if the last round changed the model's marginal by no more than the noise of its
+    """Return True if the last round changed the model's marginal by no more than the noise of its
     measurement (the paper's annealing rule).
 
     `noise`: the expected absolute noise of one cell of the round's measurement, in counts.

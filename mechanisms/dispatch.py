@@ -106,7 +106,9 @@ def run_on(
 
 
 def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
-    """True if this run draws nothing but additive noise; this depends on public figures alone."""
+    """Return True if this run draws nothing but additive noise; this depends on public figures
+    alone.
+    """
     check = getattr(settings, "measures", None)
     return bool(check(workload)) if callable(check) else entry.measures
 

@@ -112,7 +112,9 @@ class Mixture(Settings):
     seed: int = setting(0, random_seed())
 
     def measures(self, workload: Workload) -> bool:
-        """True if there are few enough pairs to measure all of them, so that none are selected."""
+        """Return True if there are few enough pairs to measure all of them, so that none are
+        selected.
+        """
         orders = _orders(workload)
         return not orders or bool(self.whole(workload.domain, orders))
 

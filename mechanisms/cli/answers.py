@@ -204,7 +204,7 @@ def report(
 
 
 def _is_release(path: str) -> bool:
-    """True if the file holds a release and not only a model."""
+    """Return True if the file holds a release and not only a model."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

@@ -57,7 +57,7 @@ class Oracle:
         return self.by_integer_program(queries, bonus)
 
     def _fits(self, cliques: frozenset[Clique]) -> bool:
-        """True if max-product can run on a junction tree of these cliques."""
+        """Return True if max-product can run on a junction tree of these cliques."""
         if cliques not in self._small:
             self._small = {cliques: model_cells(self.domain, sorted(cliques)) <= TREE_CELLS}
         return self._small[cliques]

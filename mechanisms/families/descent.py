@@ -48,14 +48,14 @@ def descend(
 
 
 def fitted_or_stalled(losses: Sequence[float]) -> bool:
-    """True if a loss in units of the noise is at most that of noise alone, or has stopped
+    """Return True if a loss in units of the noise is at most that of noise alone, or has stopped
     falling.
     """
     return losses[-1] <= 1 or stalled(losses)
 
 
 def stalled(losses: Sequence[float], window: int = 50, least_gain: float = 1e-3) -> bool:
-    """True if the best loss fell by less than a thousandth over the last 50 steps together.
+    """Return True if the best loss fell by less than a thousandth over the last 50 steps together.
 
     >>> stalled([5.0] * 50), stalled([5.0] * 51)
     (False, True)

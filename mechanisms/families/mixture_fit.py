@@ -121,7 +121,10 @@ class MixtureFit:
         )
 
     def follow(self, steps: int, level: float) -> None:
-        """Take `steps` steps at each whole level from 0 to below `level`, and then at `level`."""
+        """Change the rows by `steps` steps of Adam at each of the levels 0, 1, ... below `level`,
+        and then by `steps` steps at `level`. The class docstring defines levels: the penalty is
+        halved from one to the next.
+        """
         for above in range(math.ceil(level)):
             self.run(steps, above)
         self.run(steps, level)

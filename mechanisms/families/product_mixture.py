@@ -5,6 +5,8 @@ a in row k, the cell (v_1, ..., v_j) of the marginal over (a_1, ..., a_j) is the
 
     (1/K) sum_k p_k[a_1, v_1] ... p_k[a_j, v_j]                (Liu, Vietri, Wu 2021, Definition 2).
 
+Rows may also have unequal shares, which sum to 1 and then take the place of 1/K.
+
 All cells of all marginals that share all but their last attribute are one matrix product, so the
 334,128 three-way cells of ADULT take 78 products and no gather.
 """

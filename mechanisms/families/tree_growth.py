@@ -109,8 +109,8 @@ class TreeGrowth:
         added, joined = 0, set(members)
         for i in carried:
             cells, separator = self._carry(i)[home]
-            # All carried attributes may share the way, and then each clique on it holds all of
-            # them.
+            # Several carried attributes may take the same path, and then every new clique on it
+            # contains all of them.
             added += cells * (whole // self._lengths[i])
             joined |= separator
         return added + math.prod(self._lengths[i] for i in joined)
@@ -127,8 +127,8 @@ class TreeGrowth:
         return found
 
     def _carry(self, i: int) -> list[tuple[int, frozenset[int]]]:
-        """Return for every clique the cells of the new cliques on the way of an attribute to it,
-        without the last one, and the last separator on the way.
+        """Return, for every clique, the number of cells of the new cliques on the path that carries
+        attribute ``i`` to it, without the last one, and the last separator on the path.
         """
         found = self._carried.get(i)
         if found is not None:

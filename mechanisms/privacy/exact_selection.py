@@ -33,11 +33,12 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
     >>> exact_draws(SparseScores(np.array([1, 7]), np.array([5000.0, -3.0]), 1000), 3, 1.0)
     [1, 1, 1]
     """
-    # The last number is the score of every candidate that is not listed; there may be none.
+    # The last number is the score of every candidate that is not listed. There may be no such
+    # candidate; its weight is then not used.
     each = np.append(scores.values, 0.0)
     largest = float((each if scores.others else scores.values).max())
     bits = 62 - scores.size.bit_length()
-    # Without other candidates zero may be far above the largest score.
+    # The minimum keeps this unused weight from overflowing where all scores are far below zero.
     weights = np.exp(np.minimum(each - largest, 0.0) / scale)
     bounds = np.maximum(np.ceil(weights * (1 + _SLACK) * 2.0**bits), 1).astype(np.uint64)
     reached = np.cumsum(bounds[:-1])

@@ -39,7 +39,7 @@ class HeldBudget:
         return _rest(self.delta, self.deltas)
 
     def allows(self, cost: float, delta: float) -> bool:
-        """True if a further charge fits into what is held."""
+        """Return True if a further charge fits into what is held."""
         within = 1 + AGREEMENT  # rounded sums may exceed the total, as that of 13 thirteenths does
         return (
             math.fsum([*self.costs, cost]) <= self.cost * within
@@ -58,7 +58,7 @@ def ended(run: int) -> dict[str, Any]:
 
 
 def is_charge(line: Mapping[str, Any]) -> bool:
-    """True if a line is a charge; False if it begins or ends a run."""
+    """Return True if a line is a charge; False if it begins or ends a run."""
     return "holds" not in line and "ended" not in line
 
 

@@ -137,6 +137,6 @@ def promise(name: str) -> str:
 
 
 def is_promise(name: object) -> bool:
-    """True if this names a relation, of rows or of units."""
+    """Return True if this names a relation, of rows or of units."""
     parsed = _OF_UNITS.fullmatch(name) if isinstance(name, str) else None
     return parsed is not None and parsed["rows"] in NEIGHBOURS

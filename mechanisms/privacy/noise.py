@@ -117,7 +117,9 @@ class ExactNoise:
 
 
 class SeededNoise:
-    """The same distributions from a numpy generator: reproducible, fast, and not private."""
+    """Noise with the distributions of `ExactNoise`, drawn from a numpy generator: it is fast and
+    reproducible, and gives no privacy.
+    """
 
     secure = False
 

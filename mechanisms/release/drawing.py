@@ -52,7 +52,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
 
 
 def _bars_triples(model: Any) -> bool:
-    """True if the model rules out combinations of three columns or more."""
+    """Return True if the model rules out combinations of three columns or more."""
     return any(len(zeros.clique) > 2 for zeros in getattr(model, "zeros", ())) or any(
         len(factor.domain) > 2 and bool(np.isneginf(factor.numpy()).any())
         for factor in getattr(model, "potentials", ())

@@ -105,8 +105,8 @@ def _problem(
         e = (basis.inverse * (gram @ basis.inverse)).sum() * (basis.rows**2).sum(axis=0).max()
         f = float(basis.unseen @ gram @ basis.unseen)
         more = float(f"{e * (f * inward.sum() / dear) ** 2 - f:.3g}")
-        # This is just above the lower end of the range, where the total would answer nothing of the
-        # queries.
+        # nu must be above -1 / (1'V^-1 1), at which the total would contribute nothing to the
+        # answers (see the module docstring of `least_error`).
         more = max(more, -0.999 / np.linalg.solve(gram, np.ones(n)).sum())
     return (n, tuple(lattice.kinds[slot] for slot in own), tuple(parts), more), gram, more
 

@@ -277,8 +277,9 @@ class _Least:
                 break
             # No importance becomes 0: a residual that is in one sum alone would then get nothing.
             importance = _moved(importance, at, 1)
-            # A state's cost falls about with the root of its chance, so chances are multiplied by
-            # the square of the costs (the module docstring of `least_error` says why).
+            # A state's cost is roughly proportional to 1 / sqrt(chance), so chances are multiplied
+            # by the squared costs, which makes the costs nearly equal (see the module docstring of
+            # `least_error`).
             costs = moves.costs(own)
             chances = [_moved(*each, 2) for each in zip(chances, costs, strict=True)]
         return best, least, bound

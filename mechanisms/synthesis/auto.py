@@ -149,7 +149,7 @@ def choose_mechanism(
 
 
 def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float | None) -> bool:
-    """True if `mixture` can measure all pairs of this table, and nothing else, within the
+    """Return True if `mixture` can measure all pairs of this table, and nothing else, within the
     limits.
     """
     from mechanisms.mixture import Mixture  # torch, which takes seconds to import

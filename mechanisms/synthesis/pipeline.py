@@ -349,7 +349,9 @@ def _accepting(request: Request, choice: Choice, schema: Schema, workload: Workl
 
 
 def _rows(curator: Curator) -> int:
-    """Return the number of rows, which costs `_ROWS_SHARE` of the budget if it is private."""
+    """Return the number of rows. If it is private, it is measured with noise, at a cost of
+    `_ROWS_SHARE` of the remaining budget, rounded, and at least 0.
+    """
     if curator.public_total is not None:
         return curator.public_total
     cost = _ROWS_SHARE * curator.remaining

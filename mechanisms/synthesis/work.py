@@ -10,15 +10,15 @@ from pgmkit.domain import Domain
 FEW_ROWS = 25.0
 """The rows per column, in units of one marginal's noise, below which noise hides pairs.
 
-Measured on six tables of the half "choosing" of `benchmarks.regret`: below 25 AIM has 1.03 to 1.5
-times the error of independent columns; between 25 and 45 it has 0.90 to 1.02 times that error,
-depending on how much the columns depend on each other, which `mechanisms.synthesis.first_look`
-measures.
+It was measured on six of the tables that `benchmarks.regret` lists under "choosing". Below 25, AIM
+has 1.03 to 1.5 times the error of independent columns; between 25 and 45 it has 0.90 to 1.02 times
+that error, depending on how much the columns depend on each other, which
+`mechanisms.synthesis.first_look` measures.
 """
 
 _LOG_SECONDS, _LOG_SECONDS_OF_A_PRODUCT = -5.47, 0.28
-"""The numbers a and b of `aim_seconds`, fitted by `benchmarks.aim_seconds` to the tables of the
-half "choosing".
+"""The numbers a and b of `aim_seconds`, fitted by `benchmarks.aim_seconds` to the tables that
+`benchmarks.regret` lists under "choosing".
 """
 
 
@@ -34,18 +34,20 @@ def aim_seconds(domain: Domain, rows: int, budget: Budget) -> float:
 
 
 def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: float) -> float:
-    """Return the CPU seconds of AIM for a table whose columns depend much, with a model of
-    `model_mb` MB.
+    """Return the CPU seconds that AIM takes, with a model of at most `model_mb` MB, for a table
+    whose columns depend strongly on each other.
 
-    The figure is no bound: if columns rule most pairs of values out (places within districts), an
-    estimate can take hundreds of passes. `MplsStops` of the zoo at epsilon 1 with a target,
-    predicted at 18 s, takes 15 to 21 s over five draws of the noise.
+    The result is the smaller of two estimates. One is six times `aim_seconds`, which is what the
+    slowest of the tables of `benchmarks.regret` took. The other is the time of five rounds a
+    column. A round takes the larger of 0.05 s and 5e-6 s for each row in units of the noise (with
+    less noise estimates must be more exact), and in addition 0.15 s for each MB of the model. The
+    table `gss_abortion` takes 0.2 s a round at epsilon 1, and 1.0 s at epsilon 10 with a model of
+    2 MB (99 s in all; `mixture` takes 16 s and has 0.7 times its error).
 
-    The slowest table of either half took six times the usual time. There are at most five rounds a
-    column. A round takes 0.05 s at least; 5e-6 s for each row in units of the noise, as less noise
-    asks for more exact estimates; and 0.15 s for each MB that the model may have. `gss_abortion`,
-    of the half "choosing", takes 0.2 s a round at epsilon 1, and 1.0 s at epsilon 10 with a model
-    of 2 MB (99 s in all; `mixture` takes 16 s and has 0.7 times its error).
+    The result is not a bound: if columns rule most pairs of values out (such as places within
+    districts), an estimate can take hundreds of passes. The table `MplsStops` of `benchmarks.zoo`,
+    at epsilon 1 with a target, is predicted at 18 s and takes 15 to 21 s over five draws of the
+    noise.
 
     >>> domain, budget = Domain({f"q{i}": 5 for i in range(20)}), Budget(1.0, 1e-9)
     >>> usual = aim_seconds(domain, 100_000, budget)
@@ -64,7 +66,7 @@ def mixture_seconds(domain: Domain) -> float:
     41.0
     """
     cells = sum(domain.shape()) ** 2 / 2
-    # A second for any table, and half a millisecond for each cell of all pairs.
+    # The time is a second for any table, and half a millisecond for each cell of all pairs.
     return 1.0 + 5e-4 * cells
 
 

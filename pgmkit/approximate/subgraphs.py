@@ -93,7 +93,8 @@ class Bags:
         """
         hosts, kept = dict[int, int](), dict[int, list[int]]()
         for v in self.order:
-            # A bag that equals an earlier bag without that bag's own attribute lies within it.
+            # If this bag equals what is left of an earlier one after its attribute is summed out,
+            # it is a subset of the earlier one, and not maximal.
             host = hosts.get(self.bags[v], v)
             kept.setdefault(host, []).append(v)
             hosts.setdefault(self.bags[v] & ~(1 << v), host)

@@ -76,7 +76,9 @@ class GraphTables:
     _inputs: dict[int, Input] = field(default_factory=dict)
     uses: FirstUses = field(default_factory=FirstUses)
     passes: list[float] = field(default_factory=list)
-    """The cost, in cells, of each set of evidence that was answered by messages of its own."""
+    """The cost, in cells, of each set of evidence that was answered by messages in an elimination
+    tree, and not from a joint distribution or a calibrated tree.
+    """
 
     def prepare(self) -> None:
         """Compute the bit sets and sizes that every question needs."""
@@ -260,9 +262,10 @@ class GraphTables:
 
     @property
     def joint(self) -> Joint | None:
-        """The joint distribution of all attributes, from which further evidence is answered; None
-        before the first evidence was answered by itself, and if it has more than ``MOST_CELLS``
-        cells.
+        """The joint distribution of all attributes, from which further evidence is answered.
+
+        It is None until one set of evidence has been answered by messages in an elimination tree
+        (``passes``), and always if the joint table would have more than ``MOST_CELLS`` cells.
         """
         return self._joint if self.passes else None
 
@@ -274,22 +277,27 @@ class GraphTables:
 
     @property
     def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree from which further evidence is answered, once enough sets of evidence
-        were answered; None before, and if it is too large or slower than a tree for each set of
-        evidence.
+        """A calibrated tree from which further evidence is answered.
+
+        It is None until one set of evidence has been answered by messages in an elimination tree
+        (``passes``), and always if the tree is too large, or slower than an elimination tree for
+        each set of evidence.
         """
         if "_calibrated" in self.__dict__:
             return self._calibrated
-        # While questions are answered by several trees, a later one may still need the tree of the
-        # whole graph.
+        # Whether to calibrate is decided once. While questions are answered by several smaller
+        # trees, it is not decided yet, since a later question may still need the tree of the whole
+        # graph.
         return self._calibrated if self.passes and not self.was_split else None
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
-        """Return the calibrated tree if it can answer for these cliques, that is, if the attributes
-        of each share a clique of the tree; else None.
+        """Return the calibrated tree if each of these cliques is within a clique of the tree; else
+        None.
 
-        Cliques of several attributes never cause a calibration: few attributes are relevant to
-        them, and an elimination tree leaves the others out.
+        If all cliques are single attributes, the tree is calibrated first where `calibrated` allows
+        it. If one has several attributes, None is returned unless the tree has been calibrated
+        before: few attributes are relevant to such a clique, and an elimination tree leaves the
+        others out.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
         if sets and "_calibrated" not in self.__dict__:

@@ -75,8 +75,8 @@ class MaxKernel:
         return best.reshape(self.shape), places.reshape(self.shape)
 
     def _terms(self, one: Array, other: Array) -> Iterator[tuple[int, Array]]:
-        """Yield the sum in blocks, each with the number of its first column. Rows are the cells of
-        the attributes kept, columns those of the attributes maximised over.
+        """Yield the sum of the two tables in blocks of columns, each with the number of its first
+        column. A row is a cell of the attributes kept, and a column one of those maximised over.
         """
         a, b = (
             table.transpose(axes).reshape(shape)

@@ -210,7 +210,7 @@ def estimate(
     fit = partial(tree_oracle, domain, cliques, used, impossible)
     oracle = _on_a_tree(fit, inference, device=where, limit=limit, model_limit=model_limit)
     if oracle is None:
-        # Loaded here, since most estimates need no region model.
+        # The import is here because most estimates need no region model.
         from pgmkit.regions.estimation import estimate_regions
 
         with reporting(progress) as report:

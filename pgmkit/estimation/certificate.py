@@ -53,8 +53,8 @@ def ascent(
     of_tables, weights = weights > 0, weights.clamp_min(torch.finfo(weights.dtype).tiny)
     free = -observations.target / curvature - dual  # the change to the unconstrained optimum
     least = -observations.highest(highest)
-    # If the level of the limit is above a cell's own, the limit determines the cell's multiplier;
-    # otherwise ``free`` does.
+    # The value of ``levels`` for a cell is the t above which the lower limit of its change exceeds
+    # ``free``. For a larger t the limit determines the change; for a smaller t ``free`` does.
     levels = torch.where(of_tables, least + tables * weights * free, torch.inf)
     slopes = curvature / (tables * weights).square()
     level = _filled(levels[of_tables], slopes[of_tables], total)

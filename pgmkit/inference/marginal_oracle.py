@@ -249,8 +249,9 @@ class MarginalOracle:
         return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))
 
     def max_marginals(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return, for each cell of each clique (flat), the largest sum of scores over the records
-        with that cell.
+        """Return the max-marginals as a vector like ``scores``: for each cell of each clique, the
+        largest score of a record with that cell. The score of a record is the sum of the scores of
+        its cells.
         """
         tables = self.layout.split(self.masked(scores))
         values = forward(self.plan, tables, MAX)

@@ -134,7 +134,8 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
 
 
 def is_gross(statistic: float, degrees: int) -> bool:
-    """True if a sum of so many squares of standardised noise exceeds what even Laplace noise gives.
+    """Return True if a sum of so many squares of standardised noise exceeds what even Laplace noise
+    gives.
 
     A square has mean 1 and variance 5; the largest of them is below log(degrees / p)^2 / 2 with
     probability 1 - p. The limit is the mean plus 6 standard deviations plus twice that largest

@@ -227,6 +227,6 @@ def _with_data(matrix: csr_array, data: Array) -> csr_array:
 
 
 def _equal(one: csr_array, other: csr_array) -> bool:
-    """True if two sparse matrices have the same entries in the same places."""
+    """Return True if two sparse matrices have the same entries in the same places."""
     pairs = [(getattr(one, n), getattr(other, n)) for n in ("indptr", "indices", "data")]
     return all(np.array_equal(left, right) for left, right in pairs)

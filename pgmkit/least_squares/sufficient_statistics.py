@@ -132,8 +132,8 @@ def _by_clique(
 
 
 def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
-    """True for a single measurement that has no more rows than cells, or whose matrix is sparse or
-    a product of factors.
+    """Return True for a single measurement that has no more rows than cells, or whose matrix is
+    sparse or a product of factors.
     """
     if len(group) != 1:
         return False
@@ -164,8 +164,8 @@ def _of_one_clique(
 
 
 def _stays_a_product(domain: Domain, m: Measurement) -> bool:
-    """True if a Kronecker product, written out, has far more entries than applying its factors
-    takes.
+    """Return True if a Kronecker product, written out, has far more entries than applying its
+    factors takes.
     """
     if not isinstance(m.matrix, Kronecker):
         return False

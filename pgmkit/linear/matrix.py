@@ -18,7 +18,7 @@ MatrixLike: TypeAlias = "ArrayLike | sparray | spmatrix"
 
 
 def is_sparse(value: Any) -> bool:
-    """True for a scipy sparse array or matrix."""
+    """Return True for a scipy sparse array or matrix."""
     # A sparse object exists only if scipy.sparse has been imported, so it need not be imported
     # here.
     module = sys.modules.get("scipy.sparse")

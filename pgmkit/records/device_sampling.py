@@ -37,8 +37,8 @@ Columns: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
-    """True if `device` is a GPU, `n` records are enough for it to be faster than the processor, and
-    they fit into its free memory.
+    """Return True if `device` is a GPU, `n` records are enough for it to be faster than the
+    processor, and they fit into its free memory.
     """
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < FEWEST:
         return False

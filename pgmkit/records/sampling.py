@@ -240,7 +240,8 @@ def rounded_counts(
         total = fraction[:, :pairs:2] + fraction[:, 1:pairs:2]
         up = total >= 1
         left = fraction[:, :pairs:2]
-        # The left cell wins with probability a / (a + b), or (1 - a) / (2 - a - b) when up.
+        # The left cell (fraction a) continues with probability a / (a + b) if a + b < 1, and with
+        # probability (1 - a) / (2 - a - b) otherwise; the other cell is rounded.
         odds, scale = np.where(up, 1 - left, left), np.where(up, 2 - total, total)
         left_wins = rng.random(total.shape) * scale < odds
         first, second = cell[:, :pairs:2], cell[:, 1:pairs:2]

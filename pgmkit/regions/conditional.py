@@ -119,13 +119,16 @@ def fit(
     statistics: Sequence[Statistics],
     possible: Sequence[Possible] = (),
 ) -> Conditional:
-    """Fit the conditional distribution of an attribute of ``size`` values: the one of maximum
-    entropy for which the tables over these records equal the ``statistics`` up to their slack.
+    """Return the conditional distribution of maximum entropy of an attribute of ``size`` values.
 
-    Records are given by kinds: ``counts[k]`` of them are of kind k, and ``cells[k, c]`` is their
-    flat cell over the attributes given by ``statistics[c]``. Further columns of ``cells`` are those
-    of ``possible``, which must leave some value to every kind. Without statistics all possible
-    values have the same probability.
+    The expected tables of the records under this distribution, in fractions, agree with the
+    tables of ``statistics``, as closely as their noise warrants: the penalty of the module
+    docstring increases with each table's ``variance``.
+
+    The records are grouped: ``counts[k]`` records are in group k, and ``cells[k, c]`` is their flat
+    cell over the attributes ``statistics[c].given``. The further columns of ``cells`` are their
+    flat cells over the attributes of each mask in ``possible``, which must leave at least one value
+    to every group. Without statistics all possible values have the same probability.
 
     >>> table = Statistics(("a",), np.array([[0.4, 0.1], [0.1, 0.4]]), 0.0)
     >>> kinds = np.array([[0], [1]])
@@ -155,7 +158,7 @@ def fit(
 
 
 class _Regression:
-    """The regression problem: sparse indicator rows, one for each kind of records, with weights;
+    """The regression problem: sparse indicator rows, one for each group of records, with weights;
     the wanted statistics; the slack of each parameter; and a mask of the values that are impossible
     in each row.
     """
@@ -174,8 +177,9 @@ class _Regression:
         self.across.data = weights[self.across.indices]
 
     def minimise(self, floored: Array) -> Array:
-        """Minimise by a few rounds of iterative scaling and then truncated Newton steps. Scaling
-        changes logarithms, so it fits the many small cells quickly.
+        """Return the parameters that minimise the objective, found by a few rounds of iterative
+        scaling and then truncated Newton steps. Scaling changes logarithms, so it fits the many
+        small cells quickly. ``floored`` is as in ``_scaled``.
         """
         theta = self._scaled(floored)
         shares, value = self._chances(theta)
@@ -196,8 +200,11 @@ class _Regression:
         return theta
 
     def _scaled(self, floored: Array) -> Array:
-        """Return parameters after a few rounds of generalised iterative scaling (Darroch and
-        Ratcliff, 1972).
+        """Return parameters, of the shape of ``wanted``, after a few rounds of generalised
+        iterative scaling (Darroch and Ratcliff, 1972).
+
+        ``floored``: the wanted statistics, in fractions, with a positive constant added to every
+        cell, so that their logarithms are finite.
         """
         tables = int(self.rows.indptr[1])
         theta = np.zeros_like(floored) + np.log(floored.sum(0) / floored.sum()) / tables

@@ -153,7 +153,8 @@ class RiskSearch:
         self._direction = signs * seen
         along = polytope.moved(best, curvature, self._direction, deadline=deadline)
         step = CLOSE * polytope.total / float(np.abs(along).sum() + 1)
-        # The prior depends on the data through the tables that it is derived from.
+        # The prior is derived from the fitted tables, so it changes with the data as well: this is
+        # the derivative of its logarithm along ``along``, by a finite difference.
         self._prior = np.log(made(polytope, best + step * along) / self.q) / step
         self.unshrunk = self._risk(best, along)
         self.chosen, self.risk = Shrunk(best, 0.0, 0.0, 0.0), inf

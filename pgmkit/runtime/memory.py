@@ -114,7 +114,7 @@ def peak() -> int:
     >>> peak() > 1 << 20
     True
     """
-    # `ru_maxrss` is used only elsewhere, since on Linux it starts at the parent's peak.
+    # On Linux `ru_maxrss` starts at the parent's peak, so it is used on other systems only.
     if (most := _numbers(_PROCESS).get("VmHWM")) is not None:
         return most
     import resource

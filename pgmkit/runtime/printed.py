@@ -23,8 +23,8 @@ def printable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Return the printable text with a space for each tab or line end, so that it cannot forge
-    lines.
+    """Return the text as `printable` does, with one space in place of each run of tabs and line
+    ends, so that the text cannot look like several lines.
 
     >>> on_one_line("F\\n\\x1b[2JM  99")
     'F M  99'

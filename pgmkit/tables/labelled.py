@@ -262,7 +262,7 @@ class OpenCategorical(Column):
         raise InvalidInput("an open column has no values yet; resolve the schema with a budget")
 
     def is_missing(self, value: object) -> bool:
-        """True for a missing value, or a text listed as missing."""
+        """Return True for a missing value, or a text listed as missing."""
         return is_null(value) or text_of(value) in (self.missing or ())
 
     def tally(self, values: Any) -> Counter[str | None]:

@@ -192,8 +192,9 @@ class Numeric(_Numbers):
         found = np.asarray(positions, dtype=np.float64)
         bins = np.searchsorted(self.positions, found, side="right")
         scale = 10.0**self._places
+        # Whole numbers are divided by the scale, since 3 / 10 is the float nearest to 0.3, and
+        # 3 * 0.1 is not.
         for rounded in (np.ceil(found * scale) / scale, np.floor(found * scale) / scale):
-            # Dividing by the scale gives the float nearest to 0.3; multiplying by 0.1 may not.
             stays = np.searchsorted(self.positions, rounded, side="right") == bins
             stays &= (bins > 0) & (bins < len(self.positions))  # special values are as declared
             positions = np.where(stays, rounded, positions)

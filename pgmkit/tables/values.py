@@ -134,7 +134,7 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
 
 
 def _hexadecimal(texts: Any) -> bool:
-    """True if some text may be like 0x1F, which only Arrow reads as a whole number.
+    """Return True if some text may be like 0x1F, which only Arrow reads as a whole number.
 
     The bytes of all texts are searched at once; if the array is a slice, also those beside it.
     """
@@ -144,7 +144,7 @@ def _hexadecimal(texts: Any) -> bool:
 
 
 def _rounds(numbers: Any) -> bool:
-    """True if some of Arrow's float64 numbers may be rounded from another whole number."""
+    """Return True if some of Arrow's float64 numbers may be rounded from another whole number."""
     return bool(compute.any(compute.greater_equal(compute.abs(numbers), float(EXACT))).as_py())
 
 
@@ -205,7 +205,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def is_null(value: object) -> bool:
-    """True for None, NaN, NaT and an empty text."""
+    """Return True for None, NaN, NaT and an empty text."""
     if isinstance(value, str):
         return not value or value.isspace()
     # pandas' NA raises if it is compared; NaN and NaT differ from themselves.

@@ -199,7 +199,8 @@ def error_bars(
     limit = _Limit(max_seconds, replicates)
 
     def estimated() -> tuple[Estimated, ...]:
-        # Imported here: most queries have a closed form, which needs no search for a model.
+        # The import is here because most queries have a closed form, which needs no search for a
+        # model.
         from pgmkit.estimation.replication import reporter
         from pgmkit.uncertainty.replicates import re_estimated
 

@@ -72,8 +72,11 @@ def _sorted(numbers: Mapping[Any, int]) -> tuple[Any, Any]:
 
 
 def _rounded(value: float, gap: float, whole: bool) -> Any:
-    """Return an edge rounded to a multiple of the largest power of ten not above `gap`, its
-    distance from the nearer neighbour, so that edges keep their order.
+    """Return an edge rounded to a multiple of the largest power of ten that is at most `gap`; an
+    int, and a multiple of at least 1, if `whole`.
+
+    `gap`: the distance of the edge from the nearer of its neighbours. No edge moves by more than
+    half of it, so none passes another, but two edges may become equal.
     """
     digits = math.floor(math.log10(gap))
     if whole:

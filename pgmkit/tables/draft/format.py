@@ -169,7 +169,7 @@ def _rows(lines: Sequence[str], form: FileFormat) -> list[list[str]]:
 
 
 def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """True if the first line is one of the records and not the columns' names."""
+    """Return True if the first line is one of the records and not the columns' names."""
     if not first or not others:
         return False
     below = [set(column) - {"", *MISSING} for column in zip(*others, strict=True)]
@@ -189,8 +189,8 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
-    """True if the first record consists of names: none is a number, and some stand above columns of
-    numbers.
+    """Return True if the first record consists of names: none is a number, and some stand above
+    columns of numbers.
     """
     if len(records) < FEW:
         return False
@@ -212,5 +212,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_count(text: str) -> bool:
-    """True for a year and for a whole number below 10: such numbers can be the names of columns."""
+    """Return True for a year and for a whole number below 10: such numbers can be the names of
+    columns.
+    """
     return text.isdigit() and (int(text) < 10 or 1800 <= int(text) <= 2200)

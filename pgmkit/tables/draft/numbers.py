@@ -143,8 +143,9 @@ def _whole(
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
-    """True for distinct numbers that are identifiers: they number the rows in order, all have nine
-    or more digits, or lie so close together that independent values would not all differ by chance.
+    """Return True for distinct numbers that are identifiers: they number the rows in order, all
+    have nine or more digits, or lie so close together that independent values would not all differ
+    by chance.
 
     Of n independent draws among W numbers about n (n - 1) / (2 W) pairs agree; the probability that
     none does is e to the power of minus this expectation.
@@ -189,8 +190,8 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
 
 
 def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> bool:
-    """True if a number such as 99 is probably a code for a missing value and not a quantity, judged
-    by its distance from the ascending numbers `below` it and by its frequency.
+    """Return True if a number such as 99 is probably a code for a missing value and not a quantity,
+    judged by its distance from the ascending numbers `below` it and by its frequency.
 
     >>> ages = Counter({**dict.fromkeys(range(18, 98), 5), 99: 600})
     >>> _stands_apart(ages, 99, range(18, 98))
@@ -255,7 +256,8 @@ class Bins:
 
 
 def _reaches_zero(numbers: Counter[int]) -> bool:
-    """True if the numbers below 0 become more frequent towards 0 without a gap, as quantities do.
+    """Return True if the numbers below 0 become more frequent towards 0 without a gap, as
+    quantities do.
 
     >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
     (True, False)

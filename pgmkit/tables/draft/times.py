@@ -99,7 +99,7 @@ def _of_offset(texts: Sequence[str]) -> Sequence[str]:
 
 
 def has_offset(text: str) -> bool:
-    """True for a point in time that ends in an offset from Greenwich."""
+    """Return True for a point in time that ends in an offset from Greenwich."""
     return _OFFSET.fullmatch(text) is not None
 
 
@@ -165,7 +165,7 @@ def _beside(
 
 
 def is_written(text: str, form: str) -> bool:
-    """True for a date or a point in time that this format reads and writes identically."""
+    """Return True for a date or a point in time that this format reads and writes identically."""
     return (":" in text) == (":" in form) and _parse([text], form) is not None
 
 

@@ -155,10 +155,10 @@ class FrameForm:
 
     @classmethod
     def of(cls, frame: Any) -> FrameForm:
-        """Return the form of a frame, of a frame in an engine that was counted, or of a library by
-        its name.
+        """Return the form of a data frame, of the frame that a `FrameCounts` counts, or of frames
+        in memory of the library named "pandas", "polars" or "pyarrow".
 
-        The names are "pandas", "polars" and "pyarrow". Raises InvalidInput for anything else.
+        Raises InvalidInput for another name and for an object that is not a data frame.
         """
         if isinstance(frame, str):
             if frame not in _LIBRARIES:

@@ -33,9 +33,10 @@ _PIECE_BYTES = 64 * _PIECE_ROWS
 
 @dataclass(frozen=True)
 class Codec:
-    """The columns of a frame as codes in the smallest unsigned type, piece by piece.
+    """An encoder of frames, which returns the codes of each column in the smallest unsigned type
+    that holds them, piece by piece; it holds `columns`, the columns' definitions, and no data.
 
-    A value outside its column has the code `size`, one more than the column's last code.
+    A value that its column does not have gets the code `size`, one more than the last code.
     """
 
     columns: Mapping[str, Column]

@@ -30,12 +30,12 @@ _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
 def is_csv(path: str | os.PathLike[str]) -> bool:
-    """True if a file's name says that it is CSV, compressed or not."""
+    """Return True if a file's name says that it is CSV, compressed or not."""
     return plain_suffix(path) in (".csv", ".data", ".txt", ".tsv")
 
 
 def is_index(name: str) -> bool:
-    """True for the name of a column of row numbers as pandas and R write it."""
+    """Return True for the name of a column of row numbers as pandas and R write it."""
     return name in ("", "Unnamed: 0") or name.startswith("__index_level_")
 
 
@@ -267,9 +267,9 @@ class _Records:
 
     def _read(self, block: bytes, *, newlines: bool) -> Any:
 
-        # Values are read as bytes and decoded column by column afterwards, so that a value that is
-        # not text in the encoding does not end the reading with a placed schema. Finding the
-        # distinct texts costs the reader no more time than storing all of them.
+        # Values are read as bytes and decoded column by column afterwards. So a value that is not
+        # valid text in the file's encoding does not stop the reading if the schema is `placed`.
+        # Finding the distinct texts costs the reader no more time than storing all of them.
         few = pa.dictionary(pa.int32(), pa.binary())
         return arrow_csv.read_csv(
             pa.BufferReader(block),
@@ -289,13 +289,13 @@ class _Records:
 
 
 def _may_have_long_lines(block: bytes) -> bool:
-    """True if some stretch of half the longest record's bytes has no line end."""
+    """Return True if some stretch of half the longest record's bytes has no line end."""
     step = MOST_BYTES // 2
     return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
 
 
 def _has_bare_returns(block: NDArray[np.uint8]) -> bool:
-    """True if a carriage return occurs anywhere but before a line feed."""
+    """Return True if a carriage return occurs anywhere but before a line feed."""
     returns = block[:-1] == _CARRIAGE_RETURN
     return bool((returns & (block[1:] != _LINE_FEED)).any())
 

@@ -85,7 +85,7 @@ class LineGrammar(NamedTuple):
         return Division(records, odd, b"", len(lines))
 
     def is_open(self, line: bytes) -> bool:
-        """True if a line opens a quoted value and does not close it."""
+        """Return True if a line opens a quoted value and does not close it."""
         return b'"' in line and self._shape(_bare(line)).open
 
     def _last_line(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
@@ -110,7 +110,7 @@ class LineGrammar(NamedTuple):
         return last if other is None else other if other == len(lines) else None
 
     def is_comment(self, line: bytes) -> bool:
-        """True if a line is a comment."""
+        """Return True if a line is a comment."""
         return self.comment is not None and line.startswith(self.comment)
 
     def _closing(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:

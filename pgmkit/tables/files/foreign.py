@@ -36,12 +36,12 @@ MOST_TITLES = 20
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """True if a file's name says that it belongs to one of these programs."""
+    """Return True if a file's name says that it belongs to one of these programs."""
     return Path(path).suffix.lower() in (*_READERS, *_EXCEL)
 
 
 def is_excel(path: str | os.PathLike[str]) -> bool:
-    """True if a file's name says that it is an Excel file."""
+    """Return True if a file's name says that it is an Excel file."""
     return Path(path).suffix.lower() in _EXCEL
 
 
@@ -281,7 +281,7 @@ class Labels:
     ranges: Sequence[tuple[Any, Any]] = ()
 
     def is_missing(self, text: str) -> bool:
-        """True for the text of a code that the file declares missing."""
+        """Return True for the text of a code that the file declares missing."""
         for low, high in self.ranges:
             if isinstance(low, str):
                 if text == text_of(low):

@@ -22,7 +22,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 
 def is_json_lines(path: str | os.PathLike[str]) -> bool:
-    """True if a file's name says that it contains JSON lines, compressed or not."""
+    """Return True if a file's name says that it contains JSON lines, compressed or not."""
     return plain_suffix(path) in JSON_LINES
 
 

@@ -18,7 +18,7 @@ PARQUET = (".parquet", ".pq")
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """True if the suffix of the file is one of parquet files."""
+    """Return True if the suffix of the file is one of parquet files."""
     return Path(path).suffix.lower() in PARQUET
 
 

@@ -125,7 +125,7 @@ def read_frame(
 
 
 def _repeats(column: Column) -> bool:
-    """True if files are likely to have few distinct texts in this column."""
+    """Return True if files are likely to have few distinct texts in this column."""
     if isinstance(column, Integer):
         return column.bins is None and column.edges is None
     return isinstance(column, Categorical | Boolean | Date)

@@ -1,6 +1,7 @@
 """RAP and RAPsoftmax: the fit, charges, learning, refusals."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,3 +108,67 @@ def test_refusals_come_before_spending() -> None:
         with pytest.raises(InvalidInput, match=message):
             rap_softmax(curator, workload, settings)
         assert curator.ledger.spent == 0
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[Any, np.ndarray]]]:
+    """What each selection of cells is asked for: how many, and by which estimates."""
+    asked: list[tuple[int, dict[Any, np.ndarray]]] = []
+    choose = Curator.choose_cells
+
+    def choosing(self: Curator, cliques: Any, estimates: Any, *args: Any, **options: Any) -> Any:
+        asked.append((options["count"], {c: np.array(t) for c, t in estimates.items()}))
+        return choose(self, cliques, estimates, *args, **options)
+
+    monkeypatch.setattr(Curator, "choose_cells", choosing)
+    return asked
+
+
+@pytest.mark.parametrize(("run_it", "share"), [(rap, 0.5), (rap_softmax, 0.5), (rap_softmax, 0.0)])
+def test_the_first_selection_compares_what_is_known(
+    run_it: Any, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares of probabilities add up; single columns that were measured are fitted."""
+    asked = noted(monkeypatch)
+    settings = (Rap if run_it is rap else RapSoftmax)(rounds=1, queries=3, one_way_share=share)
+    curator = Curator(DATA, Budget(1e3, 1e-7), neighbours="replace-one", seed=0)
+    before = torch.get_rng_state()
+    run_it(curator, PAIRS, settings)
+    assert torch.equal(torch.get_rng_state(), before), "a generator of all programs was used"
+    for clique, table in asked[0][1].items():
+        if run_it is rap_softmax:
+            assert table.min() >= 0 and table.sum() == pytest.approx(3000, rel=1e-4)
+        for axis, name in enumerate(clique if share else ()):
+            found = table.sum(axis=1 - axis)
+            assert abs(found - DATA.marginal((name,))).max() < 0.1 * 3000
+
+
+def test_the_number_of_queries_follows_from_the_noise_within_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """sqrt(rows / noise) / 5, at least five, and no more than the cells of the workload allow."""
+    small = Workload(DATA.domain, [("sex", "income")])
+    cells = DATA.domain.size(("sex", "income"))
+    pairs = sum(map(DATA.domain.size, PAIRS.cliques))
+    for workload, rounds, epsilon in ((PAIRS, 2, 400.0), (PAIRS, 2, 1.0), (small, 3, 1.0)):
+        with monkeypatch.context() as patch:
+            asked = noted(patch)
+            curator = Curator(DATA, Budget(epsilon, 1e-7), neighbours="replace-one", seed=0)
+            wanted = round((3000 / curator.scale(0.9 * curator.remaining)) ** 0.5 / 5)
+            rap(curator, workload, Rap(rounds=rounds, rows=20, steps=5))
+            available = (pairs if workload is PAIRS else cells) // rounds
+            assert asked[0][0] == min(available, max(5, wanted))
+            if epsilon == 400.0:
+                assert 5 < wanted < available
+
+
+def test_rounds_are_joined_where_nothing_is_found_unless_their_queries_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = census(30).project(["sex", "work", "income"])
+    for queries, joined in ((None, True), (5, False)):
+        with monkeypatch.context() as patch:
+            asked = noted(patch)
+            curator = Curator(few, Budget(0.01, 1e-7), neighbours="replace-one", seed=1)
+            rap(curator, PAIRS, Rap(rounds=4, queries=queries, rows=20, steps=20))
+            assert (len(asked) < 4) == joined
+            assert curator.ledger.spent == pytest.approx(curator.ledger.budget.total)

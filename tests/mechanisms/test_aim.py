@@ -1,6 +1,8 @@
 """AIM: draws against charges, annealing, limits, and accuracy against MWEM+PGM."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from pricing import Priced, reachable, total_variation
 
 from mechanisms.aim import Aim, aim, moved_within_noise, relevance
 from mechanisms.datasets.census import census
+from mechanisms.families.graphical import estimator
 from mechanisms.mwem_pgm import mwem_pgm
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -133,3 +136,27 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="no workload clique fits"):
         aim(curator, k_way(curator.domain, 2), Aim(model_mb=1e-5))
     assert curator.ledger.spent == 0
+
+
+def test_of_two_starts_the_better_model_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a warm start is not certified and queries are dense, a cold one is tried, too."""
+    asked: list[tuple[bool, float]] = []
+
+    def unsure(*args: Any, **options: Any) -> Any:
+        update = estimator(*args, **options)
+
+        def updated(model: GraphicalModel | None, known: Any) -> GraphicalModel:
+            found = update(model, known)
+            asked.append((model is None, found.loss))
+            return replace(found, certified=False, loss=found.loss + (5.0 if model else 0.0))
+
+        return updated
+
+    monkeypatch.setattr("mechanisms.aim.estimator", unsure)
+    curator = Curator(small_data(500), Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
+    workload = k_way(curator.domain.project(["sex", "hours"]), 2)
+    dense = Workload(curator.domain, workload.cliques).asking({"hours": "prefix"})
+    assert not dense.plain
+    release = aim(curator, dense)
+    assert asked[-1][0] and not asked[-2][0]
+    assert release.model.loss == min(asked[-1][1], asked[-2][1] + 5.0)

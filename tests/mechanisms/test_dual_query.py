@@ -11,7 +11,7 @@ from pricing import CellPriced, total_variation
 
 from mechanisms import run
 from mechanisms.datasets.census import census
-from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query
+from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query, round_weights
 from mechanisms.families.best_response import Oracle
 from mechanisms.fem import Fem, fem
 from mechanisms.privacy.budget import Budget
@@ -200,3 +200,23 @@ def test_rounds_that_are_paid_for(settings: DualQuery | Fem, rounds: int) -> Non
     release = run(settings, DATA, PAIRS, 1.0, 1e-6, neighbours="replace-one", seed=0)
     assert release.ledger is not None and release.ledger.remaining == 0
     assert [each.step.split()[0] for each in release.ledger.entries] == ["round"] * rounds
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("most", [3, 1000])
+def test_the_rounds_are_as_many_as_the_budget_pays(delta: float, most: int) -> None:
+    """A round costs a power of its number; counted up here one by one."""
+    settings = DualQuery(eta=4.0, samples=20, max_rounds=most)
+    for epsilon in (1e-3, 2.0):
+        curator = Curator(DATA, Budget(epsilon, delta), neighbours="replace-one", seed=0)
+        rate = settings.eta / len(DATA)
+        power, unit = (1, 2 * 20 * rate) if delta == 0 else (2, 20 * rate**2 / 2)
+        paid = 1
+        while paid < most and (
+            unit * sum(t**power for t in range(1, paid + 2)) <= curator.remaining
+        ):
+            paid += 1
+        found = np.array(round_weights(curator, settings, len(DATA)))
+        expected = np.arange(1, paid + 1) ** power
+        np.testing.assert_allclose(found, expected / expected.sum())
+        assert (paid == 1) == (epsilon < 1) and (paid == most or most > 3 or epsilon < 1)

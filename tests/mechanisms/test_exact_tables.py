@@ -11,10 +11,13 @@ from click.testing import CliRunner
 
 from mechanisms import synthesize
 from mechanisms.cli import main
+from mechanisms.release.exact import with_exact
+from mechanisms.release.record import Release
 from mechanisms.release.report import html
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Categorical, Forbid, Integer, Level, Schema
 from pgmkit.errors import InvalidInput
+from pgmkit.measurement import Measurement
 
 BLOCKS = [f"b{i}" for i in range(12)]
 SCHEMA = Schema(
@@ -105,3 +108,16 @@ def test_exact_tables_that_cannot_be_are_refused(tmp_path: Path) -> None:
     other = synthesize(people(), plain, epsilon=0.5, delta=1e-6, mechanism="matrix", seed=0)
     with pytest.raises(InvalidInput, match="graphical model"):
         other.with_exact(tmp_path / "age.csv")
+
+
+def test_exact_tables_are_surer_than_a_count_and_than_any_noise(tmp_path: Path) -> None:
+    """In units of a query's largest weight, a part of the least noise; a quarter count at most."""
+    (tmp_path / "ill.csv").write_text("ill,count\nno,60\nyes,40\n")
+    model = released("mst").release.model
+    weights = np.array([[-4.0, 1.0]])
+    ledger = released("mst").ledger
+    for stddev, expected in ((2.0, 0.01 * 2.0 / 4), (4e3, 0.25)):
+        paid = (Measurement(("ill",), [3.0], stddev, weights),)
+        before = Release("mst", model, paid, ledger, None)
+        found = with_exact(before, Schema({"ill": SCHEMA.columns["ill"]}), [tmp_path / "ill.csv"])
+        assert found.measurements[-1].stddev == pytest.approx(expected)

@@ -8,11 +8,13 @@ import pytest
 from pricing import CellPriced, total_variation
 
 from mechanisms.datasets.census import census
+from mechanisms.families.generator import Generator
 from mechanisms.gem import Gem, GemPub, gem, gem_pub
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
+from mechanisms.rounds.loop import Round
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -113,3 +115,19 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="fewer"):
         gem(curator, k_way(curator.domain, 2), Gem(**{**SMALL, "rounds": 10_000}))
     assert curator.ledger.spent == 0
+
+
+def test_what_is_released_is_the_average_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[object] = []
+    set_weights = Generator.set_weights
+
+    def noted(self: Generator, weights: object) -> None:
+        used.append(weights)
+        set_weights(self, weights)
+
+    monkeypatch.setattr(Generator, "set_weights", noted)
+    rounds: list[Round] = []
+    curator = Curator(small_data(200), Budget(20.0, 1e-7), neighbours="replace-one", seed=0)
+    gem(curator, k_way(curator.domain, 2), Gem(**SMALL), progress=rounds.append)
+    average = rounds[-1].after.average
+    assert average is not None and used[-1] is average

@@ -11,7 +11,7 @@ from mechanisms import run
 from mechanisms.datasets.census import census
 from mechanisms.families.histogram import FullDomain, Histogram, PublicSupport
 from mechanisms.mwem import Mwem, multiplicative_weights
-from mechanisms.pep import Pep, entropy_projection
+from mechanisms.pep import Pep, PepPub, entropy_projection, pep_pub
 from mechanisms.pmw_pub import PmwPub, pmw_pub
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -235,8 +235,18 @@ def test_what_is_refused_is_not_paid_for() -> None:
     """The choice among several public data sets is the first charge, and all else is checked."""
     other = Dataset(SMALL, {"a": [0], "b": [0], "c": [0]})
     uneven = Workload(DATA.domain, [("sex",), ("work",)], [1.0, 2.0])
-    for public, workload in (([PUBLIC, other], PAIRS), ([PUBLIC, PUBLIC], uneven)):
+    wider = census(400, seed=7).project([*DATA.domain, "hours"])
+    refused = [([PUBLIC, other], PAIRS), ([PUBLIC, wider], PAIRS), ([PUBLIC, PUBLIC], uneven)]
+    for public, workload in refused:
         curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
         with pytest.raises(InvalidInput):
             pmw_pub(curator, workload, public=public)
         assert curator.ledger.spent == 0
+
+
+def test_settings_are_those_given() -> None:
+    for mechanism, settings in ((pmw_pub, PmwPub(passes=3)), (pep_pub, PepPub(steps=7))):
+        curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
+        assert mechanism(curator, PAIRS, settings, public=PUBLIC).settings == settings
+        curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
+        assert mechanism(curator, PAIRS, public=PUBLIC).settings == type(settings)()

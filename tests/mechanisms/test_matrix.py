@@ -731,3 +731,13 @@ def test_tables_beside_residuals_are_least_squares_of_both() -> None:
     np.testing.assert_allclose(answer.stddev, linear.scale * variances**0.5, rtol=1e-9)
     assert linear.statistic == pytest.approx(squares[0])
     assert linear.degrees == len(design) - 12
+
+
+def test_clipped_counts_end_at_zero() -> None:
+    found = {}
+    for clip in (False, True):
+        curator = Curator(DATA, Budget(0.05, 1e-7), neighbours="add/remove", seed=0)
+        found[clip] = matrix(curator, PAIRS, Matrix(clip=clip)).model.marginals(PAIRS.cliques)
+    assert any(table.min() < 0 for table in found[False].values())
+    for clique, table in found[True].items():
+        np.testing.assert_allclose(table, np.maximum(found[False][clique], 0.0), atol=1e-6)

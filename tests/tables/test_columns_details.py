@@ -12,6 +12,7 @@ import pytest
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.record_files import all_names, encode_file
+from pgmkit.tables.kinds import column_from_dict
 from pgmkit.tables.schema import Categorical, Date, FileFormat, Integer, Numeric, Schema
 
 
@@ -129,3 +130,19 @@ def test_the_line_of_an_error_counts_all_lines_before_it(tmp_path: Path) -> None
         path.write_text("\n".join(lines) + "\n")
         with pytest.raises(InvalidInput, match=f"line {len(lines)}:"):
             encode_file(path, CODES)
+
+
+@pytest.mark.parametrize(("high", "places"), [(0.5, 5), (5.0, 4), (500.0, 2), (90_000.0, 0)])
+def test_numbers_are_drawn_with_three_digits_within_a_bin(high: float, places: int) -> None:
+    """Bins of width 0.05, 0.5, 50 and 9,000, and as many decimal places as that takes."""
+    column = Numeric(0, high, bins=10)
+    found = column.decode(np.zeros(2000, int), np.random.default_rng(0)).astype(float)
+    np.testing.assert_allclose(found, np.round(found, places), rtol=1e-12, atol=1e-12)
+    assert places == 0 or (abs(found - np.round(found, places - 1)) > 1e-9).mean() > 0.8
+    assert found.min() >= 0 and found.max() <= high / 10
+
+
+def test_texts_for_missing_values_are_stored() -> None:
+    for missing in (("?", "-"), ()):
+        column = Categorical(("a",), missing=missing)
+        assert column_from_dict(column.to_dict()).missing == missing

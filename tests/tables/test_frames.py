@@ -332,3 +332,46 @@ def test_numbers_that_two_codes_share_are_neither() -> None:
     found = encode(pd.DataFrame({"code": [1, 2, 0, 3]}), schema).columns["code"]
     assert found.tolist() == [2, 3, 4, 5]
     assert encode(pd.DataFrame({"code": ["2"]}), schema).columns["code"].tolist() == [5]
+
+
+def test_a_form_is_that_of_the_frame_or_of_its_counts() -> None:
+    columns = table(0, 5)
+    for kind, make in KINDS.items():
+        frame = make(columns)
+        forms = [FrameForm.of(frame)]
+        if kind in ("duckdb", "dask"):
+            forms.append(FrameForm.of(counts_of(frame, SCHEMA.placed())))
+        for form in forms:
+            assert form.lazy == (kind in ("polars lazy", "duckdb", "dask"))
+            assert form.implementation == nw.from_native(frame).implementation
+            assert form.distributed is (kind == "dask")
+    for library in (nw.Implementation.PYSPARK, nw.Implementation.PYSPARK_CONNECT):
+        assert FrameForm(library, lazy=True).distributed
+
+
+def test_truth_values_of_pandas_keep_their_type_whether_any_is_missing_or_not() -> None:
+    schema = Schema({"ill": Boolean(missing=()), "kids": Integer(0, 3, missing=())})
+    form, rng = FrameForm.of("pandas"), np.random.default_rng(0)
+    for codes in ([0, 1], [0, 2], [2, 2]):
+        data = Dataset(schema.domain, {"ill": codes, "kids": [2 * c for c in codes]})
+        back = decode(data, schema, rng, form)
+        assert [str(kind) for kind in back.dtypes] == ["boolean", "Int64"]
+
+
+def test_a_name_that_two_columns_have_is_refused() -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["age", "age"])
+    with pytest.raises(InvalidInput, match="columns named 'age'|distinct column names"):
+        encode(twice, Schema({"age": Integer(0, 9)}))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_each_partition_is_counted_once(keep: bool) -> None:
+    """An odd number of them, as many as are added in several steps."""
+    columns = table(3, 40)
+    parts = pytest.importorskip("dask.dataframe").from_pandas(pandas(columns), npartitions=7)
+    assert parts.npartitions == 7
+    found = counts_of(parts, SCHEMA, QUERIES, keep=keep).marginals(QUERIES)
+    for clique, counts in expected(columns).items():
+        np.testing.assert_array_equal(found[clique], counts)
+    texts = Counter(text_of(value) for value in columns["sex"])
+    assert tally_of(parts, "sex", OpenCategorical()) == texts

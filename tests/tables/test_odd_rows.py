@@ -464,3 +464,14 @@ def test_odd_values_of_a_frame_change_no_other_row(form: str, tmp_path: Path, ca
         assert found.marginal(pair).sum() == 2 * FEW_ROWS
     if form != "spark":  # which logs what it does on its own
         assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("over", range(1, 6))
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_line_that_is_cut_is_still_too_long(over: int, end: bytes) -> None:
+    """Wherever its end comes in another chunk."""
+    for piece in (MOST_BYTES + over, MOST_BYTES // 3):
+        line = b"x" * (MOST_BYTES + over) + end
+        chunks = [line[i : i + piece] for i in range(0, len(line), piece)]
+        (found,) = whole_lines(iter(chunks))
+        assert len(found.rstrip(b"\r\n")) > MOST_BYTES

@@ -168,7 +168,7 @@ def _measured(
 
 def _at_once(curator: Curator, strategy: ResidualsStrategy) -> tuple[Measurement, ...]:
     """Measure all residuals of the strategy together at one charge, which is less than the sum of
-    their separate costs; a total that is not public is measured before, by itself.
+    their separate costs; a total that is not public is measured separately before.
     """
     shares = dict(strategy.shares)
     total = shares.pop((), None)
@@ -196,7 +196,8 @@ def _tables(
     total: int | None,
 ) -> Sequence[Measurement]:
     """Return noisy marginals over cliques that contain the workload's. Where they are computed from
-    queries or residuals, the standard deviation of each is the root of its cells' mean variance.
+    queries or residuals, the standard deviation of each is the square root of its cells' mean
+    variance.
     """
     if isinstance(strategy, MarginalsStrategy):
         return measurements

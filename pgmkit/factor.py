@@ -41,7 +41,7 @@ class Factor:
     domain: Domain
     _held: torch.Tensor | NDArray[np.float64]
 
-    # Makes `numpy scalar * factor` reach our operators instead of numpy's.
+    # With None, `numpy scalar * factor` calls the operators of this class and not numpy's.
     __array_ufunc__ = None
 
     def __init__(self, domain: Domain, values: torch.Tensor | ArrayLike) -> None:

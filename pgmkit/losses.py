@@ -138,7 +138,7 @@ class Huber:
 
     def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
         near, far = (r.clamp(-self.width, self.width) for r in (old, new))
-        # phi(new) - phi(old) - phi'(old) (new - old), value by value
+        # This is phi(new) - phi(old) - phi'(old) (new - old) for each value.
         apart = far * (new - far / 2) - near * (old - near / 2) - near * (new - old)
         return apart.sum(dtype=torch.float64) * (self.height / self.width)
 

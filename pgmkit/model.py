@@ -336,8 +336,8 @@ class GraphicalModel:
         return Dataset(self.domain, columns)
 
     def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
-        """Return the ``n`` records of one rounded draw in parts of ``rows``, each of which is made
-        by itself.
+        """Return the ``n`` records of one rounded draw in parts of ``rows`` records, each of which
+        can be made separately.
 
         Parts can be made in any order and on any machine; together their counts are as close to the
         model as those of ``sample(n)``.

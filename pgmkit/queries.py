@@ -318,5 +318,5 @@ def _bounds(pair: Any, n: int) -> tuple[int, int]:
     return lo, hi
 
 
-# The public name. No function of this module may use the builtin, which it hides here.
+# This is the public name. It hides the builtin in this module, so no function here may use that.
 range = range_

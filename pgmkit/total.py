@@ -37,7 +37,7 @@ def estimate_total(
     Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its
     unbiased estimate of least variance, stddev^2 |w|^2. Estimates of several measurements are
     combined by inverse variance, which assumes that their noise is independent. Each measurement is
-    taken by itself: several that determine the total only together do not count.
+    considered separately: several that determine the total only jointly are not used.
 
     A Kronecker product is solved factor by factor and never written out. Sparse matrices above
     about four million cells go through scipy's iterative ``lsqr``; one too ill-conditioned for it

@@ -105,7 +105,7 @@ class _Linear(torch.nn.Module):
 
     def __init__(self, inputs: Sequence[int], width: int, random: torch.Generator) -> None:
         super().__init__()
-        # The weights have torch's distribution for a linear layer, drawn from our generator.
+        # The weights have torch's distribution for a linear layer, drawn from the given generator.
         bound = 1 / math.sqrt(sum(inputs))
         self.weights = torch.nn.ParameterList(
             torch.empty(width, size).uniform_(-bound, bound, generator=random) for size in inputs

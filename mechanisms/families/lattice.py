@@ -3,7 +3,7 @@
 The data vector over the domain is never formed. The subspaces R_s of contrasts over exactly the
 attributes s (zero sum along each) are orthogonal, and the marginal over c consists of those with s
 inside c (Xiao et al., "An optimal and scalable matrix mechanism for noisy marginals", 2023). So
-each R_s is estimated by itself, as an average over the measurements that contain it. Cells may be
+each R_s is estimated separately, as an average over the measurements that contain it. Cells may be
 negative; `pgmkit.least_squares.consistency` finds nonnegative tables, by a search.
 """
 

@@ -10,7 +10,7 @@ whose noise hides its dependence is replaced by independence, and one far above 
 changes.
 
 The engine's own shrinkage (`pgmkit.regions.shrinkage`) shrinks all tables of a fit together by one
-weight, which needs their projections; here each table is shrunk by itself before anything is
+weight, which needs their projections; here each table is shrunk separately, before anything is
 fitted. On the built-in census (2,000 and 20,000 records, two seeds) pairs of `mixture` have 0.91 to
 1.00 times the error of a fit to tables as they are at epsilon 0.3, 0.97 to 1.06 times at 1, and
 0.99 to 1.00 times at 3.
@@ -104,7 +104,7 @@ def _drawn_in(
     # At least a fiftieth of the squared interaction counts as dependence, so that the prior keeps
     # some variance.
     dependence = max(0.02, 1 - noise / squares) if squares else 0.02
-    # The prior's precision, as a multiple of the noisy table's.
+    # This is the prior's precision as a multiple of the noisy table's.
     prior = strength * (1 - dependence) / dependence
     mean = (noisy + prior * product) / (1 + prior)
     stddev = measurement.stddev * (1 + prior) ** -0.5

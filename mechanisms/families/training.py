@@ -91,7 +91,7 @@ def trainer(
                 off = targets.errors(now)
 
         optimizer = torch.optim.Adam(generator.parameters(), lr=training.learning_rate, fused=True)
-        # The cosine ends at a rate too small to change anything.
+        # The cosine schedule ends at a learning rate that is too small to change the weights.
         last_rate = min(1e-8, training.learning_rate)
         descend(optimizer, losses(), training.steps, last_rate=last_rate)
         return _next(state, generator, error, smoothing())

@@ -67,8 +67,8 @@ def coded(
     numbers = unit_numbers([series_values(held[name][key]) for name in tables])
     chosen, _ = bounded(numbers[0], 1, random_keys(len(numbers[0]), rng))
     parents, unread = _read(held[parent], schemas[parent], chosen)
-    # For each unit's number, its place among the chosen parents, or -1. The last entry is for the
-    # number -1, of rows without a key.
+    # `place` has, for the number of each unit, the unit's place among the chosen parents, or -1.
+    # The last entry is for the number -1, which rows without a key have.
     place = np.full(2 + max(int(n.max(initial=-1)) for n in numbers), -1, dtype=np.intp)
     place[numbers[0][chosen]] = np.arange(len(chosen))
     kept = {}

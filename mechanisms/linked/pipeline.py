@@ -180,7 +180,7 @@ def _spent(
     `requests`: by table, the parents first.
 
     The noise of a table is proportional to the number m of rows that a unit has in it, divided by
-    the root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
+    the square root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
     proportional to m^(2/3).
     """
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}

@@ -80,7 +80,7 @@ def _largest_rho(epsilon: float, delta: float) -> float:
 
 def _log_delta(rho: float, epsilon: float) -> float:
     def slope(t: float) -> float:
-        # Derivative in alpha, at alpha = 1 + exp(t).
+        # This is the derivative in alpha, at alpha = 1 + exp(t).
         return (2 * math.exp(t) + 1) * rho - epsilon - math.log1p(math.exp(-t))
 
     # Any alpha gives a valid delta, so an inexact minimum only costs tightness.

@@ -42,8 +42,8 @@ Product: TypeAlias = "Mapping[Any, FactorNorms]"
 
 
 class JointMoves:
-    """Bounds of what several products of queries cost together under Gaussian noise. A product's
-    cost by itself is its share, which corresponds to the most that one row moves its answers.
+    """Bounds of what several products of queries cost together under Gaussian noise. The cost of a
+    single product is its share, which corresponds to the most that one row moves its answers.
 
     The products are bounded in groups. A state of a group is one way in which a row may move its
     answers: a combination of ends (see the module's docstring), or, where the number of rows is
@@ -72,7 +72,7 @@ class JointMoves:
         """Return for each group an array of the joint cost of its products in each state. The first
         array has one entry, the sum for the products in no group.
 
-        `shares`: the largest cost of each product by itself.
+        `shares`: the largest cost of each product alone.
         """
         own = np.asarray(shares, dtype=np.float64)
         return [

@@ -78,7 +78,7 @@ def row_of(
             f"the estimate of {clique!r} is a sparse array of shape {row.shape}; it must have one "
             f"row of {math.prod(shape)} cells"
         )
-    # The values' own checks are those of any table.
+    # The stored values are checked as the values of a dense table are.
     estimate_of(clique, {clique: row.data}, row.data.shape)
     once = row.copy()
     once.sum_duplicates()

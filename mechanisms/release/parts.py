@@ -1,4 +1,4 @@
-"""The synthetic records of a model in parts, each of which any process can make by itself."""
+"""The synthetic records of a model in parts, each of which any process can make separately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgmkit.tables.schema import Schema
 
 @dataclass(frozen=True)
 class _Separate:
-    """Parts of which the model draws each by itself."""
+    """Parts that the model draws independently of each other."""
 
     model: Any
     n: int
@@ -38,7 +38,7 @@ class RecordParts:
     """Records in parts, as codes and as tables of values; the object can be pickled.
 
     The parts of a graphical model's records are together one rounded draw (`PartedSample`); other
-    models draw every part by itself.
+    models draw the parts independently.
     """
 
     drawn: PartedSample | _Separate

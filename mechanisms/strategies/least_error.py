@@ -1,16 +1,16 @@
 """The strategy of least error for queries along one attribute, and residual bases from it.
 
 With Gaussian noise of variance 1 on the answers to the rows of A, queries W have the variances' sum
-tr(V X^-1), with V = W'W and X = A'A. One row more or less moves the answers by at most the root of
-the largest diagonal entry of X. The least error at diag(X) <= 1 is a convex programme (Yuan et al.
-2016); its dual has one weight a code,
+tr(V X^-1), with V = W'W and X = A'A. One row more or less moves the answers by at most the square
+root of the largest diagonal entry of X. The least error at diag(X) <= 1 is a convex programme (Yuan
+et al. 2016); its dual has one weight a code,
 
     max over d >= 0, sum d = 1 of  tr((D^1/2 V D^1/2)^1/2)^2,        D = diag(d),
 
 and weights give a strategy, V = BB': X = B (B'DB)^-1/2 B' over its largest diagonal entry. The
 diagonal is even at the optimum, so weights are moved to where it is large, as in the design of
-experiments, in proportion to its square: for orthogonal queries one such step is exact, since X
-falls with the root of D. The steps are accelerated (Anderson 1965, with one step remembered). The
+experiments, in proportion to its square: for orthogonal queries one such step is exact, since X is
+proportional to D^-1/2. The steps are accelerated (Anderson 1965, with one step remembered). The
 ratio of the primal error to the dual one bounds what is left to gain.
 
 **A basis with a total.** Where other queries need the total only, the strategy is split in two: the
@@ -103,8 +103,8 @@ def of_full_rank(gram: Array) -> Array:
     """Return the gram, with an identity of small weight added if the queries do not determine every
     cell.
 
-    The weight is such that the root of the least error grows by at most a thousandth. Every cell
-    then has an estimate, those that no query asks for a very noisy one.
+    The weight is such that the square root of the least error grows by at most a thousandth. Every
+    cell then has an estimate, those that no query asks for a very noisy one.
 
     >>> of_full_rank(np.eye(2)), of_full_rank(np.ones((2, 2))).round(7)
     (array([[1., 0.],

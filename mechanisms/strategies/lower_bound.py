@@ -7,15 +7,15 @@ the sum of the singular values of W D^1/2, and d = 1/n gives the singular value 
 2013).
 
 A contraction that is a product over attributes needs no table over the domain. Let d be a product
-and u the root of an attribute's d. Of the queries w along the attribute, take a unit vector y of
-their answers and a partial isometry P from what is orthogonal to u to what is orthogonal to y; then
-y u' + P is a contraction, and the parts of U that take P along the attributes A and y u' along all
-others have orthogonal ranges and kernels. With
+and u the elementwise square root of an attribute's d. Of the queries w along the attribute, take a
+unit vector y of their answers and a partial isometry P from what is orthogonal to u to what is
+orthogonal to y; then y u' + P is a contraction, and the parts of U that take P along the attributes
+A and y u' along all others have orthogonal ranges and kernels. With
 
     g = (y'W d)^2,    h = (sum of the singular values of (I - yy') W D^1/2 (I - uu'))^2,
 
-the best weights of the parts give the squared sum over the residuals A of the root of v_A, as in
-`mechanisms.strategies.residual_lattice`, with h and g in the place of inside and outside.
+the best weights of the parts give the squared sum over the residuals A of the square root of v_A,
+as in `mechanisms.strategies.residual_lattice`, with h and g in the place of inside and outside.
 """
 
 from __future__ import annotations

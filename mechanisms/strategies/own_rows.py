@@ -1,4 +1,4 @@
-"""Rows that are chosen for each residual by itself, where an attribute is asked in several ways.
+"""Rows that are chosen for each residual separately, where an attribute is asked in several ways.
 
 If all bases of an attribute have the same vector p (`pgmkit.least_squares.residual_tables`),
 residuals are estimated separately, and each can have the rows that are best for the queries that it
@@ -82,11 +82,10 @@ class OwnRows:
 def own_rows(
     lattice: Lattice, shared: Mapping[str, ResidualBasis], bits: Mapping[str, int]
 ) -> OwnRows:
-    """Return the shared rows, or rows that each residual has by itself, whichever has the least
-    error.
+    """Return the shared rows, or separate rows for each residual, whichever has the smaller error.
 
-    `shared`: by attribute. `bits`: of the entries, by attribute that is not asked code by code
-    alone.
+    `shared`: the bases of the shared rows, by attribute. `bits`: the bits of the entries of the
+    rows, by attribute, for the attributes that are not asked code by code alone.
     """
     which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
     best = _rated(lattice, {name: [basis] for name, basis in shared.items()}, which)

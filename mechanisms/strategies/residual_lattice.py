@@ -1,6 +1,6 @@
 """All residuals of a workload, and the coefficients of their variances in the workload's error.
 
-The error of a workload at the best shares is T^2, T the sum over residuals A of the root of
+The error of a workload at the best shares is T^2, T the sum over residuals A of the square root of
 
     v_A = sum over sets c with A inside c of weight_c
              times the product over A of inside[i, w]
@@ -149,7 +149,8 @@ def _check_sizes(domain: Domain, cliques: Iterable[Clique]) -> None:
     """Raise ModelTooLarge if the matrices of an attribute with many codes do not fit in memory."""
     for name in dict.fromkeys(itertools.chain.from_iterable(cliques)):
         codes = domain.sizes[name]
-        # Held at once: the rows, their inverse, and the two matrices that it is computed from.
+        # Four matrices are held at once: the rows, their inverse, and the two that it is computed
+        # from.
         check_room(
             4 * CELL_BYTES * codes**2,
             f"the strategy for {name!r}, which has {codes:,} codes,",

@@ -4,8 +4,7 @@ Xiao, He, Zhang and Kifer, "An Optimal and Scalable Matrix Mechanism for Noisy M
 Convex Loss Functions" (NeurIPS 2023), and ResidualPlanner+ of the same authors. Every attribute has
 a residual basis (`pgmkit.least_squares.residual_tables`): its total and rows S. A set of queries
 over the attributes c is answered from the *residuals* A inside c, what S says along the attributes
-of A and the total along all others; each is measured by itself, at a share of the budget of its
-own.
+of A and the total along all others; each is measured separately, with its own share of the budget.
 
 **Bases.** Code by code, S = n I - J (J all ones) is optimal. Other rows come from
 `mechanisms.strategies.least_error`: with inside[i, w] the error of the queries w of attribute i by

@@ -35,9 +35,9 @@ from pgmkit.tables.schema import Schema
 
 _OF_NOISE = 0.04
 """The excess of the distances over those of independent columns from which pairs are worth
-measuring, in units of the noise of all pairs. On tables of the half "choosing" of
-`benchmarks.regret` AIM has 1.02 to 1.25 times the error of independent columns at 0.03 to 0.05,
-0.90 to 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
+measuring, in units of the noise of all pairs. On tables that `benchmarks.regret` lists under
+"choosing", AIM has 1.02 to 1.25 times the error of independent columns at 0.03 to 0.05, 0.90 to
+0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
 """
 _LEAST, _MOST = 1 / 16, 1 / 2
 """The limits of the share of the budget for single columns. Within them it is `FEW_ROWS` divided by
@@ -45,9 +45,9 @@ the rows per column in units of the noise, so it is larger for fewer rows.
 """
 _OF_CHANCE = 2.0
 """Pairs are always measured if their noise is below this many times the distances that independent
-columns give in so many rows. On three tables of the half "choosing", with each column shuffled, AIM
-had 0.91 to 0.97 times the error of independent columns if the noise was twice these distances, and
-0.59 times at 0.6.
+columns give in so many rows. On three of the same tables, with each column shuffled, AIM had 0.91
+to 0.97 times the error of independent columns if the noise was twice these distances, and 0.59
+times at 0.6.
 """
 
 
@@ -116,7 +116,7 @@ def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
     found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
     chance, spread, bare = _chance(columns, _some(pairs), model.total, measurements[0].stddev)
-    # The noise of a mean of n distances is that of one, divided by the root of n.
+    # The noise of a mean of n distances is that of one distance, divided by sqrt(n).
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
     needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs) / (2 * model.total)
@@ -152,7 +152,8 @@ def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float
     """
     most = 0.02 * whole
     ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (0.37 * deciding)
-    # The noise of an answer is proportional to 1 / cost, or to the root of that.
+    # The noise of an answer is proportional to 1 / cost under pure DP, and to 1 / sqrt(cost)
+    # otherwise.
     return most * min(1.0, ratio if curator.ledger.budget.pure else ratio**2)
 
 

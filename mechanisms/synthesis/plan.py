@@ -202,8 +202,9 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
     ones.
 
     A column's distribution is uneven, and a different one for every combination of the parents'
-    values. So columns depend on each other as in the middle of the half "choosing" of
-    `benchmarks.regret`, on whose tables `aim` takes from half as long to six times as long.
+    values. So columns depend on each other about as strongly as in a typical table of those that
+    `benchmarks.regret` lists under "choosing", on which `aim` takes from half as long to six times
+    as long.
 
     >>> from pgmkit.domain import Domain
     >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))

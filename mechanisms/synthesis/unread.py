@@ -64,7 +64,7 @@ class UnreadValues:
         missing; without those that could not be read.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
-        # The noise of the number of rows enters these shares whole.
+        # These shares can be near 1, so they contain nearly all noise of the number of rows.
         stddev = math.sqrt(2) * self.stddev
         surely = 0.5 + self._deviations(_FALSE_ALARMS / max(1, len(others))) * stddev
         return _largest_first(others, max(surely, 1 - self._deviations(_OVERLOOKED) * stddev))

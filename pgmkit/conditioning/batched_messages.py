@@ -2,7 +2,7 @@
 
 This axis has an entry for each record. It is treated as an attribute that is never summed out, so
 the tree, its order and its products are those of a single record. Only scales and sums are computed
-for each record by itself.
+for each record separately.
 """
 
 from __future__ import annotations

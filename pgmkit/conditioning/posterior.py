@@ -34,7 +34,7 @@ from pgmkit.runtime.randomness import Rng
 
 _WORTH_ALL = 8
 """If at least one in this many of the attributes are asked for, all marginals together are computed
-faster than each by itself.
+faster than one after the other.
 """
 
 

@@ -245,7 +245,7 @@ class _Structure:
 
 @dataclass(eq=False)
 class _OneByOne:
-    """Those different records that are listed in ``rows``, each answered by itself."""
+    """The different records whose numbers are in ``rows``, answered one after the other."""
 
     whole: Posteriors
     observed: int

@@ -78,8 +78,8 @@ def _filled(levels: torch.Tensor, slopes: torch.Tensor, total: float) -> float:
 
 
 def _bound(inference: MarginalOracle, cut: Cut, total: float, highest: float) -> float:
-    """Return the minimum of the cut, less its rounding. ``highest`` is the largest sum of the
-    negative gradient over the cells of a record.
+    """Return the minimum of the cut, less its rounding. ``highest`` is the maximum over the records
+    of the sum of the negative gradient at the record's cells.
     """
     size = cut.size + total * inference.peak_sum(cut.gradient.abs())
     return cut.offset - total * highest - ULPS * torch.finfo(cut.gradient.dtype).eps * size

@@ -190,7 +190,7 @@ class ManyEstimates:
             yield self._batch(single, range(start, min(start + size, len(self.sets))), deadline)
 
     def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """Yield the models of all sets in order, each estimated by itself, in lists of those that
+        """Yield the models of all sets in order, each estimated separately, in lists of those that
         are estimated at the same time in threads. Their warnings NotCertified and Contradictory are
         suppressed, since the caller warns once for all sets.
         """

@@ -243,8 +243,8 @@ class MarginalOracle:
         return float(contract(self.plan, self.layout.split(shifted), LOG)) + float(peaks.sum())
 
     def maximum(self, scores: torch.Tensor) -> float:
-        """Return the largest sum of scores over all records; minus infinity if no record is
-        possible.
+        """Return the largest score of a record, the sum of the scores of its cells; minus infinity
+        if no record is possible.
         """
         return float(contract(self.plan, self.layout.split(self.masked(scores)), MAX))
 
@@ -259,7 +259,8 @@ class MarginalOracle:
         return self.layout.join([own + rest for own, rest in zip(tables, others, strict=True)])
 
     def mode(self, scores: torch.Tensor) -> dict[str, int]:
-        """Return a record of the cliques' attributes with the largest sum of scores (MAP).
+        """Return a record of the cliques' attributes whose score, the sum of the scores of its
+        cells, is largest (MAP).
 
         Raises NumericalFailure if no record is possible or a score is NaN.
         """

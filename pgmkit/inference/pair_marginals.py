@@ -71,7 +71,7 @@ class PairMarginals:
         """
         cells = self._cells()
         most = min(_MOST_CELLS, memory_limit // CELL_BYTES)
-        # One pair by itself takes about as long as CACHE_CELLS cells of matrix products.
+        # A single pair takes about as long as CACHE_CELLS cells of matrix products.
         return cells <= min(most, CACHE_CELLS * pairs)
 
     def _cells(self) -> int:

@@ -243,8 +243,8 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> float:
-        """Return the largest sum of the tables over all records with the evidence. Raises TooLong
-        as ``log_sum`` does.
+        """Return the maximum, over all records with the evidence, of the sum of the log tables and
+        ``weights`` at the record. Raises TooLong as ``log_sum`` does.
         """
         return float(self._eliminated((), evidence, weights, _maximum, seconds).real)
 

@@ -240,7 +240,8 @@ def _as_array(attribute: str, values: ArrayLike) -> NDArray[Any]:
     except Exception:
         array = None
     if array is None:
-        # Raised outside the handler: the cause could quote values.
+        # The error is raised outside the handler, since the message of its cause could quote
+        # values.
         raise InvalidInput(
             f"column {attribute!r} cannot be read as an array; give a flat list or array of codes"
         )

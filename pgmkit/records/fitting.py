@@ -1,9 +1,9 @@
 """Records whose tables of pairs are near given tables: drawn records, with some codes exchanged.
 
-Records drawn from a model differ from its tables as any sample does, by about the root of each
-count, and that is often more than the error of the tables themselves. Here codes are exchanged, one
-column of some records at a time, if that brings all pairs nearer to the tables at once. With C
-the records' counts and T the tables, the descent is on
+Records drawn from a model differ from its tables as any sample does, by about the square root of
+each count, and that is often more than the error of the tables themselves. Here codes are
+exchanged, one column of some records at a time, if that brings all pairs nearer to the tables at
+once. With C the records' counts and T the tables, the descent is on
 
     sum over pairs, over cells of (C - T)^2 / sqrt(T + 1),
 

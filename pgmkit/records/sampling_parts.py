@@ -1,4 +1,4 @@
-"""A rounded draw of many records in parts, each of which can be made by itself, anywhere.
+"""A rounded draw of many records in parts, each of which can be made separately, by any process.
 
 The counts of all records are rounded first, clique by clique down the junction tree, as
 `pgmkit.records.sampling.sample` does; no record is needed for that. Then the counts are divided
@@ -7,8 +7,8 @@ replacement, which is equivalent to cutting shuffled records into parts. So the 
 one draw of `sample(..., "round")`: their counts add up to the rounded ones exactly, whoever makes
 them and in whatever order.
 
-The range of parts is halved again and again, and each cut draws from a generator with a number of
-its own: a part needs only the cuts on its way, and parts made separately agree.
+The range of parts is halved again and again, and each cut draws from a generator with its own seed.
+So a part needs only the cuts on the path to it, and parts that are made separately agree.
 """
 
 from __future__ import annotations

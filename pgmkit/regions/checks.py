@@ -1,7 +1,7 @@
 """Checks of a region model's answers: one number of each answer is computed in another way.
 
 An answer sums a table, or records, for all combinations of the query's rows at once. Here one
-combination, that of the largest answer, is summed by itself: over the cells of a region that
+combination, that of the largest answer, is summed separately: over the cells of a region that
 contains the attributes, if there is one, or record by record.
 """
 

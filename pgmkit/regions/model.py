@@ -225,7 +225,8 @@ class RegionModel(QueryAnswers):
             return table
         left = found.sum(axis=tuple(i for i, n in enumerate(clique) if n not in parts[-1]))
         self._check(("sums", clique), *cell_weights(self.domain, parts[-1], left))
-        # Cells that no record has stay empty; the others are scaled to make up for their share.
+        # Cells that no record has stay empty; the others are scaled, so that the table sums to the
+        # total.
         return found * (self.total / found.sum())
 
     def _spread(self, clique: Clique, part: Clique) -> Array:

@@ -3,7 +3,7 @@
 A group's level-quantile is x where the cumulative count F(x) first reaches level times its records
 N. So g(x) = F(x) - level N is below 0 before the quantile and at least 0 from there on, and values
 are kept where an interval of g leaves that open: from the first x where g may be 0 or more, to the
-one after the last x where it may be below 0 (Woodruff 1952, with the interval of each g by itself).
+one after the last x where it may be below 0 (Woodruff 1952, with a separate interval for each g).
 If the intervals of g cover with a given probability, so does that of the quantile: it is missed at
 an end only where the interval of one g, that at the quantile or just before it, is missed.
 

@@ -181,7 +181,8 @@ class Binned(Column):
         stops = [
             start + 1 if self.whole else float(np.nextafter(start, math.inf)) for start in starts
         ]
-        # The last bin of real numbers is closed: a spike there is the last bin.
+        # Bins of real numbers are closed below; only the last one is closed above too. So a spike
+        # at the upper end of the range gets a bin of its own, the last one.
         return np.unique(np.array([*ends, *starts, *stops], dtype=ends.dtype))
 
     def _position(self, value: object) -> Any:

@@ -175,7 +175,7 @@ class Schema:
     def behind(self, name: str, mask: NDArray[np.bool_]) -> tuple[str, NDArray[np.bool_]]:
         """Return the column of records that determines the shown column `name`, and `mask`, a
         Boolean for each code of the shown column, as a Boolean for each code of that column. A
-        level is determined by the column at its base, and a column by itself.
+        level is determined by the column at its base; for a column, the arguments are returned.
         """
         level = self.groups.get(name)
         return (name, mask) if level is None else (level.base, mask[level.codes])

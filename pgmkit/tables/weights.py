@@ -17,9 +17,9 @@ def round_at_random(
 
     If weights were put into bins instead, totals would be biased by the difference between the
     weights and the bins' middles. Rounding at random adds noise, of variance (value - below) (above
-    - value) for each value. Every value is rounded by itself, so two private tables that differ in
-    one row still differ in one row only. Values beyond the first or the last point become that
-    point; NaN stays.
+    - value) for each value. Every value is rounded independently of the others, so two private
+    tables that differ in one row still differ in one row only. Values beyond the first or the last
+    point become that point; NaN stays.
 
     Args:
         values: Numbers, such as the weights of a survey's records.

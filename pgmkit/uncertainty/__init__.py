@@ -88,9 +88,9 @@ class Uncertainty:
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
         """Return error bars of every answer to a factored query.
 
-        Each interval by itself covers with probability ``level``; of many intervals, some will
-        miss. Raises InvalidInput for a level outside (0, 1) or a query that does not fit the
-        domain.
+        Each interval covers the truth with probability ``level``; this does not hold for several
+        intervals jointly. Raises InvalidInput for a level outside (0, 1) or a query that does not
+        fit the domain.
         """
         checked = checked_level(level)
         if not isinstance(query, FactoredQuery):

@@ -63,7 +63,9 @@ class MeasuredBars:
         return self.answer(FactoredQuery.marginal(self._model.domain, clique), level=level)
 
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
-        """Return error bars of every answer to a factored query; each interval covers by itself."""
+        """Return error bars of every answer to a factored query; ``level`` is the coverage of each
+        single interval.
+        """
         checked, estimate = checked_level(level), self._model.answer(query)
         found = self._linear.answer(query)
         if found is None:

@@ -131,7 +131,9 @@ class BatchedOracle:
         return marginals, torch.where(held, below + peaks.sum(1), nan)
 
     def maximum(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return each row's largest sum of scores over all records."""
+        """Return, for each row of ``scores``, the largest score of a record: the sum of the scores
+        of its cells, one in each clique.
+        """
         return self._contracted(self.single.masked(scores), MAX)
 
     def log_partition(self, potentials: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,9 @@ from pgmkit.runtime.precision import EPSILON, HALVINGS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 _MOST_ROUNDS = 10 * PATIENCE
-"""The number of rounds after which a set is estimated by itself instead, which is then faster."""
+"""The number of rounds after which a set is taken out of the batch and estimated separately, which
+is then faster.
+"""
 
 
 @dataclass

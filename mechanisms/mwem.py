@@ -21,19 +21,16 @@ import numpy as np
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.histogram import HistogramState, MeasuredCell, Update, run_histogram
-from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import SELECTIONS, RoundsRule, SelectionSettings
-from mechanisms.settings import (
-    flag,
-    fraction,
-    one_of,
-    or_none,
-    random_seed,
-    setting,
-    torch_device,
-    whole_number,
+from mechanisms.rounds.histogram import (
+    HistogramSettings,
+    HistogramState,
+    MeasuredCell,
+    Update,
+    run_histogram,
 )
+from mechanisms.rounds.loop import Round
+from mechanisms.rounds.select_and_measure import RoundsRule
+from mechanisms.settings import flag, one_of, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.records.dataset import Dataset
 
@@ -47,7 +44,7 @@ _RULES = {
 
 
 @dataclass(frozen=True)
-class Mwem(SelectionSettings):
+class Mwem(HistogramSettings):
     """Settings of MWEM; none may be chosen by looking at private data.
 
     Raises InvalidInput for values outside the ranges below.
@@ -70,15 +67,9 @@ class Mwem(SelectionSettings):
         seed: The seed of the order of updates; it protects nothing.
     """
 
-    rounds: int | None = setting(None, or_none(whole_number()))
-    queries: int = setting(1, whole_number())
-    one_way_share: float = setting(0.1, fraction(zero=True))
-    select_share: float = setting(0.5, fraction())
-    select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
     past_queries: bool = setting(True, flag())
     passes: int = setting(5, whole_number())
     result: Literal["last", "average"] = setting("last", one_of("last", "average"))
-    device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
 

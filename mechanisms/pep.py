@@ -17,37 +17,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.histogram import HistogramState, MeasuredCell, Update, run_histogram
-from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import SELECTIONS, RoundsRule, SelectionSettings
-from mechanisms.settings import (
-    fraction,
-    one_of,
-    or_none,
-    positive,
-    setting,
-    torch_device,
-    whole_number,
+from mechanisms.rounds.histogram import (
+    HistogramSettings,
+    HistogramState,
+    MeasuredCell,
+    Update,
+    run_histogram,
 )
+from mechanisms.rounds.loop import Round
+from mechanisms.rounds.select_and_measure import RoundsRule
+from mechanisms.settings import fraction, positive, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.records.dataset import Dataset
 
 _RULES = {"queries": RoundsRule(1.4), "marginals": RoundsRule(0.35)}
-_PUBLIC_RULES = {
-    "queries": RoundsRule(0.0035, power=2),
-    "marginals": RoundsRule(0.0018, power=2),
-}
+_PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(0.0018, power=2)}
 
 
 @dataclass(frozen=True)
-class Pep(SelectionSettings):
+class Pep(HistogramSettings):
     """Settings of PEP; none may be chosen by looking at private data.
 
     Raises InvalidInput for values outside the ranges below.
@@ -70,14 +65,9 @@ class Pep(SelectionSettings):
             is one and there are enough weights to gain (`pgmkit.runtime.devices`).
     """
 
-    rounds: int | None = setting(None, or_none(whole_number()))
-    queries: int = setting(1, whole_number())
-    one_way_share: float = setting(0.1, fraction(zero=True))
     select_share: float = setting(0.8, fraction())
-    select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
     steps: int = setting(100, whole_number())
     gamma: float = setting(0.5, positive())
-    device: str = setting("cpu", torch_device())
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,7 @@ import torch
 
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.product_mixture import (
-    Columns,
-    ProductMixtureModel,
-    ProductRows,
-)
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel, ProductRows
 from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.targets import Targets
 from mechanisms.families.training_memory import (
@@ -37,12 +33,12 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
 from mechanisms.rounds.select_and_measure import (
     CellRounds,
+    SelectionSettings,
     check_queries,
     least_total,
     measure_one_way,
 )
 from mechanisms.settings import (
-    Settings,
     fraction,
     or_none,
     positive,
@@ -101,7 +97,7 @@ def on_simplex(columns: Columns) -> _Family:
 
 
 @dataclass(frozen=True)
-class Rap(Settings):
+class Rap(SelectionSettings):
     """Settings of RAP; none may be chosen by looking at private data.
 
     A query that was never selected keeps the error of the first rows, about 1/sqrt(rows).

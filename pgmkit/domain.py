@@ -232,6 +232,15 @@ class Domain:
         return _rebuild, (dict(self._sizes),)
 
 
+def check_domain(domain: Domain) -> None:
+    """Raise `InvalidInput` unless the argument is a `Domain`."""
+    if not isinstance(domain, Domain):
+        raise InvalidInput(
+            f"domain must be a pgmkit Domain, got {type(domain).__name__}; build one with "
+            'Domain({"age": 10, "sex": 2})'
+        )
+
+
 def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int64]:
     """Return what `Domain.cell_map` returns: `shape` is that of the source's table, and `places`
     are the source's axes that the target keeps, in the target's order.

@@ -10,9 +10,10 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.named_axes import tensor_sum_to
+from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.deferred import is_tensor, torch
 
 
@@ -45,9 +46,8 @@ class Factor:
     __array_ufunc__ = None
 
     def __init__(self, domain: Domain, values: torch.Tensor | ArrayLike) -> None:
-        if not isinstance(domain, Domain):
-            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
-        held = values if is_tensor(values) else _float64_array(values)
+        check_domain(domain)
+        held = values if is_tensor(values) else float_array(values, "the table of a factor")
         if is_tensor(held) and held.dtype not in (torch.float64, torch.float32):
             raise InvalidInput(
                 f"the values of a factor must be float64 or float32, got {held.dtype}; "
@@ -208,13 +208,3 @@ def _check_sizes(one: Domain, other: Domain) -> None:
                 f"attribute {attribute!r} has size {one.sizes[attribute]} in one domain and "
                 f"{other.sizes[attribute]} in the other; factors must share one domain"
             )
-
-
-def _float64_array(values: object) -> NDArray[np.float64]:
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(
-            f"the values of a factor must be a tensor or an array of numbers, "
-            f"got {type(values).__name__} ({error})"
-        ) from error

@@ -14,13 +14,13 @@ from pgmkit.conditioning.evidence import Evidence, observed_codes
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.conditioning.posteriors import Posteriors
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import listed, mapped
+from pgmkit.runtime.arguments import float_array, listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
@@ -72,8 +72,7 @@ class FactorGraph:
         states: Mapping[str, Sequence[Hashable]] | None = None,
         memory_limit: int = MEMORY_LIMIT,
     ) -> None:
-        if not isinstance(domain, Domain):
-            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        check_domain(domain)
         held = tuple(
             _checked(domain, place, each)
             for place, each in enumerate(listed(tables, "tables", "factors"))
@@ -354,10 +353,7 @@ def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], Ar
                 f"tables[{place}] must be a Factor or a pair (attributes, array), got {given!r:.80}"
             ) from None
     clique = domain.clique(attrs, f"tables[{place}]")
-    try:
-        table = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"tables[{place}] is not an array of numbers: {error}") from None
+    table = float_array(values, f"tables[{place}]")
     if table.shape != domain.shape(clique):
         raise InvalidInput(
             f"tables[{place}] over {clique!r} must have shape {domain.shape(clique)}, got "

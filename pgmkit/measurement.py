@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, is_sparse
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.precision import EXACT
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
@@ -225,6 +226,26 @@ def _checked_matrix(matrix: Any, clique: tuple[str, ...], name: str) -> Matrix |
             "cells); write matrix[None, :] for one row, numpy.diag(weights) for weights"
         )
     return as_matrix(matrix, f"{name}: matrix")
+
+
+def checked_measurements(
+    measurements: Iterable[Measurement], domain: Domain | None = None
+) -> list[Measurement]:
+    """Return the measurements as a list. Raises `InvalidInput` unless they are a sequence of
+    `Measurement` records that fit ``domain``, if one is given.
+    """
+    if isinstance(measurements, Measurement):
+        raise InvalidInput("measurements is one Measurement, but must be a list; write [m]")
+    checked = listed(measurements, "measurements", "Measurement records")
+    for m in checked:
+        if not isinstance(m, Measurement):
+            raise InvalidInput(
+                f"measurements must be Measurement records, got {type(m).__name__}; wrap each as "
+                "Measurement(clique, values, stddev)"
+            )
+        if domain is not None:
+            m.check(domain)
+    return checked
 
 
 def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf
+from math import exp, inf
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -19,6 +18,7 @@ from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits
 from pgmkit.inference.model_tables import ModelTables
 from pgmkit.inference.potentials import checked_potentials, checked_total, impossible_cells
+from pgmkit.inference.query_answers import checked_queries
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.least_squares.goodness import Fit
 from pgmkit.measurement import Measurement
@@ -99,7 +99,16 @@ class GraphicalModel:
     def _repr_html_(self) -> str:
         from pgmkit.runtime import html
 
-        return html.model(self)
+        rows = [
+            ["attributes", f"{len(self.domain):,}"],
+            ["cliques", f"{len(self.cliques):,}"],
+            ["total", f"{self.total:,.6g}"],
+            *([["search", self.certificate]] if self.certificate else []),
+            *([["fit", str(self.fit)]] if self.fit else []),
+        ]
+        shown = html.table(["", ""], rows, caption="GraphicalModel")
+        drawn = len(self.domain) <= html.MOST_COLUMNS
+        return shown + (html.graph(self.domain.attributes, self.cliques) if drawn else "")
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the attributes on a circle, joined where a clique holds them together, and return
@@ -243,20 +252,11 @@ class GraphicalModel:
         queries a list is returned; queries of the same structure share work. Raises
         ``InvalidInput`` for matrices that do not fit the domain.
         """
-        several = (
-            [query]
-            if isinstance(query, FactoredQuery)
-            else listed(query, "query", "FactoredQuery records")
-        )
-        for one in several:
-            if not isinstance(one, FactoredQuery):
-                raise InvalidInput(f"a query must be a FactoredQuery, got {type(one).__name__}")
-        started = time.perf_counter()
+        several, started = checked_queries(query), time.perf_counter()
         found = self._tables.answers(several)
         if not several:
             return []
-        place = len(several) // 2
-        one = several[place]
+        one = several[place := len(several) // 2]
         check = partial(self._tables.second_opinion.answer, one, found[place], self.total)
         structure = (len(several), one.attributes, one.shape)
         self._tables.uses.check("answer", structure, started, check)
@@ -290,7 +290,7 @@ class GraphicalModel:
             measurements=(),
         )
         try:
-            share = math.exp(narrowed.log_partition - self.log_partition)
+            share = exp(narrowed.log_partition - self.log_partition)
         except Contradiction:
             raise
         except NumericalFailure:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Domain
+from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
 
@@ -216,8 +216,7 @@ class FactoredQuery:
         """Return the query for the marginal of ``clique``: the identity on each of its
         attributes.
         """
-        if not isinstance(domain, Domain):
-            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        check_domain(domain)
         return cls({a: identity(domain.sizes[a]) for a in domain.clique(clique)})
 
     @property

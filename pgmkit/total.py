@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput, TotalUndetermined
+from pgmkit.errors import TotalUndetermined
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, as_dense, is_sparse
-from pgmkit.measurement import Measurement
-from pgmkit.runtime.arguments import listed
+from pgmkit.measurement import Measurement, checked_measurements
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.sizes import TABLE_CELLS
 
@@ -54,7 +52,7 @@ def estimate_total(
     >>> round(estimate_total([a, b]).value, 3)
     1033.333
     """
-    checked = _checked(measurements, domain)
+    checked = checked_measurements(measurements, domain)
     found = _determining(checked)
     values = [
         float(Kronecker(weights).matvec(checked[place].values)[0]) for place, weights, _ in found
@@ -107,21 +105,6 @@ def _determining(measurements: Sequence[Measurement]) -> list[_Determining]:
             "a whole marginal or the empty clique"
         )
     return found
-
-
-def _checked(measurements: Any, domain: Domain | None) -> list[Measurement]:
-    if isinstance(measurements, Measurement):
-        raise InvalidInput("measurements is one Measurement, but must be a list; write [m]")
-    checked = listed(measurements, "measurements", "Measurement records")
-    for measurement in checked:
-        if not isinstance(measurement, Measurement):
-            raise InvalidInput(
-                f"measurements holds {measurement!r}, but must hold Measurement records; build "
-                "them with Measurement(clique, values, stddev)"
-            )
-        if domain is not None:
-            measurement.check(domain)
-    return checked
 
 
 def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:

@@ -109,7 +109,7 @@ def test_ledgers_put_rounds_together() -> None:
         ledger.charge(f"round {i}: <measure>", "discrete Gaussian", ledger.remaining / 40)
     root = parsed(ledger._repr_html_())
     rows = [[cell.text for cell in row] for row in root.iter("tr")]
-    assert len(rows) == 2 and rows[1][:3] == ["round <measure>", "discrete Gaussian", "30"]
+    assert len(rows) == 2 and rows[1][:3] == ["round: <measure>", "discrete Gaussian", "30"]
     assert rows[1][4] == f"{ledger.budget.epsilon_spent(ledger.spent):.4g}"
     insecure = Ledger(Budget(1.0), secure=False)
     assert "INSECURE" in words(insecure._repr_html_())

@@ -93,7 +93,9 @@ _COMMANDS = {
 }
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(package_name="pgmkit")
 def main() -> None:
     """Make synthetic records of a private table, and answer questions about it.

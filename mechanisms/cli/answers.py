@@ -9,17 +9,22 @@ from typing import Any
 import click
 
 from mechanisms.cli.linked import report_linked, sample_linked
-from mechanisms.cli.options import as_json, emit, generator, read_schema, records_file, writable
-from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
-from pgmkit.errors import InvalidInput
-from pgmkit.runtime.atomic_write import atomic_writer
-
-_RELEASE = click.argument("release", type=click.Path(exists=True, dir_okay=False))
-_ALLOW_MODIFIED = click.option(
-    "--allow-modified",
-    is_flag=True,
-    help="Permission to read a file whose checksum is wrong; all answers are marked INSECURE.",
+from mechanisms.cli.options import (
+    FILE,
+    allow_modified_option,
+    as_json,
+    emit,
+    generator,
+    read_schema,
+    records_file,
+    safe_csv_option,
+    spreadsheet_safe,
+    writable,
+    write_text,
 )
+from pgmkit.errors import InvalidInput
+
+_RELEASE = click.argument("release", type=FILE)
 
 
 @click.command()
@@ -31,19 +36,11 @@ _ALLOW_MODIFIED = click.option(
     help="Standard errors and intervals, however long they take; or none  [default: those that "
     "take about a second at most].",
 )
+@click.option("--level", type=float, default=0.95, help="Level of the intervals.")
 @click.option(
-    "--level",
-    type=float,
-    default=0.95,
-    show_default=True,
-    help="Level of the intervals.",
+    "--schema", type=FILE, help="Schema of a model that `GraphicalModel.save` wrote in Python."
 )
-@click.option(
-    "--schema",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Schema of a model that `GraphicalModel.save` wrote in Python.",
-)
-@_ALLOW_MODIFIED
+@allow_modified_option
 @as_json
 def query(
     release: str,
@@ -94,7 +91,7 @@ def query(
 @click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')
 @click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
 @safe_csv_option
-@_ALLOW_MODIFIED
+@allow_modified_option
 @as_json
 def sample(
     release: str,
@@ -144,7 +141,7 @@ def sample(
 @click.option("-o", "--out", required=True, help="File for the report (HTML, opens offline).")
 @click.option(
     "--against",
-    type=click.Path(exists=True, dir_okay=False),
+    type=FILE,
     help="Private data to compare with; the report then shows exact errors and is NOT private.",
 )
 @click.option(
@@ -153,10 +150,10 @@ def sample(
 )
 @click.option(
     "--test",
-    type=click.Path(exists=True, dir_okay=False),
+    type=FILE,
     help="Records that the release was not made of, to test on and to attack it with.",
 )
-@_ALLOW_MODIFIED
+@allow_modified_option
 @as_json
 def report(
     release: str,
@@ -197,8 +194,7 @@ def report(
         assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
         evaluation = Evaluation(truth, target, held_out)
     page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
-    with atomic_writer(target_file) as file:
-        file.write(page.encode("utf-8"))
+    write_text(target_file, page)
     private = against is None and loaded.secure and not loaded.exact
     emit({"out": out, "private": private}, f"wrote {out}", json_out, loaded.caution)
 

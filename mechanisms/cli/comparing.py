@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli.options import (
+    FILE,
     FORMAT,
     as_json,
     budget_options,
@@ -17,9 +18,9 @@ from mechanisms.cli.options import (
     read_schema,
     schema_option,
     writable,
+    write_text,
 )
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.atomic_write import atomic_writer
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.comparing import Compared
@@ -30,17 +31,9 @@ if TYPE_CHECKING:
 @click.command()
 @schema_option
 @click.option(
-    "--public",
-    type=click.Path(exists=True, dir_okay=False),
-    help="File of public records to run on [default: made-up records].",
+    "--public", type=FILE, help="File of public records to run on [default: made-up records]."
 )
-@click.option(
-    "--rows",
-    type=click.IntRange(1),
-    default=10_000,
-    show_default=True,
-    help="Number of made-up records.",
-)
+@click.option("--rows", type=click.IntRange(1), default=10_000, help="Number of made-up records.")
 @click.option(
     "--mechanism",
     "mechanisms",
@@ -52,7 +45,6 @@ if TYPE_CHECKING:
     "--workload",
     type=click.IntRange(1),
     default=2,
-    show_default=True,
     help="Number of columns of the marginals to be answered well: 2 for all pairs.",
 )
 @budget_options
@@ -96,8 +88,7 @@ def compare(
     lines = [f"on {said}; mean error of tables by their columns", *map(_line, found)]
     if target is not None:
         page = comparison(found, len(data), said)
-        with atomic_writer(target) as file:
-            file.write(page.encode("utf-8"))
+        write_text(target, page)
         lines.append(f"wrote {out}")
     emit(
         {"records": len(data), "compared": [each.to_dict() for each in found], "out": out},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mechanisms.cli.options import as_json, emit, writable
+from mechanisms.cli.options import FILE, as_json, emit, writable
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False))
+@click.argument("model", type=FILE)
 @click.option(
     "--evidence",
     multiple=True,
@@ -38,14 +38,12 @@ if TYPE_CHECKING:
     "--task",
     type=click.Choice(["MAR", "MAP", "PR"]),
     default="MAR",
-    show_default=True,
     help="Posteriors, a most probable record, or log Z (log P(evidence)).",
 )
 @click.option(
     "--inference",
     type=click.Choice(["exact", "region", "auto"]),
     default="exact",
-    show_default=True,
     help="Exact answers (exact), approximate ones with bounds on log Z (region), or approximate "
     "ones only where exact ones are too large (auto).",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mechanisms.cli.options import as_json, budget_options, emit, writable
+from mechanisms.cli.options import allow_modified_option, as_json, budget_options, emit, writable
 
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     type=int,
     help="Number of a run that was killed: what it held besides its charges is free again.",
 )
-@click.option(
-    "--allow-modified", is_flag=True, help="Permission to read a file whose checksum is wrong."
-)
+@allow_modified_option
 @as_json
 def ledger(
     file: str,

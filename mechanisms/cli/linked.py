@@ -10,6 +10,7 @@ import click
 
 from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.options import (
+    FILE,
     accounting_option,
     as_json,
     budget_options,
@@ -20,10 +21,10 @@ from mechanisms.cli.options import (
     settings_option,
     writable,
     writable_folder,
+    write_text,
 )
-from mechanisms.cli.rescue import rescue
-from pgmkit.errors import InvalidInput, PgmkitError, did_you_mean
-from pgmkit.runtime.atomic_write import atomic_writer
+from mechanisms.cli.rescue import keeping
+from pgmkit.errors import InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     from mechanisms.linked.link import Link
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
     "--schema",
     "schema_file",
     required=True,
-    type=click.Path(exists=True, dir_okay=False),
+    type=FILE,
     help="File of the tables' schemas and the links between them (YAML or JSON).",
 )
 @click.option(
     "--mechanism",
     default="auto",
-    show_default=True,
     help="Mechanism that is run on each table, by its name in `pgmkit mechanisms`; auto chooses "
     "between aim and all pairs at once.",
 )
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 @click.option(
     "--suffix",
     default=".csv",
-    show_default=True,
     help="Format of the files in --out: .csv, .parquet, .jsonl, .xlsx, .sav or .dta.",
 )
 @click.option(
@@ -123,11 +122,12 @@ def synth_linked(
         ledger=None if ledger is None else Ledger.open(ledger),
         **options,
     )
-    if options["seed"] is not None:
-        click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
-    written = _write(release, out, save, rows, suffix, options["seed"])
-    if page is not None:
-        _write_report(release, page, "", Path(schema_file).name)
+    written: dict[str, int] = {}
+    with keeping(release, save):
+        if out is not None:
+            written = release.write(out, rows, suffix=suffix, rng=options["seed"])
+        if page is not None:
+            _write_report(release, page, "", Path(schema_file).name)
     tried = f"pgmkit query {save}/{links[0].child}.pgm ..."
     lines = [f"wrote {save}: the release; try `{tried}`"] if save is not None else []
     lines += [] if page is None else [f"wrote {page}: the report"]
@@ -179,35 +179,11 @@ def _write_report(release: LinkedRelease, target: Path, name: str, schema_file: 
     from mechanisms.linked.report import html
 
     page = html(release, name=name, schema_file=schema_file)
-    with atomic_writer(target) as file:
-        file.write(page.encode("utf-8"))
+    write_text(target, page)
 
 
 def _counted(out: str, written: Mapping[str, int]) -> str:
     return f"wrote {out}: {', '.join(f'{count} of {name}' for name, count in written.items())}"
-
-
-def _write(
-    release: LinkedRelease,
-    out: str | None,
-    save: str | None,
-    rows: int | None,
-    suffix: str,
-    rng: Any,
-) -> dict[str, int]:
-    """Write the folders and return the numbers of records; if that fails, save the release
-    elsewhere.
-    """
-    saved = False
-    try:
-        if save is not None:
-            release.save(save)
-            saved = True
-        return {} if out is None else release.write(out, rows, suffix=suffix, rng=rng)
-    except (OSError, PgmkitError) as error:
-        if not saved:
-            rescue(release, error)
-        raise
 
 
 def _check_targets(targets: Sequence[Path], read: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mechanisms.cli.options import as_json, device_option, emit, read_schema, writable
+from mechanisms.cli.options import FILE, as_json, device_option, emit, read_schema, writable
 from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined
 from pgmkit.runtime.printed import printable
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("tables", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument("tables", nargs=-1, required=True, type=FILE)
 @click.option(
     "--schema",
     required=True,
-    type=click.Path(exists=True, dir_okay=False),
+    type=FILE,
     help="Schema file of the columns; its constraints hold in the model.",
 )
 @click.option("--out", required=True, help="File for the model.")
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     "--inference",
     type=click.Choice(["exact", "region", "auto"]),
     default="exact",
-    show_default=True,
     help="Estimation on a junction tree (exact), by tables that agree with each other (region), or "
     "by such tables only where no tree fits (auto).",
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from pgmkit.tables.schema import FileFormat, Schema
 
 Command = Callable[..., None]
+FILE = click.Path(exists=True, dir_okay=False)
+"""The type of options that name a file to be read."""
+
+
+def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds several options to a command, in this order."""
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
 
 
 class _SchemaFile(click.Path):
@@ -33,19 +47,14 @@ class _SchemaFile(click.Path):
         )
 
 
-_BUDGET = [
+budget_options = _together(
     click.option(
-        "--epsilon",
-        type=float,
-        default=1.0,
-        show_default=True,
-        help="Privacy budget: smaller protects more.",
+        "--epsilon", type=float, default=1.0, help="Privacy budget: smaller protects more."
     ),
     click.option(
         "--delta",
         type=float,
         default=1e-9,
-        show_default=True,
         help="Probability of a failure of the promise, well below 1/rows; 0 for pure differential "
         "privacy (Laplace noise).",
     ),
@@ -53,11 +62,10 @@ _BUDGET = [
         "--neighbours",
         type=click.Choice(["add/remove", "replace-one"]),
         default="add/remove",
-        show_default=True,
         help="Change that is hidden: a row more or less (the number of rows is private), or a row "
         "replaced by another (the number of rows is public; noise is larger).",
     ),
-]
+)
 
 
 def _settings(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> Any:
@@ -134,12 +142,15 @@ def settle_budget(context: click.Context, options: dict[str, Any], rows: int | N
 
 
 _WITHIN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%(?:\s*of\s+(\d+)(?:\s+rows)?)?)?", re.ASCII)
-_MECHANISM = [
+accounting_option = click.option(
+    "--accounting",
+    type=click.Choice(["zcdp", "gaussian"]),
+    help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
+    "for auto and for mechanisms that only measure, else zcdp].",
+)
+mechanism_options = _together(
     click.option(
-        "--mechanism",
-        default="auto",
-        show_default=True,
-        help="Mechanism by its name in `pgmkit mechanisms`, or auto.",
+        "--mechanism", default="auto", help="Mechanism by its name in `pgmkit mechanisms`, or auto."
     ),
     settings_option,
     click.option(
@@ -149,7 +160,7 @@ _MECHANISM = [
     ),
     click.option(
         "--queries",
-        type=click.Path(exists=True, dir_okay=False),
+        type=FILE,
         callback=_questions,
         help="File of questions to be answered well, one a line, as `pgmkit query` has them; in "
         "place of --workload and --target.",
@@ -161,8 +172,9 @@ _MECHANISM = [
         '--epsilon, which follows: 500, or "1% of 50000".',
     ),
     click.option("--target", help="Column to be predicted later: its marginals get more weight."),
-]
-_UNIT = [
+    accounting_option,
+)
+unit_options = _together(
     click.option(
         "--unit",
         help="Column that says whose a row is (a person, a household): all rows of a unit are "
@@ -173,21 +185,15 @@ _UNIT = [
         type=click.IntRange(1),
         help="Number of rows of each unit that are looked at; noise grows with it.",
     ),
-]
-accounting_option = click.option(
-    "--accounting",
-    type=click.Choice(["zcdp", "gaussian"]),
-    help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
-    "for auto and for mechanisms that only measure, else zcdp].",
 )
-_TARGETS = [
+target_options = _together(
     click.option(
         "--out", help="File for the synthetic records (CSV, parquet, .jsonl, .xlsx, .sav or .dta)."
     ),
     click.option("--save", help="File for the release: model, noisy tables, ledger."),
     click.option("--report", help="File for an HTML report (see `pgmkit report`)."),
-]
-_FILE = [
+)
+file_options = _together(
     click.option("--encoding", help="Encoding of a CSV file, such as latin-1 [default: utf-8]."),
     click.option(
         "--separator", help="Separator of a CSV file's values [default: as its header shows]."
@@ -199,26 +205,12 @@ _FILE = [
         help="Number of lines of a CSV file, or rows of a sheet, above the header [default: 0].",
     ),
     click.option("--sheet", help="Sheet of an Excel file by its name [default: the first]."),
-]
+)
 FORMAT = ("encoding", "separator", "decimal", "skip_lines", "sheet")
 """The names of the options that `file_options` adds."""
 
 
-def budget_options(command: Command) -> Command:
-    """Add --epsilon, --delta and --neighbours to a command."""
-    return _with(_BUDGET, command)
-
-
-def mechanism_options(command: Command) -> Command:
-    """Add --mechanism, --set, --workload, --queries, --within, --target and --accounting to a
-    command.
-    """
-    return _with([*_MECHANISM, accounting_option], command)
-
-
-def as_json(command: Command) -> Command:
-    """Add --json to a command."""
-    return click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")(command)
+as_json = click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")
 
 
 device_option = click.option(
@@ -226,11 +218,6 @@ device_option = click.option(
     help="Device that computes models: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
     "there is one and it gains [default: cpu].",
 )
-
-
-def unit_options(command: Command) -> Command:
-    """Add --unit and --max-rows to a command."""
-    return _with(_UNIT, command)
 
 
 schema_option = click.option(
@@ -242,14 +229,9 @@ schema_option = click.option(
 )
 
 
-def target_options(command: Command) -> Command:
-    """Add --out, --save and --report to a command."""
-    return _with(_TARGETS, command)
-
-
 ledger_option = click.option(
     "--ledger",
-    type=click.Path(exists=True, dir_okay=False),
+    type=FILE,
     help="Ledger of the data across runs, which `pgmkit ledger FILE --create` began.",
 )
 
@@ -261,23 +243,31 @@ ignore_extra_option = click.option(
 )
 
 
+def _insecure(_context: click.Context, _option: click.Parameter, seed: int | None) -> Any:
+    if seed is not None:
+        click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
+    return generator(seed)
+
+
 seed_option = click.option(
     "--seed",
     type=int,
-    callback=lambda _context, _option, seed: generator(seed),
+    callback=_insecure,
     help="Seed of reproducible noise: INSECURE, for tests and simulations only.",
 )
 
 
-def file_options(command: Command) -> Command:
-    """Add --encoding, --separator, --decimal, --skip-lines and --sheet to a command."""
-    return _with(_FILE, command)
+allow_modified_option = click.option(
+    "--allow-modified",
+    is_flag=True,
+    help="Permission to read a file whose checksum is wrong; all answers are marked INSECURE.",
+)
 
 
-def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text to a file in UTF-8, completely or not at all."""
+    with atomic_writer(path) as file:
+        file.write(text.encode("utf-8"))
 
 
 def emit(values: Mapping[str, Any], text: str, json_out: bool, caution: str = "") -> None:
@@ -353,3 +343,26 @@ def records_file(path: str) -> Path:
 
     written_kind(path)
     return writable(path)
+
+
+_RUNS = re.compile(
+    "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
+)
+"""Matches the beginnings of texts that a spreadsheet takes for formulas (OWASP, CSV injection);
+some spreadsheets ignore blanks and zero-width characters before these signs.
+"""
+
+safe_csv_option = click.option(
+    "--safe-csv",
+    is_flag=True,
+    help="Single quote before texts and names that a spreadsheet would run, such as =cmd.",
+)
+
+
+def spreadsheet_safe(text: str) -> str:
+    """Return the text, with a single quote before it if a spreadsheet would run it.
+
+    >>> spreadsheet_safe("=1+1"), spreadsheet_safe("F")
+    ("'=1+1", 'F')
+    """
+    return f"'{text}" if _RUNS.match(text) else text

@@ -10,6 +10,7 @@ import click
 
 from mechanisms.cli.consent import asked_about
 from mechanisms.cli.options import (
+    FILE,
     FORMAT,
     as_json,
     budget_options,
@@ -43,20 +44,14 @@ def mechanisms(json_out: bool) -> None:
 
 @click.command()
 @schema_option
-@click.option(
-    "--rows",
-    type=click.IntRange(1),
-    default=50_000,
-    show_default=True,
-    help="Number of rows to plan for.",
-)
+@click.option("--rows", type=click.IntRange(1), default=50_000, help="Number of rows to plan for.")
 @mechanism_options
 @budget_options
 @unit_options
 @click.option(
     "--data-format",
     "data",
-    type=click.Path(exists=True, dir_okay=False),
+    type=FILE,
     help="File whose format is checked as `synth` would: its column names are read, no values.",
 )
 @target_options

@@ -11,23 +11,35 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pgmkit.errors import PgmkitError
+
 if TYPE_CHECKING:
     from mechanisms.linked.release import LinkedRelease
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
 
 
-def rescue(release: TableRelease | LinkedRelease, error: Exception) -> None:
-    """Save the release elsewhere and say where, since its budget is spent and cannot be spent
-    again.
+@contextmanager
+def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator[None]:
+    """Save a release, whose budget is spent and cannot be spent again, before its records and pages
+    are written. Where the release is not wanted, or cannot be saved there, and writing fails, save
+    it elsewhere and say where.
     """
-    if rescued := _saved(release, ".pgm"):
-        click.echo(
-            f"could not write ({getattr(error, 'strerror', None) or error}), but the budget is "
-            f"spent: the release was saved to {rescued}; `pgmkit sample {rescued}` draws records "
-            "from it",
-            err=True,
-        )
+    saved = False
+    try:
+        if save is not None:
+            release.save(save)
+            saved = True
+        yield
+    except (OSError, PgmkitError) as error:
+        if not saved and (rescued := _saved(release, ".pgm")):
+            click.echo(
+                f"could not write ({getattr(error, 'strerror', None) or error}), but the budget is "
+                f"spent: the release was saved to {rescued}; `pgmkit sample {rescued}` draws "
+                "records from it",
+                err=True,
+            )
+        raise
 
 
 @contextmanager

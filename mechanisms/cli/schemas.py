@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from mechanisms.cli.options import file_format, file_options, writable
-from pgmkit.runtime.atomic_write import atomic_writer
+from mechanisms.cli.options import FILE, file_format, file_options, writable, write_text
 from pgmkit.runtime.printed import printable
 
 
@@ -17,7 +16,7 @@ def schema() -> None:
 
 
 @schema.command()
-@click.argument("data", type=click.Path(exists=True, dir_okay=False))
+@click.argument("data", type=FILE)
 @click.option(
     "--assume-public",
     is_flag=True,
@@ -28,7 +27,6 @@ def schema() -> None:
     "--values",
     type=click.IntRange(2),
     default=50,
-    show_default=True,
     help="Number of distinct texts above which a column is left open, to be found with a budget.",
 )
 @click.option(
@@ -36,12 +34,7 @@ def schema() -> None:
 )
 @file_options
 def draft(
-    data: str,
-    assume_public: bool,
-    out: str | None,
-    values: int,
-    names: str | None,
-    **given: Any,
+    data: str, assume_public: bool, out: str | None, values: int, names: str | None, **given: Any
 ) -> None:
     """Propose a schema from the values of public data, or from the names alone.
 
@@ -61,8 +54,7 @@ def draft(
     if target is None:
         click.echo(printable(text))
         return
-    with atomic_writer(target) as file:
-        file.write(text.encode("utf-8"))
+    write_text(target, text)
     for line in text.splitlines():
         if line.lstrip().startswith("# "):
             click.echo(printable(line.lstrip()[2:]))

@@ -9,6 +9,7 @@ import click
 
 from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.options import (
+    FILE,
     FORMAT,
     as_json,
     budget_options,
@@ -20,17 +21,18 @@ from mechanisms.cli.options import (
     mechanism_options,
     read_schema,
     records_file,
+    safe_csv_option,
     schema_option,
     seed_option,
     settle_budget,
+    spreadsheet_safe,
     target_options,
     unit_options,
+    write_text,
 )
 from mechanisms.cli.preflight import Files, preflight
-from mechanisms.cli.rescue import rescue, rescued_columns
-from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
-from pgmkit.errors import InvalidInput, PgmkitError
-from pgmkit.runtime.atomic_write import atomic_writer
+from mechanisms.cli.rescue import keeping, rescued_columns
+from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
@@ -45,25 +47,13 @@ _NOT_KEPT = (
     "the release was not kept: with --save FILE, further records, answers with error bars and the "
     "report cost nothing more; without it they need another run and its budget"
 )
-_INSECURE = "warning: --seed makes the noise predictable; do not publish this"
 
 
 @click.command()
 @budget_options
 @seed_option
-@click.option(
-    "--rows",
-    type=click.IntRange(1),
-    default=20_000,
-    show_default=True,
-    help="Number of made-up rows.",
-)
-@click.option(
-    "--out",
-    default="synthetic.csv",
-    show_default=True,
-    help="File for the synthetic records (CSV).",
-)
+@click.option("--rows", type=click.IntRange(1), default=20_000, help="Number of made-up rows.")
+@click.option("--out", default="synthetic.csv", help="File for the synthetic records (CSV).")
 def demo(
     epsilon: float,
     delta: float,
@@ -92,8 +82,6 @@ def demo(
         f"MWEM+PGM on built-in census-like data: {rows} rows, {len(data.domain)} attributes, "
         f"all {len(workload)} pairs\n"
     )
-    if seed is not None:
-        click.echo(_INSECURE, err=True)
     with round_reports(True) as progress:
         release = run(
             "mwem+pgm",
@@ -112,7 +100,7 @@ def demo(
 
 
 @click.command()
-@click.argument("data", type=click.Path(exists=True, dir_okay=False))
+@click.argument("data", type=FILE)
 @schema_option
 @mechanism_options
 @budget_options
@@ -123,11 +111,7 @@ def demo(
     help="Noisy number of rows that --max-rows left out, for a hundredth of the budget.",
 )
 @seed_option
-@click.option(
-    "--public",
-    type=click.Path(exists=True, dir_okay=False),
-    help="File of records that need no protection.",
-)
+@click.option("--public", type=FILE, help="File of records that need no protection.")
 @target_options
 @click.option(
     "--rows", type=click.IntRange(1), help="Number of records to write [default: as estimated]."
@@ -190,8 +174,6 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     for each in request.planned:
         click.echo(printable(f"planned: {each}"), err=True)
     records = _records(request, files)
-    if rng is not None:
-        click.echo(_INSECURE, err=True)
     with rescued_columns(files.schema):
         release = release_of(request, records)
     written = _write(release, files, rng)
@@ -245,19 +227,13 @@ def _spent(ledger: Ledger, save: str | None) -> list[str]:
 
 
 def _write(release: TableRelease, files: Files, rng: np.random.Generator | None) -> int:
-    """Write the files and return the number of records; if that fails, save the release
-    elsewhere.
-    """
+    """Write the files and return the number of records."""
     import numpy as np
 
     from pgmkit.tables.files.record_files import write_records
 
-    saved = False
-    try:
-        if files.save is not None:
-            release.save(files.save)
-            saved = True
-        written = 0
+    written = 0
+    with keeping(release, files.save):
         if files.out is not None:
             draw = np.random.default_rng(rng)
             parts = release.parts(files.rows, rng=draw)
@@ -267,13 +243,7 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
             from mechanisms.release.report import html
 
             name, schema_file = Path(files.data or "").name, Path(files.schema).name
-            page = html(release, name=name, schema_file=schema_file)
-            with atomic_writer(files.report) as file:
-                file.write(page.encode("utf-8"))
-    except (OSError, PgmkitError) as error:
-        if not saved:
-            rescue(release, error)
-        raise
+            write_text(files.report, html(release, name=name, schema_file=schema_file))
     return written
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,19 +34,6 @@ if TYPE_CHECKING:
 
 MOST_RECORDS = 8 * TABLE_CELLS
 """The most weights that a histogram may have: 256 MB of them."""
-
-
-class Support(Protocol):
-    """The records that have weights, with methods to find those that satisfy a query."""
-
-    domain: Domain
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def satisfying(self, cell: Cell) -> Any: ...
-    def among(self, attribute: str, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]: ...
-    def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]: ...
-    def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]: ...
 
 
 class FullDomain:
@@ -193,6 +180,10 @@ class PublicSupport:
             )
             self._cells[clique] = np.asarray(cells, dtype=np.int64)
         return self._cells[clique]
+
+
+Support: TypeAlias = FullDomain | PublicSupport
+"""The records that have weights, with methods to find those that satisfy a query."""
 
 
 class Histogram:

@@ -22,7 +22,7 @@ from filelock import FileLock
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 
-_DIGITS = 16
+_DIGITS = hashlib.sha256().digest_size // 2
 """The hexadecimal digits of a line's digest; an accidental change keeps it with probability
 2^-64.
 """

@@ -17,8 +17,9 @@ from fractions import Fraction
 import numpy as np
 
 from mechanisms.privacy.sparse_scores import SparseScores
+from pgmkit.runtime.precision import SUM_ROUNDING
 
-_SLACK = 1e-6
+_SLACK = SUM_ROUNDING
 """A relative margin above the rounding of all floating point here, so that the bounds are above the
 weights.
 """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger_entry import LedgerEntry
@@ -36,17 +37,32 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
     return "\n".join(lines)
 
 
-def as_html(budget: Budget, entries: Sequence[LedgerEntry], secure: bool) -> str:
-    """Return an HTML table with a line for each step and mechanism; rounds are combined."""
-    groups: dict[tuple[str, str], list[float]] = {}
+def by_step(
+    entries: Sequence[LedgerEntry], names: Iterable[str] = ()
+) -> dict[tuple[str, str], list[float]]:
+    """Return the costs of the charges by step and mechanism. Round numbers are left out of steps,
+    and at their end the columns `names` that were measured: "round 3: measure age x sex" becomes
+    "round: measure".
+    """
+    known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    found: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        step = " ".join(word for word in entry.step.split() if not word.strip(":").isdigit())
-        groups.setdefault((step, entry.mechanism), []).append(entry.cost)
+        step = re.sub(rf"\b(?:(?:{known})(?: x )?)+$", "", entry.step) if known else entry.step
+        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", step.strip()).strip()
+        found.setdefault((step, entry.mechanism), []).append(entry.cost)
+    return found
+
+
+def as_html(
+    budget: Budget, entries: Sequence[LedgerEntry], secure: bool, names: Iterable[str] = ()
+) -> str:
+    """Return an HTML table with a line for each step and mechanism (`by_step`)."""
     rows, so_far = [], 0.0
-    for (step, mechanism), costs in groups.items():
+    for (step, mechanism), costs in by_step(entries, names).items():
         so_far += math.fsum(costs)
         share, epsilon = math.fsum(costs) / budget.total, budget.epsilon_spent(so_far)
-        rows.append([step, mechanism, str(len(costs)), f"{share:.1%}", f"{epsilon:.4g}"])
+        shown = "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"  # a small share is not none
+        rows.append([step, mechanism, str(len(costs)), shown, f"{epsilon:.4g}"])
     caption = f"Ledger: {so_far:.4g} of {budget.total:.4g} {budget.unit} spent" + (
         "" if secure else "; INSECURE: noise came from a seeded generator"
     )

@@ -8,54 +8,13 @@ same distributions with numpy, reproducibly, for tests and simulations; its resu
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.exact_selection import exact_draws
 from mechanisms.privacy.sparse_scores import SparseScores
-
-
-class Noise(Protocol):
-    """The draws that a Curator needs."""
-
-    secure: bool
-
-    def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """Return `counts` plus discrete Gaussian noise, with mass proportional to exp(-x^2/(2
-        scale^2)).
-        """
-        ...
-
-    def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """Return `counts` plus discrete Laplace noise, with mass proportional to
-        exp(-|x|/scale).
-        """
-        ...
-
-    def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
-        """Return an index with probability proportional to exp(score/scale): the exponential
-        mechanism.
-        """
-        ...
-
-    def flip(self, scores: NDArray[np.float64], scale: float) -> int:
-        """Return an index by permute-and-flip: candidates in random order, each accepted with
-        probability exp((score - best)/scale), until one is. The distribution is that of the largest
-        score plus exponential noise.
-        """
-        ...
-
-    def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """Return the indices of the `count` largest of the scores plus Gumbel noise: equivalent to
-        repeated `softmax` without replacement.
-        """
-        ...
-
-    def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        """Return `count` candidates, drawn as by repeated `softmax`, with replacement."""
-        ...
 
 
 class ExactNoise:
@@ -70,19 +29,25 @@ class ExactNoise:
         self._dp: Any = dp
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See Noise.gaussian."""
+        """Return `counts` plus discrete Gaussian noise, with mass proportional to exp(-x^2/(2
+        scale^2)).
+        """
         dp = self._dp
         space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
         return self._noisy(dp.m.make_gaussian(*space, scale=scale), counts)
 
     def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See Noise.laplace."""
+        """Return `counts` plus discrete Laplace noise, with mass proportional to
+        exp(-|x|/scale).
+        """
         dp = self._dp
         space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
         return self._noisy(dp.m.make_laplace(*space, scale=scale), counts)
 
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
-        """See Noise.softmax."""
+        """Return an index with probability proportional to exp(score/scale): the exponential
+        mechanism.
+        """
         dp = self._dp
         space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
         # Under zCDP OpenDP's noisy max adds Gumbel noise, which is the exponential mechanism; under
@@ -92,14 +57,19 @@ class ExactNoise:
         return int(choose(scores.tolist()))
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
-        """See Noise.flip."""
+        """Return an index by permute-and-flip: candidates in random order, each accepted with
+        probability exp((score - best)/scale), until one is. The distribution is that of the largest
+        score plus exponential noise.
+        """
         dp = self._dp
         space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
         choose = dp.m.make_noisy_max(*space, dp.max_divergence(), scale=scale)
         return int(choose(scores.tolist()))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """See Noise.top."""
+        """Return the indices of the `count` largest of the scores plus Gumbel noise: equivalent to
+        repeated `softmax` without replacement.
+        """
         dp = self._dp
         space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
         zcdp = dp.zero_concentrated_divergence()
@@ -107,7 +77,7 @@ class ExactNoise:
         return [int(index) for index in choose(np.ascontiguousarray(scores))]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        """See Noise.draws."""
+        """Return `count` candidates, drawn as by repeated `softmax`, with replacement."""
         return exact_draws(scores, count, scale)
 
     @staticmethod
@@ -127,8 +97,8 @@ class SeededNoise:
         self._rng = rng
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See Noise.gaussian; drawn by rejection from the discrete Laplace (Canonne et al., Alg.
-        3).
+        """See ExactNoise.gaussian; drawn by rejection from the discrete Laplace (Canonne et al.,
+        Algorithm 3).
         """
         t = math.floor(scale) + 1.0
         noise = np.empty(counts.size, dtype=np.int64)
@@ -142,24 +112,24 @@ class SeededNoise:
         return counts + noise.reshape(counts.shape)
 
     def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See Noise.laplace."""
+        """See ExactNoise.laplace."""
         return counts + self._discrete_laplace(counts.size, scale).reshape(counts.shape)
 
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
-        """See Noise.softmax."""
+        """See ExactNoise.softmax."""
         return int(np.argmax(scores / scale + self._rng.gumbel(size=scores.size)))
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
-        """See Noise.flip."""
+        """See ExactNoise.flip."""
         return int(np.argmax(scores / scale + self._rng.exponential(size=scores.size)))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """See Noise.top."""
+        """See ExactNoise.top."""
         noisy = scores / scale + self._rng.gumbel(size=scores.size)
         return [int(index) for index in np.argsort(-noisy)[:count]]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        """See Noise.draws; drawn by inversion, the candidates that are not listed as one group."""
+        """See ExactNoise.draws; drawn by inversion, candidates that are not listed as one group."""
         values = np.append(scores.values, 0.0) if scores.others else scores.values
         weights = np.exp((values - values.max()) / scale)
         if scores.others:
@@ -178,3 +148,7 @@ class SeededNoise:
         # A discrete Laplace variable is the difference of two geometric ones.
         p = -math.expm1(-1 / scale)
         return self._rng.geometric(p, size) - self._rng.geometric(p, size)
+
+
+Noise: TypeAlias = ExactNoise | SeededNoise
+"""The draws that a Curator needs."""

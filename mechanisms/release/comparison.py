@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, norm
 
-from mechanisms.release.classifiers import one_hot, sklearn
-from mechanisms.release.evaluation import marginal_errors, some_rows
+from mechanisms.release.evaluation import marginal_errors, one_hot, sklearn, some_rows
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset

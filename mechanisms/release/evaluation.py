@@ -9,16 +9,38 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.release.classifiers import one_hot, sklearn
 from mechanisms.release.record import Model
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, installing
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.sizes import CACHE_CELLS
+
+
+def sklearn(module: str) -> Any:
+    """Return this module of scikit-learn; raise InvalidInput if scikit-learn is not installed."""
+    try:
+        return import_module(f"sklearn.{module}")
+    except ImportError:
+        raise InvalidInput(
+            f"scores of a classifier need scikit-learn: {installing('report')}"
+        ) from None
+
+
+def one_hot(data: Dataset, names: Sequence[str], *, drop: str | None = None) -> Any:
+    """Return the indicators of these columns' codes as a sparse matrix with a row for each record;
+    with `drop` "first", each column's first code has none.
+    """
+    codes = np.column_stack([data.columns[name] for name in names])
+    known = [np.arange(data.domain.sizes[name]) for name in names]
+    encoder = sklearn("preprocessing").OneHotEncoder(categories=known, drop=drop)
+    return encoder.fit_transform(codes)
+
 
 AT_ONCE = 4 * CACHE_CELLS
 """The rows, or cells of a table, that one step of a comparison handles: about a second's work."""

@@ -35,8 +35,7 @@ from pgmkit.runtime.untrusted import (
 )
 from pgmkit.uncertainty import checked_measurements
 
-FORMAT = "pgmkit release"
-VERSION = 2
+_HEADER = {"format": "pgmkit release", "version": 2}
 _DIGEST = 2 * hashlib.sha256().digest_size
 """The number of characters of the checksum at the end of the file, in the comment of the
 archive.
@@ -57,8 +56,7 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a release, given by its fields, to one file, completely or not at all."""
     settings = parts["settings"]
     header = {
-        "format": FORMAT,
-        "version": VERSION,
+        **_HEADER,
         "mechanism": parts["mechanism"],
         "settings": asdict(settings) if is_dataclass(settings) else {},  # type: ignore[arg-type]
         "schema": parts["schema"],
@@ -100,10 +98,10 @@ def load(
         parts = unzipped(content, max_bytes)
         header, stored = (plain_values(parts[f"{n}.json"]) for n in ("release", "measurements"))
         kind, version = header["format"], header["version"]
-        if (kind, version) != (FORMAT, VERSION):
+        if {"format": kind, "version": version} != _HEADER:
             raise InvalidInput(
-                f"it holds {kind!r}, version {version!r}; this reads {FORMAT!r}, version "
-                f"{VERSION}: use the version of pgmkit that wrote it"
+                f"it holds {kind!r}, version {version!r}; this reads {_HEADER['format']!r}, "
+                f"version {_HEADER['version']}: use the version of pgmkit that wrote it"
             )
         if modified and not allow_modified:
             raise InvalidInput(

@@ -29,7 +29,7 @@ th, td { padding: .15rem .8rem .15rem 0; text-align: left; border-bottom: 1px so
   overflow-wrap: break-word; vertical-align: top; }
 tr > :first-child { min-width: 8rem; }
 figure { margin: .4rem 0 1rem; } figcaption { font-weight: 600; }
-svg { max-width: 100%; height: auto; } .wide { overflow-x: auto; }
+svg { max-width: 100%; height: auto; } .wide, pre { overflow-x: auto; }
 @media screen { .wide svg { max-width: none; } } .bar, .heat { fill: var(--bar); }
 .whisker { stroke: var(--ink); } .edge { stroke: var(--edge); } .node { fill: var(--bar); }
 .axis { stroke: var(--soft); } .joined { stroke: var(--ink); }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from typing import Any
 
 import numpy as np
 
 from mechanisms.privacy.ledger import Ledger
+from mechanisms.privacy.ledger_view import as_html
 from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.methods import methods
 from mechanisms.release.page import of_columns, page
@@ -40,7 +40,6 @@ _HOW_TO_READ = (
     "about such a pair is about the model. Records drawn from the model are nobody's: use them in "
     "tables and regressions, and read nothing into a single one.</p>"
 )
-_VERBS = ("discover", "draw", "measure", "select")
 _BAR_SECONDS = 20 * UNASKED_SECONDS
 """The seconds of re-estimation for the columns whose error bars have no closed form."""
 
@@ -76,7 +75,7 @@ def html(
     }
     if release.ledger is not None:
         ledger = release.ledger
-        planned["budget"] = lambda: _budget(ledger)
+        planned["budget"] = lambda: _budget(ledger, release.model.domain)
     if isinstance(release.model, GraphicalModel):
         planned["model"] = lambda: _structure(release.model)
     planned["relations"] = lambda: relations(release, target)
@@ -140,45 +139,13 @@ def _structure(model: GraphicalModel) -> Iterator[str]:
     yield of_columns(graph(model.domain.attributes, model.cliques), len(model.domain))
 
 
-def _share(part: float) -> str:
-    """Return a part of the whole as a percentage; a small one is shown as <0.1%, not as none."""
-    return "<0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
-
-
-def _budget(ledger: Ledger) -> Iterator[str]:
+def _budget(ledger: Ledger, names: Iterable[str]) -> Iterator[str]:
     """Yield the charges grouped by kind of step, and below them the folded list of all charges."""
-    groups: dict[tuple[str, str], list[float]] = {}
-    for entry in ledger.entries:
-        law = " ".join("n" if word.isdigit() else word for word in entry.mechanism.split())
-        kind = _kind_of_step(entry.step), law
-        groups.setdefault(kind, []).append(entry.cost)
-    total = ledger.budget.total
-    rows = [
-        [step, law, str(len(costs)), _share(math.fsum(costs) / total)]
-        for (step, law), costs in groups.items()
-    ]
     yield "<h2>The budget</h2>"
-    yield table(["step", "noise", "times", "share"], rows, numbers={2, 3})
-    spent: list[float] = []
-    every = []
-    for entry in ledger.entries:
-        spent.append(entry.cost)
-        epsilon = ledger.budget.epsilon_spent(math.fsum(spent))
-        every.append([entry.step, entry.mechanism, f"{entry.cost / total:.2%}", f"{epsilon:.4g}"])
-    yield f"<details><summary>All {len(every)} charges, in order</summary>"
-    yield table(["step", "noise", "share", "epsilon so far"], every, numbers={2, 3})
-    yield "</details>"
-
-
-def _kind_of_step(step: str) -> str:
-    """Return the step without round numbers and columns: "round 3: select" becomes "round:
-    select".
-    """
-    numbered = any(word.endswith(":") and word[:-1].isdigit() for word in step.split())
-    words = [word for word in step.split() if not word.strip(":").isdigit()]
-    verb = next((i for i, word in enumerate(words) if word in _VERBS), len(words))
-    kept = words[: verb + 1]
-    return f"{kept[0]}: {' '.join(kept[1:])}" if numbered else " ".join(kept)
+    yield as_html(ledger.budget, ledger.entries, ledger.secure, names)
+    yield f"<details><summary>All {len(ledger.entries)} charges, in order</summary>"
+    lines = "\n".join(map(escape, str(ledger).splitlines()))
+    yield f"<pre>{lines}</pre></details>"
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:

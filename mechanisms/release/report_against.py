@@ -36,7 +36,7 @@ DRAWN = 300
 """The most columns that are drawn, and sets of columns that are compared: a page of a few
 megabytes.
 """
-_MOST_MARGINALS = 100
+_MOST_MARGINALS = DRAWN // 3
 """The most marginals of a score that is computed again for several samples or for every record."""
 
 Section = Callable[[], Iterator[str]]

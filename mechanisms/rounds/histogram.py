@@ -8,16 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from mechanisms.families.histogram import (
-    FullDomain,
-    Histogram,
-    HistogramModel,
-    PublicSupport,
-)
+from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
 from mechanisms.families.weights import on_host
 from mechanisms.privacy.cell_line import measured_cell
 from mechanisms.privacy.curator import Curator
@@ -26,11 +21,12 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round, adapt
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
-    QuerySettings,
     RoundsRule,
+    SelectionSettings,
     check_queries,
     measure_one_way,
 )
+from mechanisms.settings import fraction, one_of, or_none, setting, torch_device, whole_number
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -45,13 +41,16 @@ histograms, in partial sums, and in the copy made there.
 """
 
 
-class HistogramSettings(QuerySettings, Protocol):
-    """The settings that the three mechanisms share."""
+@dataclass(frozen=True)
+class HistogramSettings(SelectionSettings):
+    """The settings that the three mechanisms share; each describes its own."""
 
-    @property
-    def select_share(self) -> float: ...
-    @property
-    def device(self) -> str: ...
+    rounds: int | None = setting(None, or_none(whole_number()))
+    queries: int = setting(1, whole_number())
+    one_way_share: float = setting(0.1, fraction(zero=True))
+    select_share: float = setting(0.5, fraction())
+    select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
+    device: str = setting("cpu", torch_device())
 
 
 @dataclass(frozen=True)
@@ -158,13 +157,7 @@ def run_histogram(
     rounds = rule.of(curator, workload, settings, total)
     options = {"anneal": settings.rounds is None} if settings.select == "queries" else {}
     steps = SELECTIONS[settings.select](
-        curator,
-        workload,
-        rounds,
-        settings.queries or 1,
-        settings.select_share,
-        repeat=repeat,
-        **options,
+        curator, workload, rounds, settings.queries, settings.select_share, repeat=repeat, **options
     )
     with gpu_memory(device):
         state, measurements = adapt(

@@ -10,7 +10,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,29 +30,20 @@ from pgmkit.total import estimate_total
 Tables = Mapping[Clique, NDArray[np.float64]]
 
 
-class QuerySettings(Protocol):
-    """The settings that rounds of single queries and of whole marginals share."""
-
-    @property
-    def rounds(self) -> int | None: ...
-    @property
-    def queries(self) -> int | None: ...
-    @property
-    def one_way_share(self) -> float: ...
-    @property
-    def select(self) -> str: ...
-
-
 class SelectionSettings(Settings):
     """The base of settings with a choice between single queries and whole marginals."""
 
+    rounds: int | None
+    queries: int | None
+    one_way_share: float
+    select: str
+
     def conflict(self) -> str | None:
         """Return a message if a round has more queries than its selection allows, else None."""
-        settings: Any = self
-        return SELECTIONS[settings.select].conflict(settings.queries)
+        return SELECTIONS[self.select].conflict(self.queries)
 
 
-def check_queries(curator: Curator, workload: Workload, settings: QuerySettings) -> None:
+def check_queries(curator: Curator, workload: Workload, settings: SelectionSettings) -> None:
     """Raise InvalidInput, before anything is spent, for what the rounds cannot do.
 
     That is: unequal weights, which single queries do not support; more queries than there are; no
@@ -150,7 +141,7 @@ class RoundsRule:
         self,
         curator: Curator,
         workload: Workload,
-        settings: QuerySettings,
+        settings: SelectionSettings,
         total: float,
         share: float = 0.0,
     ) -> int:

@@ -164,32 +164,9 @@ def synthesize(
     >>> release.sample(2, rng=0).column_names
     ['age', 'ill']
     """
-    request = Request(
-        schema=schema,
-        epsilon=epsilon,
-        delta=delta,
-        neighbours=neighbours,
-        unit=unit,
-        max_rows=max_rows,
-        report_dropped=report_dropped,
-        report_unread=report_unread,
-        mechanism=mechanism,
-        settings=settings,
-        workload=workload,
-        queries=queries,
-        within=within,
-        target=target,
-        public=public,
-        seconds=seconds,
-        memory_mb=memory_mb,
-        strict=strict,
-        seed=seed,
-        ledger=ledger,
-        accounting=accounting,
-        device=device,
-        progress=progress,
-    )
-    return release_of(request, data)
+    # A request has the same arguments, by the same names, but for the data.
+    arguments = {name: value for name, value in locals().items() if name != "data"}
+    return release_of(Request(**arguments), data)
 
 
 def release_of(request: Request, data: Any) -> TableRelease:

@@ -10,7 +10,6 @@ mechanisms does not.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from mechanisms.dispatch import accounting_of, only_measures, run_on
 from mechanisms.families.graphical import tree_megabytes
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.ledger_view import by_step
 from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
 from mechanisms.release.verdict import verdict
@@ -172,7 +172,10 @@ def plan(
         mechanism,
         budget.unit,
         budget.total,
-        _steps(curator),
+        tuple(
+            PlannedStep(step, law, len(costs), sum(costs) / budget.total)
+            for (step, law), costs in by_step(curator.ledger.entries, curator.domain).items()
+        ),
         len(release.measurements),
         min((m.stddev for m in release.measurements), default=0.0),
         tree_megabytes(release.model.tree) if isinstance(release.model, GraphicalModel) else None,
@@ -225,20 +228,3 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
             drawn += level >= reached[row, code]
         columns[name] = drawn
     return Dataset(domain, columns)
-
-
-def _steps(curator: Curator) -> tuple[PlannedStep, ...]:
-    """Return the charges grouped by step, without round numbers and the names of what was
-    selected.
-    """
-    groups: dict[tuple[str, str], list[float]] = {}
-    known = "|".join(map(re.escape, sorted(curator.domain, key=len, reverse=True)))
-    for entry in curator.ledger.entries:
-        step = re.sub(rf"\b(?:(?:{known})(?: x )?)+$", "", entry.step)
-        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", step.strip()).strip()
-        groups.setdefault((step, entry.mechanism), []).append(entry.cost)
-    whole = curator.ledger.budget.total
-    return tuple(
-        PlannedStep(step, law, len(costs), sum(costs) / whole)
-        for (step, law), costs in groups.items()
-    )

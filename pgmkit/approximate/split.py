@@ -24,12 +24,10 @@ from numpy.typing import NDArray
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.iterations import FEW_ROUNDS
+from pgmkit.runtime.iterations import FEW_ROUNDS, SLIGHT
 
 PASSES = 2 * FEW_ROUNDS
 """The number of passes after which the progress of the search is judged."""
-_LITTLE = 0.01
-"""The search ends if PASSES passes gain less than this share of the gap between value and floor."""
 
 
 def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
@@ -120,7 +118,7 @@ class Split:
                 best[:] = [state]
             values.append(best[0].value)
             gained = values[max(0, len(values) - 1 - PASSES)] - values[-1]
-            slow = len(values) > PASSES and gained < _LITTLE * (values[-1] - floor) < inf
+            slow = len(values) > PASSES and gained < SLIGHT * (values[-1] - floor) < inf
             if slow or state.residual <= tolerance or time.perf_counter() >= deadline:
                 raise _Stop
             return state.value, gradient

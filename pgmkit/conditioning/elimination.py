@@ -19,15 +19,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgmkit.contraction.order import MOVE_COST
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
-from pgmkit.graphs.elimination_search import RANKS, Search, Step
+from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
-from pgmkit.runtime.sizes import CACHE_CELLS
+from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
-_MEASURES_OF_A_CELL = 0.0002
-"""The number of attributes that the order search measures in the time that a pass and its adjoints
-spend on one cell.
+_MEASURES_OF_A_CELL = MEASURES_A_SECOND / (3 * MULTIPLICATIONS_A_SECOND)
+"""The number of attributes that the order search measures in the time that a pass and its adjoints,
+three products, spend on one cell.
 """
 _MEASURES_OF_A_TABLE = 4
 """The number of attributes that the order search measures in the time that planning one table of
@@ -36,10 +35,6 @@ the tree takes.
 _WRITTEN = 2
 """The number of multiplications in the time that writing one cell of a table takes, including the
 allocation of its memory.
-"""
-_NEARLY = 1.5
-"""The tree of an order is built only if its cliques have at most this many times the fewest cells
-found so far. Among the trees that are built, the best is chosen by its own cost.
 """
 
 
@@ -158,18 +153,6 @@ class EliminationTree:
                 left += self.operands[each]
 
 
-def _cost(tree: EliminationTree) -> float:
-    """Return the cost of a tree's sums, in multiplications.
-
-    Products are computed as matrix products. Moving tables that do not fit a core's cache may take
-    longer than the products themselves, so their cells count extra.
-    """
-    if tree.cells <= CACHE_CELLS:
-        return tree.cells
-    sizes = [tree.cells_of(tree.scopes[node]) for node in tree.made]
-    return tree.cells + MOVE_COST * sum([cells for cells in sizes if cells > CACHE_CELLS])
-
-
 class Planning:
     """The search for the elimination tree of the lowest cost, over many orders.
 
@@ -188,48 +171,39 @@ class Planning:
             neighbours[v] ^= 1 << v
         self._search = Search(neighbours, sizes, held)
         self._ways = self._search.ways(seed=0)
-        steps = self._search.order(next(self._ways))
-        assert steps is not None
-        self.first = self._tree(steps)
+        self.first = self._tree(next(self._ways))
         """The tree of the first greedy order."""
-        self._least = self._search.cells_of(steps)
 
-    def _tree(self, steps: Sequence[Step]) -> EliminationTree:
-        return elimination_tree(self.scopes, self.heads, [v for v, _ in steps], self.sizes)
+    def _tree(self, way: Way) -> EliminationTree:
+        return elimination_tree(self.scopes, self.heads, [v for v, _ in way()], self.sizes)
 
     def best(self, start: EliminationTree | None = None) -> EliminationTree:
         """Return the cheapest tree among those of many orders and ``start``, by
-        ``EliminationTree.cells``; or the tree of a sweep through the graph, if that is faster.
+        ``EliminationTree.cells``.
 
         The search stops when another order would take more time to search than the best tree so far
         takes to run, or when many orders in a row brought no improvement; a small graph gets one
         greedy order. The search counts work instead of measuring time, so the same graph gets the
         same tree on every machine.
         """
-        best, improved, planned, least = self.first, 1, 1, self._least
+        best, improved = self.first, 1
         if start is not None and start.cells <= best.cells:
             best, improved = start, 0
         tried = 1
         while tried <= FEW_ROUNDS + 2 * improved:
-            spent = self._search.measured + _MEASURES_OF_A_TABLE * planned * len(self.scopes)
+            spent = self._search.measured + _MEASURES_OF_A_TABLE * tried * len(self.scopes)
             if spent * (tried + 1) / tried > _MEASURES_OF_A_CELL * best.cells:
                 break
             if (way := next(self._ways, None)) is None:
                 break
             tried += 1
-            # The cells of the cliques are known before the tree is built, and nearly proportional
-            # to its cost.
-            steps = self._search.order(way, _NEARLY * least)
-            if steps is not None:
-                least, planned = min(least, self._search.cells_of(steps)), planned + 1
-                tree = self._tree(steps)
-                if tree.cells < best.cells:
-                    best, improved = tree, tried
+            tree = self._tree(way)
+            if tree.cells < best.cells:
+                best, improved = tree, tried
         if tried <= len(RANKS):
             return best
-        steps = self._search.order(self._search.sweep)
-        assert steps is not None
-        return min(best, self._tree(steps), key=_cost)
+        swept = self._tree(self._search.sweep)
+        return min(best, swept, key=lambda tree: tree.cells)
 
 
 class _Growing:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import float_array
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,7 @@ def _code(
 
 def _weights(domain: Domain, name: str, value: ArrayLike) -> NDArray[np.float64]:
     size = domain.shape(domain.clique([name], "likelihood"))[0]
-    try:
-        weights = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"the likelihood of {name!r} is not an array: {error}") from None
+    weights = float_array(value, f"the likelihood of {name!r}")
     if weights.shape != (size,) or not (np.isfinite(weights).all() and weights.min() >= 0):
         raise InvalidInput(
             f"the likelihood of {name!r} must be {size} non-negative numbers, got {value!r:.80}"

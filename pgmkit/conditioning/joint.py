@@ -1,9 +1,7 @@
-"""The joint distribution of a few attributes, cell by cell.
+"""The joint distribution of a small graph, cell by cell.
 
-For a few thousand cells a product of all tables takes less time than the search for an elimination
-order: a first answer takes half as long on four of the published networks (``JointTable``). A graph
-with so few cells altogether keeps its joint distribution (``Joint``). Evidence then multiplies its
-cells, and one product with a matrix of zeros and ones gives the marginals of all attributes.
+A graph with a few thousand cells keeps its joint distribution. Evidence multiplies its cells, and
+one product with a matrix of zeros and ones gives the marginals of all attributes.
 """
 
 from __future__ import annotations
@@ -26,34 +24,6 @@ time than planning an elimination.
 """
 
 
-class JointTable:
-    """The probabilities of all cells of a few attributes, and the logarithm of the sum that they
-    were divided by.
-
-    Args:
-        axes: the attributes' numbers, ascending.
-        table: the cells' unnormalised weights.
-
-    Raises Underflow if the sum is zero or too small to be reliable.
-
-    >>> weights = product([0b01, 0b11], [np.array([0.5, 0.5]), np.eye(2)], (0, 1), (2, 2))
-    >>> found = JointTable((0, 1), weights)
-    >>> found.marginal(0b10), round(found.log_sum, 12)
-    (array([0.5, 0.5]), 0.0)
-    """
-
-    def __init__(self, axes: Sequence[int], table: Array) -> None:
-        total = float(np.add.reduce(table, axis=None))
-        if not LEAST_SUM < total < math.inf:
-            raise Underflow
-        self.axes, self.table, self.log_sum = axes, table / total, math.log(total)
-
-    def marginal(self, members: int) -> Array:
-        """Return the marginal of some of the attributes (a bit mask), axes ascending."""
-        away = tuple([axis for axis, v in enumerate(self.axes) if not members >> v & 1])
-        return np.asarray(self.table.sum(away)) if away else self.table.copy()
-
-
 class Joint:
     """The product of all tables of a small graph, from which any evidence is answered.
 
@@ -70,8 +40,10 @@ class Joint:
 
     def __init__(self, domain: Domain, inputs: Sequence[tuple[int, Array, float]]) -> None:
         self.shape = shape = domain.shape()
-        scopes, tables = [members for members, _, _ in inputs], [table for _, table, _ in inputs]
-        self.table = product(scopes, tables, range(len(shape)), shape).reshape(-1)
+        product = np.ones(shape)
+        for members, table, _ in inputs:
+            product *= table.reshape([n if members >> v & 1 else 1 for v, n in enumerate(shape)])
+        self.table = product.reshape(-1)
         self.log_scale = sum([log for _, _, log in inputs])
         self.place: dict[Clique, slice] = {}
         """The slice of each attribute's marginal in the vector of all."""
@@ -98,28 +70,30 @@ class Joint:
         return GivenJoint(self, table)
 
 
-class GivenJoint(JointTable):
-    """The joint distribution of all attributes of a small graph given evidence."""
+class GivenJoint:
+    """The joint distribution of all attributes of a small graph given evidence.
+
+    Args:
+        joint: the distribution without evidence.
+        table: the unnormalised weights of its cells, flat.
+
+    Raises Underflow if their sum is zero or too small to be reliable.
+    """
 
     def __init__(self, joint: Joint, table: Array) -> None:
-        super().__init__(range(len(joint.shape)), table.reshape(joint.shape))
-        self.log_sum += joint.log_scale
-        self.place, self._reader = joint.place, joint.reader
+        total = float(table.sum())
+        if not LEAST_SUM < total < math.inf:
+            raise Underflow
+        self.table, self.log_sum = table / total, math.log(total) + joint.log_scale
+        self.place, self._reader, self._shape = joint.place, joint.reader, joint.shape
 
     @cached_property
     def singles(self) -> Array:
         """The marginals of all attributes in one vector; ``place`` has the slice of each."""
-        found: Array = np.dot(self._reader, self.table.reshape(-1))
+        found: Array = np.dot(self._reader, self.table)
         return found
 
-
-def product(
-    scopes: Sequence[int], tables: Sequence[Array], axes: Sequence[int], sizes: Sequence[int]
-) -> Array:
-    """Return the product of tables as a table over ``axes``, which contain the attributes of all of
-    them (``scopes``, bit sets). Axes are ascending.
-    """
-    found = np.ones([sizes[v] for v in axes])
-    for scope, table in zip(scopes, tables, strict=True):
-        found *= table.reshape([sizes[v] if scope >> v & 1 else 1 for v in axes])
-    return found
+    def marginal(self, members: int) -> Array:
+        """Return the marginal of some of the attributes (a bit mask), axes ascending."""
+        away = tuple([axis for axis in range(len(self._shape)) if not members >> axis & 1])
+        return np.asarray(self.table.reshape(self._shape).sum(away))

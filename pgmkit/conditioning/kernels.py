@@ -11,31 +11,10 @@ from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
+from pgmkit.runtime.sizes import CELL_BYTES
 
 
-class SpreadKernel:
-    """The product of two tables, broadcast over the attributes of both and summed over all but the
-    wanted ones.
-    """
-
-    __slots__ = ("away", "cells", "first", "second")
-
-    def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
-        axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
-        # Membership is faster in a short tuple than in an integer, which may have many digits.
-        left = each_bit((one | other) & wanted)
-        self.first = [sizes[v] if v in held else 1 for v in axes]
-        self.second = [sizes[v] if v in more else 1 for v in axes]
-        self.away = tuple([axis for axis, v in enumerate(axes) if v not in left])
-        self.cells = _cells(left, sizes)
-
-    def __call__(self, one: Array, other: Array) -> Array:
-        made = one.reshape(self.first) * other.reshape(self.second)
-        return np.asarray(np.add.reduce(made, self.away)) if self.away else made
-
-
-class MatrixKernel:
+class Kernel:
     """The product of two tables as a batch of matrix products, summed over all but the wanted
     attributes.
 
@@ -98,9 +77,6 @@ class MatrixKernel:
         return made if self.out is None else made.transpose(self.out)
 
 
-Kernel = SpreadKernel | MatrixKernel
-
-
 def kernel_of(
     kernels: dict[tuple[int, int, int], Kernel],
     sizes: Sequence[int],
@@ -117,8 +93,7 @@ def kernel_of(
     key = (one, other, wanted)
     found = kernels.get(key)
     if found is None:
-        few = _cells(each_bit(one | other), sizes) <= FEW_CELLS
-        found = (SpreadKernel if few else MatrixKernel)(one, other, wanted, sizes)
+        found = Kernel(one, other, wanted, sizes)
         if CELL_BYTES * found.cells > limit:
             raise ModelTooLarge(
                 f"a table of {found.cells:,} cells ({CELL_BYTES * found.cells:,} bytes) is needed; "

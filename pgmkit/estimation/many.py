@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf, prod
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -23,7 +23,12 @@ from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when
 from pgmkit.estimation.batches.problem import same_structure, stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
-from pgmkit.estimation.model_size import cliques_of, needed_bytes, tree_oracle
+from pgmkit.estimation.model_size import (
+    SOLVER_VECTORS,
+    cliques_of,
+    needed_bytes,
+    tree_oracle,
+)
 from pgmkit.estimation.replication import Replication, reporter
 from pgmkit.estimation.request import Request, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
@@ -32,7 +37,7 @@ from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
-from pgmkit.measurement import Measurement, check_scale
+from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.devices import device_of
@@ -42,7 +47,7 @@ from pgmkit.runtime.threads import cores, in_threads, one_thread
 from pgmkit.structural_zeros import Zeros, check_zeros
 from pgmkit.total import estimate_totals
 
-_BATCH_VECTORS = 40
+_BATCH_VECTORS = 3 * SOLVER_VECTORS
 """The number of vectors over the cliques' cells that a batch has in memory for each set."""
 
 
@@ -142,18 +147,15 @@ class ManyEstimates:
         self.domain, self.options = domain, options
         self.loss, self.tolerance = options.get("loss", "squared"), options.get("tolerance", 0.1)
         self.zeros = check_zeros(domain, options.get("zeros", ()))
-        self.sets = [
-            _listed(place, each)
-            for place, each in enumerate(
-                listed(measurement_sets, "measurement_sets", "lists of Measurement records")
-            )
-        ]
-        for place, each in enumerate(self.sets):
+        self.sets: list[list[Measurement]] = []
+        given = listed(measurement_sets, "measurement_sets", "lists of Measurement records")
+        for place, some in enumerate(given):
             with _naming(place):
+                self.sets.append(checked_measurements(some))
                 if place:
-                    _check_same(domain, self.sets[0], each)
+                    _check_same(domain, self.sets[0], self.sets[-1])
                 else:
-                    self._request(each, None).check(max_seconds)
+                    self._request(self.sets[0], None).check(max_seconds)
         self.totals = self._known_totals(total)
 
     def _request(self, each: list[Measurement], total: float | None) -> Request:
@@ -322,21 +324,6 @@ def _is_writable(m: Measurement) -> bool:
     return m.matrix is None or is_sparse(m.matrix) or prod(m.matrix.shape) <= TABLE_CELLS
 
 
-def _listed(place: int, given: Any) -> list[Measurement]:
-    if isinstance(given, Measurement):
-        raise InvalidInput(
-            f"measurement_sets[{place}] is one Measurement, but must be a list of them, a set "
-            "for each model; write [[m1, m2], ...]"
-        )
-    try:
-        return list(given)
-    except TypeError:
-        raise InvalidInput(
-            f"measurement_sets[{place}] must be a list of Measurement records, got "
-            f"{type(given).__name__}"
-        ) from None
-
-
 def _each_total(total: float | Sequence[float], count: int) -> list[float]:
     if isinstance(total, int | float) or np.ndim(total) == 0:
         return [total] * count  # type: ignore[list-item]
@@ -355,8 +342,6 @@ def _check_same(domain: Domain, first: list[Measurement], other: list[Measuremen
             "must measure the same, so estimate sets that differ one by one, with estimate"
         )
     for one, another in zip(first, other, strict=True):
-        if not isinstance(another, Measurement):
-            raise InvalidInput(f"it holds {another!r:.80}, but must hold Measurement records")
         if not same_structure(one, another):
             raise InvalidInput(
                 f"it holds {another!r:.160} where measurement_sets[0] holds {one!r:.160}; the same "

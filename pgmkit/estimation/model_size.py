@@ -16,11 +16,11 @@ from pgmkit.measurement import Measurement
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
-_SOLVER_VECTORS = 14
+SOLVER_VECTORS = 14
 """The number of vectors over the cliques' cells that a method has in memory: points, gradients,
 cuts, and the best point so far.
 """
-_GPU_VECTORS = 26
+_GPU_VECTORS = 2 * SOLVER_VECTORS
 """The same number on a GPU, where a step allocates all memory in advance and its state is
 copied.
 """
@@ -120,7 +120,7 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     """Return an upper bound on the bytes of working memory that an estimate takes."""
-    vectors = _GPU_VECTORS if inference.device.type == "cuda" else _SOLVER_VECTORS
+    vectors = _GPU_VECTORS if inference.device.type == "cuda" else SOLVER_VECTORS
     solver = vectors * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from pgmkit.domain import Domain
+from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
 from pgmkit.losses import CallableLoss, Penalty
-from pgmkit.measurement import Measurement, check_scale
+from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.runtime.arguments import number
 from pgmkit.runtime.memory import check_limit
 from pgmkit.total import estimate_total
@@ -33,18 +33,8 @@ class Request:
 
     def check(self, max_seconds: float | None, memory_limit: int | None = None) -> None:
         """Raise InvalidInput for an argument of a wrong type or out of range."""
-        if not isinstance(self.domain, Domain):
-            raise InvalidInput(
-                f"domain must be a Domain, got {type(self.domain).__name__}; build one with "
-                'Domain({"age": 10, "sex": 2})'
-            )
-        for m in self.measurements:
-            if not isinstance(m, Measurement):
-                raise InvalidInput(
-                    f"measurements must be Measurement records, got {type(m).__name__}; wrap each "
-                    "as Measurement(clique, values, stddev)"
-                )
-            m.check(self.domain)
+        check_domain(self.domain)
+        checked_measurements(self.measurements, self.domain)
         if self.method not in ("auto", *METHODS):
             known = ", ".join(("auto", *METHODS))
             raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")

@@ -37,33 +37,6 @@ def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float
     return near if close else _damped(problem, near, target)
 
 
-def refit(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
-    """Return an earlier model's point ``start`` adapted to new tables by iterative scaling.
-
-    ``tables`` has one table in counts for each clique. Since most of them fit already, each step
-    changes only the clique whose marginal is farthest from its table, and makes it equal to the
-    table. The search ends at a loss of ``enough``, or when a step lowers the loss by less than a
-    tenth of what is left.
-    """
-    floor, target = LEAST_SHARE * problem.total, _at_least(problem, start, tables)
-    split = problem.inference.layout.split
-    point, loss = start, problem.loss.value(start.marginals)
-    for _ in range(START_STEPS):
-        if loss <= enough:
-            break
-        missing = target.log() - point.marginals.clamp_min(floor).log()
-        apart = [float(part.sum()) for part in split(target * missing)]
-        worst = problem.inference.layout.slices[int(np.argmax(apart))]
-        potentials = point.potentials.clone()
-        potentials[worst] += missing[worst]
-        new = problem.attempt(potentials)
-        reached = inf if new is None else problem.loss.value(new.marginals)
-        if new is None or loss - reached < (loss - enough) / 10:
-            break
-        point, loss = new, reached
-    return point
-
-
 def _at_least(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
     """Return the tables in one vector, with cells below LEAST_SHARE of the total raised to it, so
     that their logarithms are moderate. ``start`` gives only the vector's dtype and device.

@@ -17,7 +17,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.estimation.accelerated_mirror_descent import accelerated
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
-from pgmkit.estimation.scaling import START_STEPS, refit, scale
+from pgmkit.estimation.scaling import START_STEPS, scale
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -25,14 +25,11 @@ from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import Squared
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.structural_zeros import Zeros
 
 Table = NDArray[np.float64]
 
-PRECISION = 0.01
-"""The precision with which consistent tables are computed, as a share of the certified gap to
-reach.
-"""
 _NEAR = 25.0
 """An earlier model needs no other start if its gap is at most this many times the gap to reach."""
 
@@ -57,14 +54,12 @@ def best_start(
         starts.append(problem.point(fold(problem.inference, request.domain, warm_start)))
     used, tabular = statistics.measurements, statistics.tables
     if tabular and not callable(request.loss) and not monitor.late:
-        precision = PRECISION * monitor.goal
+        precision = SLIGHT * monitor.goal
         consistent = consistent_tables(
             request.domain, tabular, problem.total, precision, zeros, monitor.deadline
         )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
-        if starts:
-            starts[0] = _refitted(problem, monitor, starts[0], consistent.tables)
         enough = monitor.bound + _NEAR * monitor.goal
         near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
         wanted = request.method in ("auto", "accelerated", "proximal")
@@ -76,16 +71,6 @@ def best_start(
     if not starts:
         starts.append(problem.point(uniform(problem.inference)))
     return min(starts, key=lambda point: problem.loss.value(point.marginals))
-
-
-def _refitted(
-    problem: Problem, monitor: Monitor, start: Point, tables: Mapping[Clique, Table]
-) -> Point:
-    cliques = problem.inference.layout.cliques
-    if not all(clique in tables for clique in cliques):
-        return start
-    wanted = [tables[clique] for clique in cliques]
-    return refit(problem, start, wanted, monitor.bound + monitor.goal)
 
 
 def _consistent_start(

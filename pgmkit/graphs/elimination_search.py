@@ -28,10 +28,8 @@ neighbours, and the logarithm of the cells of the clique that they form with the
 Rank = Callable[[Measure], float]
 """A function of an attribute's measure; the attribute with the lowest rank is eliminated next."""
 
-Way = Callable[[float], list[Step] | None]
-"""A function that returns an elimination order of the attributes that remain after the simplicial
-ones. It returns None as soon as the cliques have more cells in total than its argument.
-"""
+Way = Callable[[], list[Step]]
+"""A function that returns an elimination order of all attributes, the simplicial ones first."""
 
 RANKS: tuple[Rank, ...] = (
     lambda measure: measure[0] + 1e-3 * measure[2],  # min-fill, ties by weight
@@ -69,7 +67,6 @@ class Search:
         self, neighbours: list[int], sizes: tuple[int, ...], among: int | None = None
     ) -> None:
         self.sizes = sizes
-        self.weights: dict[int, int] = {}
         self.neighbours = neighbours
         self.left = (1 << len(neighbours)) - 1 if among is None else among
         self.logs = {v: math.log(sizes[v]) for v in each_bit(self.left)}
@@ -106,7 +103,7 @@ class Search:
                 return
 
     def ways(self, seed: int) -> Iterator[Way]:
-        """Yield functions for `order`, the most promising first: the greedy rules, then random
+        """Yield ways to find an order, the most promising first: the greedy rules, then random
         mixtures of them without end. If all attributes are simplicial, only one is yielded.
         """
         yield from [partial(self._greedy, rank) for rank in RANKS[: None if self.left else 1]]
@@ -116,13 +113,6 @@ class Search:
     def _random_ways(self, rng: random.Random) -> Iterator[Way]:
         for rank in _random_ranks(rng):
             yield partial(self._greedy, rank)
-
-    def order(self, way: Way, most: float = math.inf) -> list[Step] | None:
-        """Return the elimination order of all attributes that `way` gives, or None as soon as its
-        cliques have more than `most` cells in total.
-        """
-        steps = way(most - self.cells_of(self.prefix))
-        return None if steps is None else self.prefix + steps
 
     def restarts(self, seconds: float, rng: random.Random) -> None:
         """Try a sweep, then random mixtures of min-fill and min-weight with noise.
@@ -143,26 +133,20 @@ class Search:
             self._try(next(ways))
 
     def _try(self, way: Way) -> None:
-        steps = self.order(way)
-        assert steps is not None
+        steps = way()
         cells = self._cells(steps)
         if self.cells < 0 or cells < self.cells:
             self.best, self.cells = steps, cells
 
-    def _greedy(self, rank: Rank, most: float) -> list[Step] | None:
-        """Return the order that always eliminates the attribute with the lowest rank next, or None
-        as soon as its cliques have more than ``most`` cells in total.
-        """
-        steps: list[Step] = []
-        cells = 0
+    def _greedy(self, rank: Rank) -> list[Step]:
+        """Return the order that always eliminates the attribute with the lowest rank next."""
+        steps = [*self.prefix]
         neighbours, left = list(self.neighbours), self.left
         ranks = {v: rank(measure) for v, measure in self.measures.items()}
         while left:
             v = min(ranks, key=ranks.__getitem__)
             around = neighbours[v]
             steps.append((v, around))
-            if (cells := cells + self._weight(around | 1 << v)) > most:
-                return None
             left ^= 1 << v
             del ranks[v]
             if around == left:  # the rest is one clique, so any order is as good
@@ -174,9 +158,8 @@ class Search:
             steps.append((v, left))
         return steps
 
-    def sweep(self, most: float) -> list[Step] | None:
-        """Return the order that sweeps from one end of the graph to the other, or None as soon as
-        its cliques have more than ``most`` cells in total.
+    def sweep(self) -> list[Step]:
+        """Return the order that sweeps from one end of the graph to the other.
 
         It always eliminates an attribute on the border of the eliminated part: the one whose
         elimination adds the fewest cells to the border, and of equal ones the one that has been on
@@ -184,8 +167,7 @@ class Search:
         as wide as the graph. Greedy orders look only at an attribute's neighbours, so they
         eliminate everywhere at once and need larger cliques there.
         """
-        steps: list[Step] = []
-        cells = 0
+        steps = [*self.prefix]
         left, border = self.left, dict[int, None]()
         reached = 0
         while left:
@@ -199,10 +181,7 @@ class Search:
             border.update(dict.fromkeys(each_bit(new)))
             del border[v]
             left ^= 1 << v
-            around = sum([1 << u for u in border])
-            steps.append((v, around))
-            if (cells := cells + self._weight(around | 1 << v)) > most:
-                return None
+            steps.append((v, sum([1 << u for u in border])))
         return steps
 
     def _added(self, v: int, fresh: int) -> float:
@@ -238,19 +217,9 @@ class Search:
             log_cells += self.logs[u]
         return twice >> 1, degree, log_cells
 
-    def cells_of(self, steps: list[Step]) -> int:
-        """Return the total cells of the cliques of all elimination steps, maximal or not."""
-        return sum([self._weight(around | 1 << v) for v, around in steps])
-
     def _cells(self, steps: list[Step]) -> int:
         """Return the total cells of the maximal cliques of an elimination."""
-        return sum(self._weight(clique) for clique in maximal_cliques(steps).values())
-
-    def _weight(self, clique: int) -> int:
-        found = self.weights.get(clique)
-        if found is None:
-            found = self.weights[clique] = cells_of(clique, self.sizes)
-        return found
+        return sum(cells_of(clique, self.sizes) for clique in maximal_cliques(steps).values())
 
 
 def _random_ranks(rng: random.Random) -> Iterator[Rank]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from numbers import Real
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
@@ -192,8 +192,7 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
     """Return the set of neighbours of every attribute as an integer, and the sizes of the
     attributes.
     """
-    if not isinstance(domain, Domain):
-        raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+    check_domain(domain)
     if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
         raise InvalidInput(
             f"cliques must be a sequence of cliques such as [('age', 'sex')], got {cliques!r}"

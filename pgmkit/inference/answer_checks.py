@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from math import exp, inf, prod, sqrt
+from math import exp, inf, log, prod, sqrt
 from random import Random
 from typing import Any
 
@@ -37,11 +37,12 @@ from pgmkit.inference.self_check import (
 )
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import FEW_CELLS
 
-RARE = 40.0
+RARE = -log(EPSILON)
 """The exponent in the bound on a count of drawn records. By Bernstein's inequality a correct count
-exceeds the bound with a probability of at most 2 exp(-40) = 1e-17, which is small even though the
+exceeds the bound with a probability of at most 2 exp(-36) = 4e-16, which is small even though the
 counted cell is one of thousands.
 """
 

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
+from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS, MULTIPLICATIONS_A_SECOND
 
 Table = tuple[Clique, NDArray[np.float64] | NDArray[np.complex128]]
 _ALL = slice(None)
 
-CELL_SECONDS = 5e-8
+CELL_SECONDS = 50 / MULTIPLICATIONS_A_SECOND
 """The seconds that a slow machine takes for each cell of the tables built when attributes are
 summed out.
 """
-CALL_SECONDS = 1e-5
+CALL_SECONDS = 200 * CELL_SECONDS
 """The seconds that a slow machine takes for each table and each attribute, however small they
 are.
 """

@@ -9,7 +9,7 @@ from sys import float_info
 
 import numpy as np
 
-from pgmkit.domain import Domain
+from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
 from pgmkit.inference.self_check import DEFECT, ROUNDINGS
@@ -24,11 +24,7 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
     domain or has another dtype or device than the first; if one is NaN or plus infinity; and if
     they are so large that rounding errors would exceed what the self-check allows.
     """
-    if not isinstance(domain, Domain):
-        raise InvalidInput(
-            f"domain must be a pgmkit Domain, got {type(domain).__name__}; build one with "
-            'Domain({"age": 10, "sex": 2})'
-        )
+    check_domain(domain)
     if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
         raise InvalidInput(
             f"potentials must be a sequence of factors, got {type(potentials).__name__}; write "

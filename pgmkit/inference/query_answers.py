@@ -35,17 +35,21 @@ class QueryAnswers(ABC):
         Raises InvalidInput for matrices that do not fit the domain, and for queries that the model
         cannot answer, as its class says.
         """
-        several = [query] if isinstance(query, FactoredQuery) else listed(query, "query", "queries")
-        for each in several:
-            if not isinstance(each, FactoredQuery):
-                raise InvalidInput(f"a query must be a FactoredQuery, got {type(each).__name__}")
-        if isinstance(query, FactoredQuery):
-            return self._answered(query)
-        return [self._answered(each) for each in several]
+        found = [self._answered(each) for each in checked_queries(query)]
+        return found[0] if isinstance(query, FactoredQuery) else found
 
     @abstractmethod
     def _answered(self, query: FactoredQuery) -> Array:
         """Check that one query fits the domain, and return its answer."""
+
+
+def checked_queries(query: FactoredQuery | Sequence[FactoredQuery]) -> list[FactoredQuery]:
+    """Return one query, or several, as a list. Raises InvalidInput for anything else."""
+    several = [query] if isinstance(query, FactoredQuery) else listed(query, "query", "queries")
+    for each in several:
+        if not isinstance(each, FactoredQuery):
+            raise InvalidInput(f"a query must be a FactoredQuery, got {type(each).__name__}")
+    return several
 
 
 def answers_of_table(query: FactoredQuery, table: Array) -> Array:

@@ -31,7 +31,7 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.least_squares.sufficient_statistics import NoisyTable, Observed, average_tables
+from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
 from pgmkit.structural_zeros import Zeros
@@ -76,7 +76,7 @@ class Relaxation:
         noisy, self.spread = average_tables(domain, observed)
         self.cliques = [table.clique for table in noisy]
         self.y = np.concatenate([table.values for table in noisy])
-        variance = np.repeat([t.variance for t in noisy], [len(t.values) for t in noisy])
+        variance = np.repeat([t.stddev**2 for t in noisy], [len(t.values) for t in noisy])
         self.precisions = 1 / variance
         highest = _highest(domain, noisy, zeros)
         self._highest = highest.reshape(-1, *[1] * (self.y.ndim - 1))
@@ -174,7 +174,7 @@ def consistent_tables(
 
 
 def _highest(
-    domain: Domain, noisy: Sequence[NoisyTable], zeros: Sequence[Zeros]
+    domain: Domain, noisy: Sequence[Observed], zeros: Sequence[Zeros]
 ) -> NDArray[np.float64]:
     """Return each cell's upper limit: 0 for a structural zero, infinity for any other cell."""
     limits = [np.full(domain.shape(table.clique), np.inf) for table in noisy]
@@ -202,20 +202,16 @@ def agreement_and_totals(
 def agreement(
     domain: Domain, cliques: Sequence[Clique], total: float | None
 ) -> tuple[scipy.sparse.csr_array, NDArray[np.float64]]:
-    """Return B and b of the constraints B x = b: tables agree on shared attributes, and one table
-    of each component sums to the total.
+    """Return B and b of the constraints B x = b: tables agree on shared attributes and in their
+    sums, and one of them sums to the total, unless that is unknown (None).
 
-    Columns are the tables' cells, one table after the other. With an unknown total (None) the
-    components' totals are equal.
+    Columns are the tables' cells, one table after the other.
     """
-    parts, rows = _agreeing(domain, cliques)
-    roots = _component_smallest(cliques, [domain.size(clique) for clique in cliques])
-    tied = roots if total is not None else roots[1:]
-    for row, place in enumerate(tied, rows):
-        parts.append((place, (), row, 1.0))
-        if total is None:
-            parts.append((roots[0], (), row, -1.0))
-    b = np.concatenate([np.zeros(rows), np.full(len(tied), total or 0.0)])
+    parts, rows = _agreeing(domain, cliques, sums_too=True)
+    b = np.zeros(rows) if total is None else np.append(np.zeros(rows), total)
+    if total is not None:
+        smallest = min(range(len(cliques)), key=lambda place: domain.size(cliques[place]))
+        parts.append((smallest, (), rows, 1.0))
     return _sums(domain, cliques, parts, len(b)), b
 
 
@@ -225,13 +221,18 @@ sign.
 """
 
 
-def _agreeing(domain: Domain, cliques: Sequence[Clique]) -> tuple[list[_Part], int]:
-    """Return the constraints that tables agree on shared attributes, as parts of a matrix, and the
-    number of rows.
+def _agreeing(
+    domain: Domain, cliques: Sequence[Clique], *, sums_too: bool = False
+) -> tuple[list[_Part], int]:
+    """Return the constraints that tables agree on shared attributes, and with ``sums_too`` in their
+    sums, as parts of a matrix, and the number of rows.
     """
-    parts: list[_Part] = []
+    index, parts = CliqueIndex(cliques), list[_Part]()
+    shared_parts = _shared_parts(index)
+    if sums_too:
+        shared_parts.add(frozenset())
     row = 0
-    for first, second, shared in _agreements(cliques):
+    for first, second, shared in _agreements(cliques, index, shared_parts):
         parts += [(first, shared, row, 1.0), (second, shared, row, -1.0)]
         row += domain.size(shared)
     return parts, row
@@ -263,16 +264,17 @@ def _sums(
     return scipy.sparse.csr_array((entries, (at, columns)), shape)
 
 
-def _agreements(cliques: Sequence[Clique]) -> list[tuple[int, int, Clique]]:
+def _agreements(
+    cliques: Sequence[Clique], index: CliqueIndex, shared_parts: Iterable[frozenset[str]]
+) -> list[tuple[int, int, Clique]]:
     """Return pairs of tables and the attributes on which they must agree, enough for agreement on
-    every pairwise intersection.
+    each of ``shared_parts`` of all tables that have it.
 
     For one intersection S, tables that share a further attribute agree on S already; the groups of
     such tables are chained.
     """
-    index = CliqueIndex(cliques)
     chosen = []
-    for shared in sorted(_shared_parts(index), key=lambda s: (-len(s), sorted(s))):
+    for shared in sorted(shared_parts, key=lambda s: (-len(s), sorted(s))):
         members = index.containing(shared)
         groups = DisjointSet(members)
         first: dict[str, int] = {}
@@ -306,15 +308,3 @@ def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
             others = {other for name in shared for other in index.places[name]} - {place}
             found.update(held & index.sets[other] for other in others)
     return {part for part in found if len(index.containing(part)) > 1}
-
-
-def _component_smallest(cliques: Sequence[Clique], cells: Sequence[int]) -> list[int]:
-    """Return the smallest table of every connected component."""
-    groups = DisjointSet(range(len(cliques)))
-    for places in CliqueIndex(cliques).places.values():
-        for i in places:
-            groups.merge(places[0], i)
-    smallest: dict[int, int] = {}
-    for i in sorted(range(len(cliques)), key=lambda i: -cells[i]):
-        smallest[groups[i]] = i
-    return list(smallest.values())

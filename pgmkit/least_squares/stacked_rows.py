@@ -58,10 +58,11 @@ class Rows:
         matrices = [_written_out(domain, clique, m) for m, _ in parts]
         order = sorted(range(len(parts)), key=lambda place: is_sparse(matrices[place]))
         dense = [each for each in matrices if isinstance(each, np.ndarray)]
-        sparse = _stacked([each for each in matrices if is_sparse(each)], domain.size(clique))
-        if dense:
-            upper = scipy.sparse.csr_array(np.concatenate(dense))
-            sparse = scipy.sparse.csr_array(scipy.sparse.vstack([upper, sparse]))
+        upper = [scipy.sparse.csr_array(np.concatenate(dense))] if dense else []
+        stacked = scipy.sparse.vstack([*upper, *(each for each in matrices if is_sparse(each))])
+        sparse = scipy.sparse.csr_array(stacked)
+        sparse.eliminate_zeros()
+        sparse.sort_indices()
         lengths = [len(parts[place][1]) for place in order]
         weights = np.repeat([1 / parts[place][0].stddev for place in order], lengths)
         return cls(clique, sparse, weights, np.concatenate([parts[place][1] for place in order]))
@@ -201,22 +202,6 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 def _filled(matrix: Matrix) -> float:
     """Return the share of a matrix's entries that are not zero."""
     return nonzeros(matrix) / max(1, matrix.shape[0] * matrix.shape[1])
-
-
-def _stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:
-    """Return sparse matrices stacked on each other; scipy's own ``vstack`` is slow for
-    thousands.
-    """
-    import scipy.sparse
-
-    ordered = [each if each.has_sorted_indices else each.sorted_indices() for each in matrices]
-    lengths = [np.zeros(1, dtype=np.int64), *(np.diff(each.indptr) for each in ordered)]
-    starts = np.cumsum(np.concatenate(lengths))
-    data = np.concatenate([np.zeros(0), *(each.data for each in ordered)])
-    places = np.concatenate([np.zeros(0, dtype=np.int64), *(each.indices for each in ordered)])
-    found = scipy.sparse.csr_array((data, places, starts), (len(starts) - 1, columns))
-    found.eliminate_zeros()
-    return found
 
 
 def _with_data(matrix: csr_array, data: Array) -> csr_array:

@@ -46,15 +46,6 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class NoisyTable:
-    """All identity measurements of one clique combined by inverse variance."""
-
-    clique: Clique
-    values: Array
-    variance: float
-
-
-@dataclass(frozen=True)
 class Statistics:
     """Fewer measurements with the same loss as the given ones, up to ``constant``.
 
@@ -189,7 +180,7 @@ def _contents(matrix: Matrix) -> tuple[object, ...]:
     return matrix.shape, *(each.tobytes() for each in (matrix.indptr, matrix.indices, matrix.data))
 
 
-def average_tables(domain: Domain, observed: Iterable[Observed]) -> tuple[list[NoisyTable], Array]:
+def average_tables(domain: Domain, observed: Iterable[Observed]) -> tuple[list[Observed], Array]:
     """Return one table for each set of attributes (axes in the domain's order), and the loss that
     no table can avoid.
 
@@ -204,7 +195,7 @@ def average_tables(domain: Domain, observed: Iterable[Observed]) -> tuple[list[N
         clique = domain.ordered(attributes)
         arrays = [_ordered(domain, each, clique) for each in group]
         mean, variance, lost = _mean(arrays, [each.stddev for each in group])
-        tables.append(NoisyTable(clique, mean, variance))
+        tables.append(Observed(clique, mean, variance**0.5))
         spread = spread + lost
     return tables, spread
 

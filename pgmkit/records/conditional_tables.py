@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.arrays import Array
 
 TOLERANCE = 1e-5
@@ -47,10 +48,7 @@ def checked_conditionals(
 
 
 def _array(name: str, axes: Sequence[str], table: ArrayLike) -> Array:
-    try:
-        array = np.array(table, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"the table of {name!r} is not an array of numbers: {error}") from None
+    array = float_array(table, f"the table of {name!r}")
     if isinstance(axes, str) or not len(axes) or axes[0] != name:
         raise InvalidInput(
             f"the axes of {name!r} are {axes!r}; write the variable first, then its parents: "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import count_marginals
 from pgmkit.runtime.devices import device_of
@@ -65,8 +65,7 @@ class Dataset:
         *,
         unread: Mapping[str, int] | None = None,
     ) -> None:
-        if not isinstance(domain, Domain):
-            raise InvalidInput(f"domain must be a pgmkit Domain, got {type(domain).__name__}")
+        check_domain(domain)
         if not isinstance(columns, Mapping):
             raise InvalidInput(
                 "columns must map each attribute to its codes, such as {'age': [0, 3]}; "

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -24,7 +23,6 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.inference.layout import Layout
 from pgmkit.inference.observations import host
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import Matrix, is_sparse
 from pgmkit.losses import Loss, MeasuredLoss
 from pgmkit.measurement import Measurement
 from pgmkit.regions.deadline import OutOfTime
@@ -43,19 +41,6 @@ cells.
 """
 
 
-@dataclass(frozen=True)
-class Relaxed:
-    """Tables in counts, concatenated to one vector, their loss, and a lower bound on the loss of
-    any tables; the number of steps, and why the search stopped.
-    """
-
-    tables: Array
-    loss: float
-    bound: float
-    steps: int
-    stopped: str
-
-
 def solve(
     polytope: LocalPolytope,
     loss: MeasuredLoss,
@@ -66,23 +51,23 @@ def solve(
     goal: float,
     deadline: float = inf,
     report: Callable[[Progress], None] | None = None,
-) -> Relaxed:
+) -> Search:
     """Minimise the loss over the polytope until the duality gap is at most ``goal``, the loss falls
-    no more, or ``deadline`` (``time.perf_counter``) has passed.
+    no more, or ``deadline`` (``time.perf_counter``) has passed. Return the search with its result.
 
     ``loss`` is a function of all cells of the polytope, and ``squares`` is its ``hessian_bound``.
     ``constant`` is added to the losses that are reported. ``parts`` are those of the interior-point
     search. Without them, or if it does not reach the goal, projected gradients follow.
     """
-    search = _Search(polytope, loss, constant, goal, deadline, report)
+    search = Search(polytope, loss, constant, goal, deadline, report)
     try:
         _minimise(search, loss, squares, parts)
     except OutOfTime:
         search.end()
-    return Relaxed(search.tables, search.loss, search.bound, search.steps, search.stopped)
+    return search
 
 
-def _minimise(search: _Search, loss: MeasuredLoss, squares: Array, parts: Parts | None) -> None:
+def _minimise(search: Search, loss: MeasuredLoss, squares: Array, parts: Parts | None) -> None:
     point = search.polytope.even()
     if parts is not None:
         point = _centred(search, loss, parts)
@@ -97,8 +82,10 @@ def _minimise(search: _Search, loss: MeasuredLoss, squares: Array, parts: Parts 
         point = _descend(search, stage, curvature, point)
 
 
-class _Search:
-    """The best tables and bound so far, by the requested loss, and the rules for stopping."""
+class Search:
+    """The best tables so far, in counts, concatenated to one vector, their requested loss, and a
+    lower bound on the loss of any tables; the number of steps, and why the search stopped.
+    """
 
     def __init__(
         self,
@@ -154,7 +141,7 @@ class _Search:
         return ""
 
 
-def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
+def _centred(search: Search, loss: MeasuredLoss, parts: Parts) -> Array:
     """Return the last tables of the interior-point search. After each step they are projected, so
     that they agree up to rounding.
     """
@@ -175,7 +162,7 @@ def _centred(search: _Search, loss: MeasuredLoss, parts: Parts) -> Array:
     return tables
 
 
-def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
+def _descend(search: Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
     """Minimise by projected gradients, with momentum that restarts whenever the loss rises."""
     before = point = start
     multipliers: Array | None = None
@@ -203,7 +190,7 @@ def _descend(search: _Search, stage: MeasuredLoss, curvature: Array, start: Arra
     return before
 
 
-def _raise_bound(search: _Search, stage: MeasuredLoss, point: Array, multipliers: Array) -> None:
+def _raise_bound(search: Search, stage: MeasuredLoss, point: Array, multipliers: Array) -> None:
     # The loss of a stage is a lower bound of the loss that it approximates, so its cuts hold for
     # that loss too.
     cut = stage.cut(torch.from_numpy(point))
@@ -226,19 +213,9 @@ def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:
 
 
 def _diagonal(m: Measurement) -> Array:
-    if isinstance(m.matrix, Kronecker):
-        diagonal = np.ones(1)
-        for factor in m.matrix.factors:
-            diagonal = np.multiply.outer(diagonal, _of_matrix(factor)).reshape(-1)
-        return diagonal
-    assert m.matrix is not None
-    return _of_matrix(m.matrix)
-
-
-def _of_matrix(matrix: Matrix) -> Array:
-    magnitudes = abs(matrix)
-    rows = np.asarray(magnitudes.sum(axis=1)).reshape(-1)
-    if is_sparse(magnitudes):
-        return np.asarray(magnitudes.T @ rows)
-    diagonal: Array = rows @ magnitudes
-    return diagonal
+    """Return |Q|' |Q| 1 for the measurement's matrix Q."""
+    factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)
+    magnitudes = [abs(factor) for factor in factors if factor is not None]
+    whole = Kronecker(magnitudes)
+    rows = whole.matvec(np.ones(whole.shape[1]))
+    return Kronecker([each.T for each in magnitudes]).matvec(rows)

@@ -40,13 +40,13 @@ from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
 
-_MOST = 32.0
-"""The first weight that is tried, in units of the weight at which prior and measurement have equal
-influence.
-"""
 _COARSE = 4.0
 """The factor by which the weight falls from trial to trial; the best one is refined by its square
 root.
+"""
+_MOST = 2 * _COARSE**2
+"""The first weight that is tried, in units of the weight at which prior and measurement have equal
+influence.
 """
 _EVIDENCE = 2.0
 """The number of standard deviations by which the estimated risk must fall for the best fit to be

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from math import nan
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pgmkit.errors import InvalidInput
 
 T = TypeVar("T")
@@ -41,3 +44,13 @@ def mapped(values: Mapping[str, T], name: str, content: str) -> Mapping[str, T]:
     if not isinstance(values, Mapping):
         raise InvalidInput(f"{name} must be a mapping from {content}, got {values!r:.60}")
     return values
+
+
+def float_array(values: object, name: str) -> NDArray[np.float64]:
+    """Return a copy of the values as an array of float64. Raises InvalidInput, with what they are
+    called, for anything that is not an array of numbers.
+    """
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{name} is not an array of numbers: {error}") from None

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape as escaped
 from itertools import combinations
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,69 +208,6 @@ def heat_map(
     return _svg(left + size + 10, size + left, parts)
 
 
-class Graphical(Protocol):
-    """The attributes that `model` needs to show a model."""
-
-    @property
-    def domain(self) -> Collection[str]: ...
-    @property
-    def cliques(self) -> Sequence[tuple[str, ...]]: ...
-    @property
-    def total(self) -> float: ...
-    @property
-    def certificate(self) -> str: ...
-    @property
-    def fit(self) -> object: ...
-
-
-class Interval(Protocol):
-    """The attributes that `interval` needs to show error bars."""
-
-    @property
-    def estimate(self) -> NDArray[np.float64]: ...
-    @property
-    def stddev(self) -> NDArray[np.float64]: ...
-    @property
-    def low(self) -> NDArray[np.float64]: ...
-    @property
-    def high(self) -> NDArray[np.float64]: ...
-    @property
-    def level(self) -> float: ...
-    @property
-    def method(self) -> str: ...
-
-
-def model(found: Graphical) -> str:
-    """Return a table of a model's size and fit and, for up to `_MOST_NODES` attributes, a drawing
-    of its graph.
-    """
-    names = tuple(found.domain)
-    rows = [
-        ["attributes", f"{len(names):,}"],
-        ["cliques", f"{len(found.cliques):,}"],
-        ["total", f"{found.total:,.6g}"],
-        *([["search", found.certificate]] if found.certificate else []),
-        *([["fit", str(found.fit)]] if found.fit else []),
-    ]
-    shown = table(["", ""], rows, caption="GraphicalModel")
-    if len(names) <= MOST_COLUMNS:
-        shown += graph(names, found.cliques)
-    return shown
-
-
-def interval(found: Interval) -> str:
-    """Return a table of error bars with a row for each cell, for the first `_MOST_ROWS` cells."""
-    cells = list(np.ndindex(found.estimate.shape))
-    columns = (found.estimate, found.stddev, found.low, found.high)
-    rows = [
-        [", ".join(map(str, cell)), *(f"{column[cell]:.6g}" for column in columns)]
-        for cell in cells[:MOST_BARS]
-    ]
-    header = ["cell", "estimate", "standard error", "low", "high"]
-    caption = f"{found.level:.0%} intervals, {found.method}" + _more(len(cells))
-    return table(header, rows, numbers=range(1, 5), caption=caption)
-
-
 def columns(
     found: Mapping[str, Sequence[str]],
     numbers: Collection[str],
@@ -283,13 +219,14 @@ def columns(
     """
     rows = list(zip(*found.values(), strict=True))
     aligned = [i for i, name in enumerate(found) if name in numbers]
-    caption = _more(len(rows)).removeprefix("; ")
+    caption = more_rows(len(rows)).removeprefix("; ")
     behind = {i: filled[name] for i, name in enumerate(found) if name in filled}
     shown = table(list(found), rows[:MOST_BARS], numbers=aligned, caption=caption, filled=behind)
     return shown + "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
 
 
-def _more(rows: int) -> str:
+def more_rows(rows: int) -> str:
+    """Return the end of a caption that says how many of so many rows are not shown, if any."""
     return f"; {rows - MOST_BARS:,} more rows not shown" if rows > MOST_BARS else ""
 
 

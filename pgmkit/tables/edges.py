@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import BLOCK_CELLS
 
-MOST_BINS = 1_000_000
+MOST_BINS = BLOCK_CELLS
 """The most bins of a column: the labels of more fill hundreds of megabytes."""
 _DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
 """The digits of a bin's width to which its ends are rounded; an end has up to six digits more."""
@@ -19,7 +20,7 @@ _DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
     """Return `bins` + 1 ascending ends from `first` to `last`: whole numbers (int64) or real ones.
 
-    Raises InvalidInput for more than a million bins, or for more bins than there are whole numbers.
+    Raises InvalidInput for more than `MOST_BINS` bins, or more than there are whole numbers.
 
     >>> equal_widths(0, 10, 3, whole=True)
     array([ 0,  3,  6, 10])

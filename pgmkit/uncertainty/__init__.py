@@ -33,10 +33,10 @@ import numpy as np
 from pgmkit.errors import InvalidInput, TooSlow, TotalUndetermined
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement, check_scale
+from pgmkit.measurement import checked_measurements as as_checked
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
-from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.progress import OUT_OF_TIME
 from pgmkit.total import estimate_total
@@ -126,9 +126,9 @@ class Uncertainty:
         if isinstance(self.model, RegionModel):
             return None
         from pgmkit.estimation.batches.answers import BatchedAnswers
-        from pgmkit.estimation.batches.oracle import gains
+        from pgmkit.estimation.batches.oracle import gains_when_coarse
 
-        small = gains(MarginalOracle(self.model.domain, self.model.cliques or [()]))
+        small = gains_when_coarse(MarginalOracle(self.model.domain, self.model.cliques or [()]))
         replicates = [each for each in self.replicates if isinstance(each, GraphicalModel)]
         return BatchedAnswers(replicates) if small else None
 
@@ -298,18 +298,9 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
             "model is conditioned; pass the model that was estimated, and condition inside "
             "Uncertainty.statistic"
         )
-    known = (
-        [measurements]
-        if isinstance(measurements, Measurement)
-        else listed(measurements, "measurements", "Measurement records")
-    )
+    single = isinstance(measurements, Measurement)
+    known = as_checked([measurements] if single else measurements, model.domain)
     for m in known:
-        if not isinstance(m, Measurement):
-            raise InvalidInput(
-                f"measurements must be Measurement records, got {type(m).__name__}; wrap each as "
-                "Measurement(clique, values, stddev)"
-            )
-        m.check(model.domain)
         if m.clique and not any(set(m.clique) <= set(clique) for clique in model.cliques):
             raise InvalidInput(
                 f"the model has no clique that contains the measured {m.clique!r}, so it was not "

@@ -34,7 +34,15 @@ class Interval:
     def _repr_html_(self) -> str:
         from pgmkit.runtime import html
 
-        return html.interval(self)
+        cells = list(np.ndindex(self.estimate.shape))
+        columns = (self.estimate, self.stddev, self.low, self.high)
+        rows = [
+            [", ".join(map(str, cell)), *(f"{column[cell]:.6g}" for column in columns)]
+            for cell in cells[: html.MOST_BARS]
+        ]
+        header = ["cell", "estimate", "standard error", "low", "high"]
+        caption = f"{self.level:.0%} intervals, {self.method}" + html.more_rows(len(cells))
+        return html.table(header, rows, numbers=range(1, 5), caption=caption)
 
 
 def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) -> Interval:

@@ -20,20 +20,16 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import ROUGHLY_SOLVED
 from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_totals
 
 Estimated = GraphicalModel | RegionModel
 Sets = Sequence[Sequence[Measurement]]
 
-TOLERANCE = 0.1
+TOLERANCE = ROUGHLY_SOLVED
 """The tolerance of estimation, in noise units. With a larger one, replicates would end too near to
 the model from which they start.
-"""
-_NEAR = 1.0
-"""The tolerance, in noise units, where proximal steps from the model can be afforded. These end
-within a few hundredths of a noise unit anyway, so a longer search is left to the sets of
-measurements for which they do not reach even this tolerance.
 """
 
 
@@ -56,7 +52,9 @@ def re_estimated(
     options: Options = {
         "zeros": zeros,
         "warm_start": model,
-        "tolerance": _NEAR if affordable(layout, sets[0]) else TOLERANCE,
+        # Proximal steps from the model, where they can be afforded, end within a few hundredths of
+        # a noise unit. A longer search is left to the sets for which they miss even a whole unit.
+        "tolerance": 1.0 if affordable(layout, sets[0]) else TOLERANCE,
         "device": like.device,
         "dtype": like.dtype,
     }

@@ -77,7 +77,7 @@ def test_nothing_measured() -> None:
         estimate(DOMAIN, [], total=10, loss=lambda tables: torch.tensor(0.0))
     with pytest.raises(InvalidInput, match="Measurement records"):
         estimate(DOMAIN, [("sex", [1.0, 2.0])], total=10)  # type: ignore[list-item]
-    with pytest.raises(InvalidInput, match="must be a Domain"):
+    with pytest.raises(InvalidInput, match="must be a pgmkit Domain"):
         estimate({"sex": 2}, [GOOD], total=10)  # type: ignore[arg-type]
 
 

@@ -79,9 +79,6 @@ def check(
 
 @pytest.mark.parametrize("block", range(8))
 def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "pgmkit.conditioning.evidence_marginals.MOST_CELLS", 1 << 10 if block % 2 else 0
-    )
     # In two blocks small graphs have their joint distribution written out instead.
     joint = block in (2, 7)
     monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 1 << 10 if joint else 0)
@@ -129,11 +126,7 @@ def deterministic_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str
 
 
 def test_deterministic_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "evidence_marginals.MOST_CELLS": 0,
-        "graph_tables.MOST_CELLS": 0,
-    }.items():
-        monkeypatch.setattr(f"pgmkit.conditioning.{name}", value)
+    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 0)
     calibrated = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)

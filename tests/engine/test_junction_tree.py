@@ -3,6 +3,7 @@ import math
 import pickle
 import random
 import time
+from collections.abc import Sequence
 
 import networkx as nx
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.graphs.elimination_search import Search, Step, Way
+from pgmkit.graphs import elimination_search
+from pgmkit.graphs.elimination_search import Step
 from pgmkit.graphs.junction_tree import (
     JunctionTree,
     check_fits,
@@ -253,13 +255,13 @@ def test_bad_input() -> None:
 
 def test_the_search_costs_no_more_than_it_can_save(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = []
-    made = Search.order
+    made = elimination_search.maximal_cliques
 
-    def counted(search: Search, way: Way, most: float = math.inf) -> list[Step] | None:
-        orders.append(way)
-        return made(search, way, most)
+    def counted(steps: Sequence[Step]) -> dict[int, int]:
+        orders.append(steps)  # the cliques of every order that is tried are weighed
+        return made(steps)
 
-    monkeypatch.setattr(Search, "order", counted)
+    monkeypatch.setattr(elimination_search, "maximal_cliques", counted)
     for size, fewest, most in [(2, 4, 40), (10, 100, 1003)]:
         sides = {(i, j): f"x{i}{j}" for i in range(3) for j in range(3)}
         grid = [

@@ -89,9 +89,9 @@ def test_the_page_puts_rounds_of_one_step_together() -> None:
     assert re.findall(r"<td( style)?", ledger._repr_html_())[:5] == ["", "", *[" style"] * 3]
     assert cells[:5] == ["step", "noise", "times", "share of the budget", "cumulative epsilon"]
     assert [cells[i : i + 5] for i in range(5, len(cells), 5)] == [
-        ["round select", "x", "2", "50.0%", "1"],
+        ["round: select", "x", "2", "50.0%", "1"],
         ["measure", "x", "1", "25.0%", "1.5"],
-        ["round select", "y", "1", "12.5%", "1.75"],
+        ["round: select", "y", "1", "12.5%", "1.75"],
     ]
     assert "1.75 of 2 epsilon spent" in ledger._repr_html_()
     assert "INSECURE" in ledger._repr_html_()

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from mechanisms import Budget, Ledger
 from mechanisms.cli import main
-from mechanisms.cli.spreadsheets import spreadsheet_safe
+from mechanisms.cli.options import spreadsheet_safe
 from mechanisms.datasets.census import census, schema
 from mechanisms.release import file as release_file
 from mechanisms.release.record import Release

@@ -22,7 +22,7 @@ from pgmkit.estimation.batches.search import BatchedSearch
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.methods import finish
 from pgmkit.estimation.problem import Monitor, Point, Problem
-from pgmkit.estimation.start import PRECISION, fold, uniform
+from pgmkit.estimation.start import fold, uniform
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -33,6 +33,7 @@ from pgmkit.losses import make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.runtime.precision import CLOSE, SUM_ROUNDING
 from pgmkit.runtime.progress import CERTIFIED
 from pgmkit.structural_zeros import Zeros
@@ -127,7 +128,7 @@ class BatchedEstimate:
         multipliers, values = minimise_many(
             lambda sets: relaxation.of(sets).negative_dual,
             relaxation.start,
-            np.full(len(self.totals), PRECISION * search.goal),
+            np.full(len(self.totals), SLIGHT * search.goal),
             self.deadline,
         )
         if len(tabular) == len(self.known.measurements):

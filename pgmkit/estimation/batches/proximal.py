@@ -36,12 +36,12 @@ from scipy.linalg import cholesky, solve_triangular
 from pgmkit.estimation.batches.lbfgs import Function, Run
 from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
 from pgmkit.estimation.batches.search import BatchedSearch
-from pgmkit.estimation.start import PRECISION
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.inference.layout import Layout
 from pgmkit.linear.kronecker import nonzeros
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.iterations import SLIGHT, WINDOW
 from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
 
@@ -50,8 +50,8 @@ _STEP = 100.0
 a direction in which the counts' variance is a tenth of the noise's (lambda = 0.1). With steps ten
 times as long, L-BFGS needs many more passes if counts are near zero, and sometimes fails.
 """
-_MOST_STEPS = 4
-_MOST_PASSES = 15
+_MOST_STEPS = WINDOW // 2
+_MOST_PASSES = 2 * WINDOW
 """The largest number of passes of a step. It need not be solved completely, since the next step
 continues.
 """
@@ -89,7 +89,7 @@ class ProximalSteps:
         If counts are so large compared with the noise that rounding makes the metric impossible to
         factorise, the points are returned unchanged.
         """
-        goal = PRECISION * self.search.loss.unit
+        goal = SLIGHT * self.search.loss.unit
         left = torch.nonzero(points.loss - self.search.bound > goal).flatten()
         if not len(left):
             return points
@@ -170,7 +170,7 @@ class _Dual:
 
     def multipliers(self) -> Array:
         """Return approximate solutions, one in each column."""
-        factor, goal = self.steps.factor, PRECISION * self.steps.search.loss.unit
+        factor, goal = self.steps.factor, SLIGHT * self.steps.search.loss.unit
         left = np.arange(len(self.sets))
         found = np.zeros((len(factor), len(left)))
         # At multipliers of zero the point is the origin, whose residual is known.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pgmkit.tables.draft.format import COMMA, unsigned
-from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL
+from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import FORMATS, has_offset, is_written
 
 _DURATIONS = {
@@ -19,9 +19,9 @@ _DURATIONS = {
     "PnDTnHnMnS": re.compile(r"-?P(?=.*\d)(\d+D)?(T(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?"),
 }
 """Patterns of durations by their form; hours may exceed 24."""
-_LOOKED_AT = 200
-"""The most texts by which the most frequent kind is found; each is compared with over a hundred
-formats.
+_LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
+"""The most texts by which the most frequent kind is found, 200: of a kind that is more than an
+oversight there are twenty. Each is compared with over a hundred formats.
 """
 
 

@@ -32,10 +32,6 @@ from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
 from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
 
-_MOST_LISTED = 500
-"""The most texts that are listed as values, such as countries, if they occur 20 times or more on
-average; a column of more texts is left open.
-"""
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
     r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
@@ -327,8 +323,9 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
             f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
             "is the unit to protect; to keep it, list it as open",
         )
-    closed = len(counts) <= _MOST_LISTED and rows >= SURE * len(counts)
-    if len(counts) <= most_values or closed:
+    # Texts that occur often, such as countries, are listed although there are more of them.
+    often = rows >= SURE * len(counts)
+    if len(counts) <= (SURE * most_values if often else most_values):
         same = _same_number(counts)
         note = f"{len(counts) - len(same)} labels; list every one that may occur, or give `other`"
         folded = Counter(text.casefold() for text in counts)

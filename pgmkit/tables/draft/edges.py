@@ -14,10 +14,6 @@ from pgmkit.tables.edges import equal_widths
 
 _FULLEST = FEW / BINS
 """The largest share of the rows that a bin of equal width may hold: a quarter."""
-_TAIL = (0.001, 0.005, 0.01, 0.025)
-"""The shares of the rows that lie beyond further edges in each tail. In one wide last bin, values
-would be drawn uniformly, and so far from where most of them are.
-"""
 
 
 def fullest_share(numbers: Mapping[Any, int], low: Any, high: Any, bins: int) -> float:
@@ -38,21 +34,23 @@ def crowded_edges(
     """Return edges from `low` to `high` if some bin of equal width would hold over a quarter of the
     rows.
 
-    The edges lie at every 1 / `bins` of the rows, and in the tails at 2.5%, 1%, 0.5% and 0.1% if at
-    least five rows lie beyond. Each is rounded to the largest power of ten not above its distance
-    from its neighbours. None if bins of equal width suffice, or if fewer than five bins would
-    remain.
+    The edges lie at every 1 / `bins` of the rows, and in the tails at half of that, a quarter, and
+    so on, as long as at least five rows lie beyond. Each is rounded to the largest power of ten
+    not above its distance from its neighbours. None if bins of equal width suffice, or if fewer
+    than five bins would remain.
 
     `numbers`: the number of rows of each number, without the numbers that get a code of their own.
 
-    >>> crowded_edges({10 * i**3: 1 for i in range(100)}, 0, 10_000_000, 5, whole=True)
-    (0, 80000, 600000, 2000000, 5000000, 10000000)
+    >>> crowded_edges({10 * i**3: 1 for i in range(40)}, 0, 640_000, 5, whole=True)
+    (0, 5000, 40000, 140000, 300000, 640000)
     """
     if not numbers or not low < high or fullest_share(numbers, low, high, bins) <= _FULLEST:
         return None
     values, rows = _sorted(numbers)
     reached, total = np.cumsum(rows), rows.sum()
-    tail = [share for share in _TAIL if share < 1 / bins and share * total >= FEW]
+    # In one wide last bin, values would be drawn uniformly, and so far from where most of them are.
+    further = max(0, math.floor(math.log2(total / (bins * FEW))))
+    tail = [1 / (bins * 2**power) for power in range(further, 0, -1)]
     shares = [*tail, *(i / bins for i in range(1, bins)), *(1 - share for share in reversed(tail))]
     places = np.searchsorted(reached, np.array(shares) * total, side="right")
     inner = np.unique(values[np.minimum(places, len(values) - 1)])

@@ -7,12 +7,11 @@ which counts. Frames of other libraries are collected, with the needed columns o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import narwhals as nw
 import numpy as np
@@ -23,24 +22,6 @@ from pgmkit.tables.engines.scan import Codec, Scan, code_type, gathered
 from pgmkit.tables.engines.tally import Tally
 
 T = TypeVar("T")
-
-
-class Engine(ABC):
-    """The records of some columns, wherever they are held."""
-
-    @abstractmethod
-    def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Return the line of counts of one pass over the records (`Scan`)."""
-
-    @abstractmethod
-    def tally(self, tally: Tally) -> Counter[str | None]:
-        """Return the counts of one pass over the records of one column (`Tally`)."""
-
-    @abstractmethod
-    def kept(self, codec: Codec) -> Engine:
-        """Return an engine that holds the records as codes, so that later scans need not code them
-        again.
-        """
 
 
 def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
@@ -59,7 +40,7 @@ def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
 
 
 @dataclass(frozen=True)
-class _Spark(Engine):
+class _Spark:
     """A Spark data frame, classic or Connect; only the data frame's own methods are used.
 
     Spark runs a failed task again, and only the lines of finished tasks are added.
@@ -97,7 +78,7 @@ class _Spark(Engine):
 
 
 @dataclass(frozen=True)
-class _Dask(Engine):
+class _Dask:
     """A Dask data frame."""
 
     frame: Any
@@ -127,7 +108,7 @@ class _Dask(Engine):
 
 
 @dataclass(frozen=True)
-class _Here(Engine):
+class _Here:
     """Records that stream through this process; each call of `frames` begins a new pass."""
 
     frames: Callable[[], Iterable[Any]]
@@ -146,6 +127,10 @@ class _Here(Engine):
         """
         codes = list(codec.arrow_codes(self.frames()))
         return _Here(lambda: gathered(codes))
+
+
+Engine: TypeAlias = _Spark | _Dask | _Here
+"""The records of some columns, wherever they are held."""
 
 
 def _sum_of_counts(counts: Sequence[Counter[str | None]]) -> Counter[str | None]:

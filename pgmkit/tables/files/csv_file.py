@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.byte_order_mark import check_mark
-from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
+from pgmkit.tables.files.file_bytes import check_mark, chunks, plain_suffix
 from pgmkit.tables.schema_file import FileFormat
 
 SEPARATORS = (",", ";", "\t", "|")

@@ -20,7 +20,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-MOST_BYTES = 1 << 20
+from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES
+
+MOST_BYTES = 2 * CACHE_CELLS * CELL_BYTES
 """The most bytes of a record; a longer line is odd. At most twice as many bytes are read ahead."""
 _QUOTED = re.compile(rb'"[^"]*"(?:"[^"]*")*')
 

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.compressed import chunks, plain_suffix
 from pgmkit.tables.files.csv_lines import MOST_BYTES, whole_lines
+from pgmkit.tables.files.file_bytes import chunks, plain_suffix
 
 JSON_LINES = (".jsonl", ".ndjson")
 

@@ -136,9 +136,9 @@ def mixture(
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
-    `bins`: for an attribute the number n such that its codes 0..n-1 are ordered bins; neighbouring
-    bins may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is
-    left out has none.
+    `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins; neighbouring bins
+    may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is left out
+    has none.
 
     Raises InvalidInput, before anything is spent, for a workload over another domain.
     """

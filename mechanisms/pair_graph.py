@@ -91,7 +91,7 @@ def pair_graph(
     """Spend all that remains of the Curator's budget on pairs of the workload.
 
     `first`: noisy one-way marginals of all attributes, if the Curator has measured them already.
-    `bins`: for an attribute the number n such that its codes 0..n-1 are bins in order, which may be
+    `bins`: by attribute, the number n of its codes 0..n-1 that are bins in order, which may be
     merged if the noise is large; an attribute that is left out has none.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, or a model

@@ -79,8 +79,8 @@ def pmw_pub(
 def _choose(
     curator: Curator, workload: Workload, known: Sequence[Dataset], settings: PmwPub
 ) -> Dataset:
-    """Return one of the public data sets `known`: that whose marginals are nearest to the private
-    ones, selected with noise.
+    """Return the public data set of `known` whose marginals are nearest to the private ones,
+    selected with noise.
     """
     shares = []
     for public in known:

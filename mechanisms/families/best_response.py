@@ -29,7 +29,7 @@ TREE_CELLS = TABLE_CELLS
 
 
 class Oracle:
-    """Finds argmax over records x of sum_i w_i [x satisfies q_i] + sum_a bonus_a[x_a].
+    """A search for the record x that maximises sum_i w_i [x satisfies q_i] + sum_a bonus_a[x_a].
 
     >>> oracle = Oracle(Domain({"a": 2, "b": 2, "c": 3}))
     >>> oracle.best([(Cell(("a", "b"), 3), 1.0), (Cell(("b", "c"), 1), 0.4)], {})

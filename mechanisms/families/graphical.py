@@ -54,8 +54,8 @@ def estimator(
 
 
 class Affordable:
-    """Finds, in every round, the candidates that keep the junction tree of all measured cliques
-    small.
+    """The limit on candidates that keeps the junction tree of all measured cliques small in every
+    round.
 
     A quick bound settles most of them. The others need a search each, which is only made for those
     that are drawn (`Curator.choose` with `allowed`). A candidate that was drawn and rejected was
@@ -73,9 +73,9 @@ class Affordable:
         """Return the candidates that may keep the junction tree within the limit, and a function
         that tells whether a candidate does.
 
-        At least one of the returned candidates does. If none keeps within `limit_mb`, the limit is
-        `fallback_mb`, which a candidate that was measured under it meets again. If none keeps
-        within that either, the list is empty.
+        At least one of the returned candidates does. If no candidate keeps the tree within
+        `limit_mb`, the limit is `fallback_mb`; a candidate that was measured under this limit meets
+        it again. If no candidate keeps the tree within that either, the list is empty.
         """
         tree = junction_tree(self.domain, measured)
         bounds = self._bounds(TreeGrowth(tree))

@@ -114,8 +114,9 @@ class _FewPairs(_Pairs):
     """The misfit of pairs if most pairs of groups were not measured: a small product for each
     pair.
 
-    `places`: for both attributes an array pairs x g of the groups' columns, filled with W if a pair
-    has fewer than g groups. `weights` (zero where filled) and `means`: pairs x g x g.
+    `places`: two arrays, one for each attribute of the pairs, of shape pairs x g, with the columns
+    of the groups; if a pair has fewer than g groups, the rest of its row is W. `weights` (zero
+    where filled) and `means`: pairs x g x g.
     """
 
     def __init__(

@@ -48,7 +48,8 @@ class Thresholds(NamedTuple):
 class Ranks:
     """The ranks of numeric attributes, by noisy counts of their codes, which are at least 0.
 
-    `groups`: for each numeric attribute the group of each code, in rising order from 0.
+    `groups`: by numeric attribute, the group of each of its codes; groups are numbered from 0 and
+    rise with the codes.
 
     Attributes:
         domain: The domain with the groups of numeric attributes in place of their codes.

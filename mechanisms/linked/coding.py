@@ -34,8 +34,8 @@ Codes = NDArray[np.integer[Any]]
 class Coded:
     """The coded tables, which are private.
 
-    `parents`: the parents with their numbers of children. `steps`: by child table, the children,
-    each with the columns of its parent and of its previous sibling.
+    `parents`: the parents with their numbers of children. `steps`: the children, by the name of
+    their table, each with the columns of its parent and of its previous sibling.
     """
 
     parents: Counts
@@ -119,7 +119,7 @@ def _sorted(
     held: Any, link: Link, owners: NDArray[np.intp], rng: np.random.Generator | None
 ) -> NDArray[np.intp]:
     """Return the places of the kept children, parent by parent, with siblings in the link's order.
-    `owners`: for each row the place of its parent, below 0 for a row without one.
+    `owners`: an array with the place of each row's parent, below 0 for a row without one.
     """
     keys = random_keys(len(owners), rng)
     places, _ = bounded(owners, link.most, keys)

@@ -21,7 +21,7 @@ def inherited(parents: Sequence[Any], link: Link, domain: Domain) -> list[Measur
     """Return noisy tables of children over their parent's columns, number and position.
 
     `parents`: the noisy values that the parents' release holds, of which tables with the number of
-    children are used; `domain`: that of the children with their parent's columns.
+    children are used; `domain`: the domain of the children with their parent's columns.
 
     Noise grows with the number of children; the standard deviation is the root mean square over the
     numbers. Children of one parent are at all positions up to their number: these cells repeat one

@@ -176,8 +176,8 @@ def _spent(
 ) -> dict[str, TableRelease]:
     """Return a release of each table, all of them charged to one ledger; the parents come first.
 
-    `choosing`: whether the mechanism of the children is chosen by what the parents' release tells.
-    `requests`: by table, the parents first.
+    `choosing`: whether the mechanism of the children is chosen from figures of the parents'
+    release. `requests`: the requests by the name of their table, the parents' first.
 
     The noise of a table is proportional to the number m of rows that a unit has in it, divided by
     the square root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is

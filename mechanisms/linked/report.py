@@ -30,8 +30,9 @@ _HOW_TO_READ = (
 def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: Rng = None) -> str:
     """Return the text of the page, which loads nothing from elsewhere.
 
-    `name`: the name of the data, and `schema_file`: that of the schema, both for the heading.
-    `rng`: that of the records that are compared with the models (`LinkedRelease.fidelity`).
+    `name` and `schema_file`: the name of the data and of the schema's file, for the heading. `rng`:
+    the source of randomness for the records that are compared with the models
+    (`LinkedRelease.fidelity`).
     """
     made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
     made += [f"schema {schema_file}"] if schema_file else []

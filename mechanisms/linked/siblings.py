@@ -214,8 +214,8 @@ def draw_children(
     """Redraw the children's records in place, so that their tables come near the wanted ones.
 
     `total`: the number of children in the wanted counts, which are scaled to the number of children
-    here. `impossible`: for each clique a mask of the cells that no child may have. Children in such
-    cells leave them when they are redrawn; `broken` counts those that could not.
+    here. `impossible`: by clique, a mask that is True for the cells that no child may have.
+    Children in such cells leave them when they are redrawn; `broken` counts those that could not.
     """
     if not len(children):
         return
@@ -243,7 +243,7 @@ def _redraw(
     rng: np.random.Generator,
 ) -> None:
     """Run one sweep of Gibbs sampling over a random share `part` of the children, column by column.
-    `barred`: for each clique a mask of impossible cells, which are not drawn.
+    `barred`: by clique, a mask that is True for impossible cells, which are not drawn.
     """
     children = field.children
     chosen = rng.random(len(children)) < part
@@ -266,9 +266,10 @@ def _barred(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
 ) -> NDArray[np.bool_]:
     """Return a mask, rows x codes of the column `name`, of the codes that would make a child's
-    record impossible. `barred`: for each clique a mask of impossible cells.
+    record impossible. `barred`: by clique, a mask that is True for impossible cells.
 
-    All False for a child that has no other code: another column of its record must change first.
+    The row of a child that has no other code is all False, since another column of its record must
+    change first.
     """
     found = np.zeros((len(rows), children.domain.sizes[name]), dtype=bool)
     before = np.flatnonzero(children.followed[rows])

@@ -1,4 +1,6 @@
-"""The part of the Curator that charges and draws: a cost is on the ledger before noise is drawn."""
+"""The part of the Curator that charges and draws: every cost is on the ledger before noise is
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from pgmkit.runtime.precision import AGREEMENT
 
 
 class Charging(Counting):
-    """The ledger and the source of noise, which are used together."""
+    """The part of the Curator that holds the ledger and the source of noise: every noisy draw is
+    charged first.
+    """
 
     ledger: Ledger
     _noise: Noise

@@ -29,7 +29,9 @@ _COUNTED_CELLS = 32 * scores.BLOCK_CELLS
 
 
 class Counting:
-    """Private records, which are counted exactly; only the Curator's own parts call it."""
+    """The part of the Curator that counts private records exactly; only other parts of the Curator
+    call its methods.
+    """
 
     neighbours: Neighbours
     _data: Counts

@@ -35,7 +35,8 @@ from pgmkit.runtime.precision import AGREEMENT
 
 
 class Curator(Selecting):
-    """Holds private records, the neighbour relation and the budget's ledger.
+    """The holder of private records, their neighbour relation and the budget's ledger, which
+    answers by noisy measurements and selections only.
 
     `data`: a Dataset, or other records that can be counted.
 

@@ -22,7 +22,9 @@ from pgmkit.errors import InvalidInput
 
 
 class Selecting(Charging):
-    """Selections of cliques, cells, predicates and public distributions, charged before drawn."""
+    """The part of the Curator that selects cliques, cells, predicates and public distributions by
+    noisy scores; each selection is charged before it is drawn.
+    """
 
     def choose(
         self,
@@ -46,9 +48,9 @@ class Selecting(Charging):
         0) must not depend on the data except through earlier answers of this Curator. In zCDP the
         mechanism costs epsilon^2 / 8.
 
-        `queries`: by clique, the matrices Q of queries that matter instead of the cells. The L1
-        distance of their answers, over the largest L1 norm of a column of Q, is averaged over the
-        matrices; its sensitivity is again `l1`. They must not depend on the data either.
+        `queries`: matrices Q of queries by clique, whose answers are compared instead of the cells.
+        The L1 distance of their answers, over the largest L1 norm of a column of Q, is averaged
+        over the matrices; its sensitivity is again `l1`. They must not depend on the data either.
 
         Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP, so it is
         better only with a pure budget.
@@ -124,9 +126,10 @@ class Selecting(Charging):
         replacement. The noise scale b follows from the cost: rho = count m^2 / (2 b^2) in zCDP, or
         epsilon = 2 count m / b.
 
-        `codes`: for some attributes the codes, distinct and in rising order, that candidates may
-        have; cells with other codes are left out, and the estimates are tables of these codes
-        alone. It must not depend on the data except through earlier answers of this Curator.
+        `codes`: by attribute, the codes that candidates may have, distinct and in rising order; an
+        attribute that is left out may have all its codes; cells with other codes are left out, and
+        the estimates are tables of these codes alone. It must not depend on the data except through
+        earlier answers of this Curator.
 
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.

@@ -55,7 +55,7 @@ def html(
 ) -> str:
     """Return the text of the page.
 
-    `name`: the name of the data, and `schema_file`: that of the schema, both for the heading.
+    `name` and `schema_file`: the name of the data and of the schema's file, for the heading.
     `target`: a column whose relations to the others are listed. `against`: private data to compare
     with; further sections then follow, each of which takes bounded time. `progress`: whether to
     show progress bars on a terminal.

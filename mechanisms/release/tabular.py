@@ -281,9 +281,9 @@ class TableRelease:
     def table(self, *columns: str, level: float = 0.95, replicates: int | None = None) -> Reply:
         """Return the marginal of these columns: labels, count, share, standard error and interval.
 
-        Without `replicates` error bars are as in `ask`: those that take about a second at most.
-        With `replicates` (100 are usual) they are computed however long they take, if the model is
-        graphical.
+        Without `replicates` only error bars that take about a second at most are computed, as in
+        `ask`. With `replicates` (100 are usual) they are computed however long they take, if the
+        model is graphical.
         """
         text = ", ".join(map(quoted, columns)) or "count"
         if replicates is None or not isinstance(self.model, GraphicalModel):

@@ -8,8 +8,8 @@ again beside it: the noise of an attribute enters all its pairs. With Laplace no
 cheaper. Graphical models take ten times as long to estimate from residuals, so tables are measured
 for them.
 
-Neighbouring bins are merged into groups of about equal counts; a bin that has a group's count by
-itself stays separate, as frequent spikes do. So do codes without order: missing values, and all
+Neighbouring bins are merged into groups of about equal counts; a bin whose own count is that of a
+group stays separate, as frequent spikes do. So do codes without order: missing values, and all
 codes of a categorical column, whose merging would lose most of what depends on them. Whether a pair
 of attributes is better measured on merged codes follows from its predicted error: fewer cells have
 less noise in total, but lose the dependence within groups.
@@ -51,7 +51,7 @@ class Tables:
     """The cells to measure for each pair, and the shares of one budget, which sum to 1 over pairs
     and single attributes.
 
-    `groups`: for each attribute of each pair the group of each code. `pairs`: the shares of the
+    `groups`: by pair, the group of each code of each of its attributes. `pairs`: the shares of the
     pairs; `singles`: the shares of the attributes.
     """
 
@@ -101,11 +101,10 @@ def best_tables(
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
     of the pairs from independence, in counts; a pair at 0 gets nothing. `known`: the expected
     absolute noise in the counts of each attribute; `noise`: the same for a cell measured with the
-    whole budget. `bins`: for an attribute the number n such that its codes 0..n-1 are bins in
-    order; an attribute that is left out has none. `pure`: as in `least_risk_shares`. `residuals`:
-    whether residuals are measured, or tables. `others`: for an attribute the number of further
-    tables, besides those of `pairs`, that the noise in its counts enters; 0 for an attribute that
-    is left out.
+    whole budget. `bins`: by attribute, the number n of its codes 0..n-1 that are bins in order; an
+    attribute that is left out has none. `pure`: as in `least_risk_shares`. `residuals`: whether
+    residuals are measured, or tables. `others`: by attribute, the number of further tables, besides
+    those of `pairs`, that the noise in its counts enters; 0 for an attribute that is left out.
     """
     names = list(counts)
     further = np.array([(others or {}).get(name, 0.0) for name in names])

@@ -90,9 +90,9 @@ def _problem(
     """Return a key that equal problems share, and the gram and nu of `split` for an attribute, to
     three digits.
 
-    `own`: the attribute's slots; `inward`: the derivatives of T in their inside errors; `dear`: the
-    outside errors times the derivatives in them, summed; `basis`: the attribute's basis in the
-    round before, or None.
+    `own`: the attribute's slots; `inward`: the derivatives of T with respect to their inside
+    errors; `dear`: the sum of their outside errors, each times the derivative of T with respect to
+    it; `basis`: the attribute's basis in the round before, or None.
     """
     parts = np.array([float(f"{x:.3g}") for x in inward / inward.sum()])
     n = lattice.domain.sizes[lattice.names[own[0]]]

@@ -22,7 +22,8 @@ and (q.p) is answered by the total, the second part by S. If X answers V + nu J 
 the total asked nu times more), p = X^-1 1 / t' with t' = 1'X^-1 1, and S'S = X - J / t' is the best
 for the second part with that p. With e the error of the second parts at sensitivity 1 and f = p'Vp
 the weight of the first, nu >= -1 / (1'V^-1 1) sweeps all pairs (e, f) worth having: nu is low where
-totals are dear. Where the derivatives of a sum of errors are a in e and b in f it is least for
+measuring totals is expensive. Where the derivatives of a sum of errors are a in e and b in f it is
+least for
 
     nu = (a / b)^2 e - f.
 
@@ -47,8 +48,8 @@ def best_precision(
     """Return X of least tr(gram X^-1) with a diagonal of at most 1, within the fraction `close` of
     the optimum, and the weights d.
 
-    `weights`: those to start from. The value of the dual at d is a lower bound on the error of
-    every strategy.
+    `weights`: the weights d to start from. The value of the dual at d is a lower bound on the error
+    of every strategy.
 
     >>> from mechanisms.queries.query_sets import query_gram
     >>> gram = query_gram("prefix", 8)

@@ -20,7 +20,9 @@ from pgmkit.tables.schema import Schema
 
 
 class _FirstCharge(BaseException):
-    """Ends a dry run; a BaseException, so that no mechanism handles it as an error of its own."""
+    """An exception that ends a dry run. It is a BaseException, so that no mechanism handles it as
+    one of its own errors.
+    """
 
 
 class _DryLedger(Ledger):

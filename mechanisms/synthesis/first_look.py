@@ -165,8 +165,8 @@ def _chance(
     draws: int = 8,
 ) -> tuple[float, float, float]:
     """Return the mean distance of pairs of independent columns with these counts, its standard
-    deviation between tables, and the mean without noise. `stddev`: that of the noise in the one-way
-    marginals.
+    deviation between tables, and the mean without noise. `stddev`: the standard deviation of the
+    noise in the one-way marginals.
 
     The first two are from random draws, which are the same for the same columns.
     """

@@ -133,9 +133,9 @@ def plan(
     """Run the mechanism on `rows` `made_up` records (at most 100,000), never on data, and return
     its plan.
 
-    `unit`, `max_rows`: as in `synthesize`; noise grows with the rows of a unit. `domain`: that of
-    the records, needed if `workload` is cliques, since only a Workload has a domain. `accounting`:
-    as in `mechanisms.run`.
+    `unit`, `max_rows`: as in `synthesize`; noise grows with the rows of a unit. `domain`: the
+    domain of the records, needed if `workload` is cliques, since only a Workload has a domain.
+    `accounting`: as in `mechanisms.run`.
 
     Raises InvalidInput as a real run would before it spends anything; also for mechanisms that need
     public records, and for cliques without a domain.

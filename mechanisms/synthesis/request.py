@@ -247,8 +247,8 @@ class Request:
     def choice(self, schema: Schema, workload: Workload, rows: int | None = None) -> Choice:
         """Return the mechanism that was named, or for "auto" the one that `choose_mechanism` takes.
 
-        `schema`, `workload`: with all values known. `rows`: the number of rows if it is public or
-        paid for.
+        `schema`, `workload`: the schema and the workload, with all values known. `rows`: the number
+        of rows if it is public or paid for.
         """
         if self.queries and self.mechanism == "auto" and self.public is None:
             return Choice(

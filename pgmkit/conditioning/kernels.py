@@ -15,8 +15,8 @@ from pgmkit.runtime.sizes import CELL_BYTES
 
 
 class Kernel:
-    """The product of two tables as a batch of matrix products, summed over all but the wanted
-    attributes.
+    """A callable that returns the product of two tables, summed over all but the wanted attributes,
+    by a batch of matrix products.
 
     Attributes in both tables form the batch if they are wanted, and are summed over if not. Those
     in one table only are rows or columns if they are wanted, and are summed out before the product

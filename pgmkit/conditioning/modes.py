@@ -25,8 +25,8 @@ Places = NDArray[np.unsignedinteger]
 
 
 class MaxKernel:
-    """The sum of two log tables, broadcast over the attributes of both and maximised over all but
-    the wanted attributes.
+    """A callable that returns the sum of two log tables, broadcast over the attributes of both and
+    maximised over all but the wanted attributes.
 
     Axes are first the attributes kept, then those maximised over, both ascending. A large sum is
     not built as a whole but in blocks, one for each value of the first attributes that are

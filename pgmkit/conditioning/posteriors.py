@@ -271,9 +271,7 @@ class _OneByOne:
 
 
 class _Batch:
-    """Those different records that are listed in ``rows``, answered together by batched
-    messages.
-    """
+    """The different records whose numbers are in ``rows``, answered together by batched messages."""
 
     def __init__(
         self, whole: Posteriors, observed: int, rows: Codes, structure: _Structure

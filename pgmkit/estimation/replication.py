@@ -25,9 +25,9 @@ class Replication:
 def reporter(
     what: str, progress: bool | Callable[[Replication], None] | None, of: int
 ) -> Iterator[Callable[[int], None]]:
-    """A context manager that gives a function to be called with the number of estimates done. It
-    updates the progress bar or calls the callback that ``progress`` asks for; ``what`` names the
-    bar and ``of`` is the number of all estimates.
+    """Return a context manager that gives a function to be called with the number of estimates
+    done. It updates the progress bar or calls the callback that ``progress`` asks for; ``what``
+    names the bar and ``of`` is the number of all estimates.
     """
     started = time.perf_counter()
     if progress is True:

@@ -86,8 +86,8 @@ class ResidualNoise:
 
     Residuals are named by their attributes in the domain's order.
 
-    `bases`: of each residual along its attributes; those of an attribute share their `unseen`.
-    `variances`: of the noise on each answer, by residual.
+    `bases`: by residual, its bases along its attributes; all bases of an attribute share their
+    `unseen`. `variances`: by residual, the variance of the noise on each of its answers.
     """
 
     def __init__(

@@ -52,10 +52,11 @@ class PartedSample:
         return max(1, -(-self.n // self.rows))
 
     def some_cell(self) -> tuple[dict[str, int], int]:
-        """The codes of a cell of one of the cliques, and its count of records.
+        """Return the codes of a cell of one of the cliques, by attribute, and the number of records
+        in it.
 
         The seed decides which clique, and which of its records has the cell. Without records or
-        cliques the result is no codes and the number of records.
+        cliques, no codes and the number of all records are returned.
         """
         if not self.n or not self.counts:
             return {}, self.n

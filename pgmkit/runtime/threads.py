@@ -50,8 +50,8 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def threads_for(multiplications: float, worth: float) -> Iterator[None]:
-    """Run torch in the block on all its threads for work of at least ``worth`` multiplications,
-    else on one.
+    """Return a context in which torch uses all its threads if the work takes at least ``worth``
+    multiplications, and one thread otherwise.
     """
     if multiplications >= worth:
         yield

@@ -28,9 +28,9 @@ class _Temporal(Binned):
     Values are read from datetimes and ISO 8601 texts. A datetime with a time zone is read as the
     time that a clock in its zone shows; a text with a zone is no value of the column.
 
-    `format`: that of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without leading
-    zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as texts in
-    this format; with `decode_as: datetime` only CSV files are written in it.
+    `format`: the format of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without
+    leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
+    texts in this format; with `decode_as: datetime` only CSV files are written in it.
     """
 
     units: ClassVar[Mapping[str, str]]

@@ -37,7 +37,7 @@ class FrameCounts:
     first pass stores the codes, where the engine keeps what it persists, so that later passes need
     not code the columns again. Counted tables are kept for the life of this object.
 
-    `scans`: the number of passes so far. `library`: that of the frame.
+    `scans`: the number of passes so far. `library`: the library of the frame.
 
     Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
     for a frame whose records have changed; EngineFailed if a pass fails in the engine.

@@ -245,7 +245,7 @@ class _Structure:
 
 @dataclass(eq=False)
 class _OneByOne:
-    """The different records whose numbers are in ``rows``, answered one after the other."""
+    """The different records with the numbers ``rows``, answered one after the other."""
 
     whole: Posteriors
     observed: int
@@ -271,7 +271,7 @@ class _OneByOne:
 
 
 class _Batch:
-    """The different records whose numbers are in ``rows``, answered together by batched messages."""
+    """The different records with the numbers ``rows``, answered together by batched messages."""
 
     def __init__(
         self, whole: Posteriors, observed: int, rows: Codes, structure: _Structure

@@ -37,7 +37,8 @@ from pgmkit.records.dataset import Dataset
 _RULES = {
     ("queries", True): RoundsRule(2.8),
     ("marginals", True): RoundsRule(0.35),
-    # Without past queries each round moves one query only a little.
+    # If a round does not repeat the updates of past queries, it moves one answer only a little, so
+    # there are twice as many rounds.
     ("queries", False): RoundsRule(5.6),
     ("marginals", False): RoundsRule(0.7),
 }

@@ -44,7 +44,9 @@ class TooSlow(PgmkitError, TimeoutError):
 
 
 class NotCertified(UserWarning):
-    """An estimate ended with a gap of more than a noise unit: it may fit worse than it could."""
+    """An estimate ended with a gap of more than a noise unit: its loss may be above the optimum by
+    up to the gap.
+    """
 
 
 class Contradictory(UserWarning):

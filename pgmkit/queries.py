@@ -41,23 +41,25 @@ _MOST_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
 
 
 def identity(n: int) -> NDArray[np.float64]:
-    """Return I, n x n: keep the attribute as it is."""
+    """Return I, n x n: row a counts the records with code a."""
     return np.eye(_size(n))
 
 
 def total(n: int) -> NDArray[np.float64]:
-    """Return the row of ones, 1 x n: sum the attribute out, but keep its axis, of length 1."""
+    """Return the row of ones, 1 x n. It counts all records, and the answer keeps the attribute's
+    axis, with length 1.
+    """
     return np.ones((1, _size(n)))
 
 
 def point(n: int, j: int) -> NDArray[np.float64]:
-    """Return e_j, 1 x n: count only the records whose code is j."""
+    """Return e_j, 1 x n, which counts the records whose code is j."""
     return subset(n, [j])
 
 
 def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
-    """Return e_S, 1 x n: count the records whose code is any of ``members`` (distinct, at least
-    one).
+    """Return e_S, 1 x n, which counts the records whose code is in ``members``. Raises
+    `InvalidInput` for no members, repeated ones, or one that is not a code.
 
     >>> subset(4, [0, 3])
     array([[1., 0., 0., 1.]])
@@ -76,7 +78,8 @@ def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
 
 
 def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
-    """Return the range lo..hi, both ends included, 1 x n; also named ``pgmkit.queries.range``.
+    """Return a row, 1 x n, that counts the records whose code is in lo..hi, both ends included;
+    also named ``pgmkit.queries.range``.
 
     >>> range_(5, 1, 3)
     array([[0., 1., 1., 1., 0.]])
@@ -85,7 +88,8 @@ def range_(n: int, lo: int, hi: int) -> NDArray[np.float64]:
 
 
 def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
-    """Return one row for each (lo, hi) of ``bounds``, both ends included; len(bounds) x n.
+    """Return one row for each (lo, hi) of ``bounds``, len(bounds) x n, which counts the records
+    whose code is in lo..hi, both ends included.
 
     >>> ranges(4, [(0, 1), (1, 3)])
     array([[1., 1., 0., 0.],
@@ -114,11 +118,11 @@ def prefix(n: int) -> NDArray[np.float64]:
 def compress(
     mapping: Mapping[int, int] | Sequence[int], n_out: int | None = None
 ) -> NDArray[np.float64]:
-    """Return R_f, n_out x n: recode the attribute, so that code a becomes ``mapping[a]``.
+    """Return R_f, n_out x n: row b counts the records whose code a has ``mapping[a]`` = b.
 
     ``mapping`` gives a new code for every old one: a sequence of length n, or a dict whose keys are
-    exactly 0..n-1. ``n_out`` is the number of new codes, by default the largest of them plus 1; a
-    new code that nothing maps to answers 0.
+    exactly 0..n-1. ``n_out`` is the number of new codes, by default the largest of them plus 1; the
+    answer for a new code that no code maps to is 0.
 
     >>> compress([0, 0, 1]) @ [5, 2, 1]
     array([7., 1.])

@@ -42,8 +42,8 @@ PathLike = str | os.PathLike[str]
 
 
 class _Words:
-    """Reads a file word by word. Every method raises InvalidInput, with the place in the file, if
-    the file ends too early or holds something else.
+    """A reader of a file word by word. Every method raises InvalidInput, with the place in the
+    file, if the file ends too early or holds something else.
     """
 
     def __init__(self, path: PathLike) -> None:

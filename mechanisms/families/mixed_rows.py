@@ -169,7 +169,9 @@ class MixedRows:
         return rows, torch.stack(numbers, dim=1) if numbers else rows[:, :0]
 
     def state(self, free: torch.Tensor, total: float) -> MixedState:
-        """Return the product rows over all codes that these parameters stand for."""
+        """Return the state with these parameters and the product rows over all codes that follow
+        from them.
+        """
         rows = self.ranks.expand(self.rows(free.detach(), None)[0])
         return MixedState(Columns(self.ranks.whole), rows, total, free)
 

@@ -113,7 +113,8 @@ def query_rows(asked: Asked, n: int) -> Array:
 
 
 def number_of_queries(domain: Domain, each: QuerySet) -> int:
-    """Return the number of queries in a set: of all combinations along its attributes.
+    """Return the number of queries in a set, which are all combinations of the queries along its
+    attributes.
 
     >>> from pgmkit.domain import Domain
     >>> number_of_queries(Domain({"age": 9, "sex": 2}), QuerySet(("age", "sex"), ("range", CODES)))

@@ -34,8 +34,8 @@ from pgmkit.runtime.arrays import Array
 def lower_bound(domain: Domain, sets: Sequence[QuerySet]) -> float:
     """Return a lower bound on the sum of variances at rho = 1, add/remove, in squared counts.
 
-    Any y and d give one. Here y holds the queries' answers on the vector that the rows of the best
-    strategy do not see, and d its weights.
+    Any y and d give a lower bound. Here y holds the queries' answers on the vector that the rows of
+    the best strategy do not see, and d its weights.
 
     >>> from mechanisms.queries.query_sets import QuerySet
     >>> from pgmkit.domain import Domain

@@ -170,7 +170,9 @@ def _seen(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
     norms: dict[tuple[str, object], tuple[float, float]] = {}
 
     def norms_of(name: str, asked: Asked) -> tuple[float, float]:
-        """Return the squared norms of an attribute's queries: along the mean, in contrasts."""
+        """Return the squared norms of an attribute's queries along the mean, and those in
+        contrasts.
+        """
         key = (name, kind_of(asked))
         if key not in norms:
             gram = query_gram(asked, domain.sizes[name])

@@ -309,8 +309,8 @@ class GraphTables:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
         # An answer from a calibrated tree processes its cliques about twice, and evidence makes
-        # fewer of its tables smaller. So it pays only with at most half the cells of an average
-        # pass.
+        # fewer of its tables smaller. So it saves time only with at most half the cells of an
+        # average pass.
         most = min(
             sum(self.passes) / len(self.passes) / 2,
             self.memory_limit // CELL_BYTES,
@@ -332,7 +332,7 @@ class Draft:
     start: EliminationTree | None
     """A tree that exists already, or None."""
     planning: Planning | None
-    """A search for a better tree, if it may pay, or None."""
+    """A search for a better tree, if it may save more time than it takes, or None."""
 
     @property
     def tree(self) -> EliminationTree:

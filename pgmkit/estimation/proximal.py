@@ -96,8 +96,8 @@ def _search(
 
 
 def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: Monitor) -> None:
-    """Raise the bound by these multipliers, and by better ones that ``ascent`` makes of them as
-    long as that pays.
+    """Raise the lower bound of the monitor by these multipliers, and then by those that ``ascent``
+    makes of them, until a few further steps would no longer halve the gap.
     """
     before = inf
     while not monitor.certified and not monitor.late:

@@ -302,9 +302,7 @@ class SecondOpinion:
 
     @cached_property
     def _close_logarithm(self) -> float:
-        """The largest difference of two logarithms that rounding can explain, as in
-        ``self_check``.
-        """
+        """The largest difference of logarithms that rounding explains, as in ``self_check``."""
         steps = len(self.sums.tables) + len(self.sums.sizes)
         return min(DEFECT, self._epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
 

@@ -149,8 +149,8 @@ class PairMarginals:
             top += lengths[i]
 
     def _passed_on(self, here: int, groups: Sequence[Sequence[_Branch]]) -> _Branch:
-        """Return the matrix P(x | separator) for the parent: of all attributes in and below this
-        clique that the parent lacks.
+        """Return the matrix P(x | separator) that the parent needs, where x are the attributes
+        asked for in or below this clique that the parent lacks.
         """
         separator = self.paths.separators[here, self.paths.above[here]]
         parts, attributes = [], []

@@ -116,7 +116,9 @@ class Relaxation:
         return np.asarray(linear - self.precisions @ moved / 2), violated
 
     def tables(self, multipliers: Table) -> dict[Clique, Table]:
-        """Return the tables by clique; further axes are those of the multipliers."""
+        """Return the tables that minimise the Lagrangian, by clique, in counts. The axes of the
+        multipliers after the first, if any, are the last axes of each table.
+        """
         x = self.flat_tables(multipliers)
         sizes = [self.domain.size(clique) for clique in self.cliques]
         parts = np.split(x, np.cumsum(sizes)[:-1])

@@ -43,7 +43,8 @@ _DIGITS = round(-math.log10(AGREEMENT))
 
 @dataclass(frozen=True)
 class ResidualBasis:
-    """The rows S of an attribute, its vector p, and K.
+    """The residual basis of an attribute: ``rows`` is S, ``unseen`` the vector p and ``inverse``
+    the matrix K of the module docstring.
 
     >>> basis = ResidualBasis.of(np.array([[1.0, -1.0]]))
     >>> basis.unseen, basis.inverse
@@ -314,7 +315,9 @@ def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:
 
 
 def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
-    """Return the query, checked; for attributes, the one for every cell of their marginal."""
+    """Return the query, checked; if attributes are given instead, the query for every cell of their
+    marginal.
+    """
     if not isinstance(query, FactoredQuery):
         clique = domain.clique(query)
         query = FactoredQuery({name: np.eye(domain.sizes[name]) for name in clique})

@@ -26,8 +26,8 @@ Part = tuple[Measurement, Array]
 
 MOST_FACTORED = DENSE_ROWS // 4
 """The most cells of a clique whose rows are factorised. For n rows and k cells that takes 2 n k^2
-multiplications and saves every pass 4 n k, so that it pays after k / 2 passes; a search has some
-hundreds.
+multiplications and saves every pass 4 n k, so that it saves time after k / 2 passes; a search has
+some hundreds.
 """
 
 
@@ -113,7 +113,7 @@ class Rows:
 
     @property
     def are_many(self) -> bool:
-        """True if factors have fewer rows, and their computation pays."""
+        """True if factors have fewer rows, and save more time than their computation takes."""
         rows, cells = self.matrix.shape
         sparse = rows <= 2 * cells and 2 * self.matrix.nnz <= cells**2
         return rows > cells and not sparse and cells <= MOST_FACTORED

@@ -1,4 +1,4 @@
-"""Tables whose axes have names: broadcast over more of them, and summed to fewer."""
+"""Tables whose axes have names, and their broadcasting over further axes and sums to fewer."""
 
 from __future__ import annotations
 

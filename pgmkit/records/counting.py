@@ -229,7 +229,8 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
         inside = _grown(member[seed], member[left], direct[left], size, rows)
         covered = left & (member @ (1 - inside) == 0)
         if cells[seed] > BLOCK_CELLS:
-            # Summing such a table costs more than counting a small one.
+            # A sum over such a table costs more than counting a small one, so no other clique is
+            # obtained from it.
             covered &= np.arange(len(cliques)) == seed
         left &= ~covered
         attributes = tuple(a for a, used in zip(names, inside, strict=True) if used)

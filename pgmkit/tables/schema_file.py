@@ -191,8 +191,8 @@ def _read_yaml(text: str) -> Any:
     import yaml
 
     class Unique(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses keys given twice, of which plain YAML drops one silently; reads `no` and `yes` as
-        texts.
+        """A loader that refuses keys given twice, of which plain YAML drops one silently, and reads
+        `no` and `yes` as texts.
         """
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

@@ -240,8 +240,8 @@ class _Limit:
         return inf if self.seconds is None else self._started + self.seconds
 
     def check(self, made: Sequence[Estimated]) -> None:
-        """Raise TooSlow if the rest would end late at the present speed, or the last model was cut
-        short.
+        """Raise TooSlow if the remaining replicates, at the present speed, would end after the
+        deadline, or if the search for the last model ended for lack of time.
         """
         passed = time.perf_counter() - self._started
         late = self.seconds is not None and passed * self.of / len(made) > self.seconds

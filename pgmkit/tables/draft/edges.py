@@ -48,7 +48,8 @@ def crowded_edges(
         return None
     values, rows = _sorted(numbers)
     reached, total = np.cumsum(rows), rows.sum()
-    # In one wide last bin, values would be drawn uniformly, and so far from where most of them are.
+    # Values are drawn uniformly within a bin. In a wide last bin they would be far from where most
+    # values are, so the tails are divided further.
     further = max(0, math.floor(math.log2(total / (bins * FEW))))
     tail = [1 / (bins * 2**power) for power in range(further, 0, -1)]
     shares = [*tail, *(i / bins for i in range(1, bins)), *(1 - share for share in reversed(tail))]

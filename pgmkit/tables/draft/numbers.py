@@ -170,8 +170,8 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
     found: list[int] = []
     rest = sorted(numbers)
     while len(rest) > 2 and _SENTINEL.fullmatch(str(rest[-1])):
-        # 98 and 99 can both be codes, so 99 is not compared with other numbers that look like
-        # codes, except for 7 and 8.
+        # 98 and 99 can both be codes, so 99 is compared only with numbers that do not look like
+        # codes, and with 7 and 8.
         below = [n for n in rest if not _SENTINEL.fullmatch(str(n)) or n < min(rest[-1], 9)]
         if not below or not _stands_apart(numbers, rest[-1], below):
             break

@@ -89,7 +89,7 @@ def _active_session(library: Any) -> Any:
 
 @dataclass(frozen=True)
 class _PandasPart:
-    """Makes a part of a Dask data frame from its number."""
+    """A function that makes a part of a Dask data frame from its number."""
 
     parts: TableParts
     schema: Schema

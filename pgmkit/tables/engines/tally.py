@@ -22,8 +22,8 @@ from pgmkit.tables.values import series_values
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts the rows of each text of an open column. The object holds no data and is sent to where
-    the records are.
+    """A counter of the rows of each text of an open column. The object holds no data and is sent to
+    where the records are.
 
     >>> import pyarrow
     >>> from pgmkit.tables.labelled import OpenCategorical

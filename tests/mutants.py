@@ -560,6 +560,20 @@ MUTANTS = (
         "bounded(numbers[0], 2, random_keys",
         "linked",
     ),
+    Mutant(
+        "noise by the number of a unit's rows does not grow with it",
+        P + "curator.py",
+        "l2 * k**0.5, cost",
+        "l2, cost",
+        "linked",
+    ),
+    Mutant(
+        "a replaced unit costs as an added one where its rows are numbered",
+        P + "curator.py",
+        "for norm in (self.neighbours.l1, self.neighbours.l2))",
+        "for norm in (1.0 * self.neighbours.max_rows, 1.0 * self.neighbours.max_rows))",
+        "linked",
+    ),
     Mutant("a unit's rows cost as one", NEIGHBOURS, "l1=self.l1 * max_rows", "l1=self.l1", "units"),
     Mutant(
         "L2 of a unit grows with the root of its rows",

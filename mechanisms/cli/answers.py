@@ -24,7 +24,7 @@ from mechanisms.cli.options import (
 )
 from pgmkit.errors import InvalidInput
 
-_RELEASE = click.argument("release", type=FILE)
+_RELEASE = click.argument("release", type=click.Path(exists=True))
 
 
 @click.command()
@@ -64,6 +64,11 @@ def query(
     pgmkit query people.pgm "quantile(hours, 0.9) | age < 30"
     pgmkit query people.pgm "count | age < 30, income != high"
     """
+    if Path(release).is_dir():
+        raise InvalidInput(
+            f"{release} is a folder, and a question is asked of one table's release; give a file "
+            f"in it, such as {release}/NAME.pgm"
+        )
     caution = ""
     if schema is not None and not _is_release(release):
         from pgmkit.model import GraphicalModel

@@ -87,6 +87,16 @@ class Link:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Link:
         """Return the link of these plain values; raise InvalidInput for wrong ones."""
+        known = [each.name for each in fields(cls)]
+        for name in stored:
+            if name not in known:
+                raise InvalidInput(
+                    f"a link has no field {name!r}{did_you_mean(str(name), known)}; its fields are "
+                    f"{', '.join(known)}"
+                )
+        for name in ("child", "parent", "key", "most"):
+            if name not in stored:
+                raise InvalidInput(f"a link needs the field {name!r}, which is missing: {stored}")
         try:
             rules = [constraint_from_dict(each) for each in stored.get("constraints", ())]
             return cls(**{**stored, "constraints": tuple(rules)})
@@ -149,8 +159,9 @@ def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
     parents = {link.parent for link in links}
     if len(parents) > 1:
         raise InvalidInput(
-            f"all links must have the same parent, got {sorted(parents)}; tables of children of "
-            "children cannot be modelled"
+            f"all links must have the same parent, got {sorted(parents)}, as children of children "
+            "cannot be modelled; link every table to the topmost one by its key, or make the "
+            "topmost table's columns columns of its children"
         )
     if len({link.key for link in links}) > 1:
         raise InvalidInput(
@@ -193,8 +204,8 @@ def _check_columns(link: Link, schemas: Mapping[str, Schema]) -> None:
         shown = [column for column in hidden if column in schema.shown]
         if shown:
             raise InvalidInput(
-                f"the columns {shown} of {name!r} link its rows and are not released; take them "
-                "out of its schema"
+                f"the columns {shown} of {name!r} link or order its rows and are not released; "
+                "take them out of its schema, and copy one to another name if it is to be released"
             )
     if link.count in schemas[link.parent].shown:
         raise InvalidInput(

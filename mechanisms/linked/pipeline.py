@@ -16,7 +16,7 @@ from mechanisms.dispatch import run_on
 from mechanisms.families.graphical import model_megabytes
 from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
-from mechanisms.linked.link import Link, check_links, with_counts
+from mechanisms.linked.link import POSITION, Link, check_links, with_counts
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import PREVIOUS
 from mechanisms.privacy.budget import Accounting
@@ -208,6 +208,9 @@ def _spent(
             link = next(each for each in links if each.child == name)
             above = found[link.parent]
             first = inherited(above.measurements, link, request.schema.domain)
+            if request.mechanism in _KNOWING:
+                numbered, workload = _numbered(table, workload, link)
+                first += numbered
             if choosing:
                 numbers = above.model.marginal((link.count,))[: link.most + 1]
                 children = float(numbers @ np.arange(link.most + 1))
@@ -219,6 +222,26 @@ def _spent(
         final = constrained(release, request.schema, None)
         found[name] = TableRelease(final, request.schema, None, chosen.reason + said[name])
     return found
+
+
+def _numbered(table: Curator, workload: Workload, link: Link) -> tuple[list[Measurement], Workload]:
+    """Return noisy tables of each of the children's columns with their number and position, and the
+    workload without the pairs that follow from them.
+
+    They are measured together, with less noise (`Curator.measure_numbered`), at the cost of one
+    table for each column. Nothing is measured if a model of them and of one more pair would be too
+    large.
+    """
+    above = {link.count, POSITION}
+    own = [name for name in table.domain if PREVIOUS + name in table.domain.sizes]
+    pairs = [clique for clique in workload.cliques if not above & set(clique)]
+    wide = sorted(own, key=table.domain.sizes.__getitem__)[-2:]
+    cliques = [(link.count, POSITION, name) for name in own]
+    if not pairs or model_megabytes(table.domain, [*cliques, tuple(wide)]) > Projection().model_mb:
+        return [], workload
+    cost = table.remaining / (len(own) + len(pairs))
+    found = [table.measure_numbered(link.count, POSITION, [name], cost) for name in own]
+    return [each for tables in found for each in tables], Workload(table.domain, pairs)
 
 
 def _choice(

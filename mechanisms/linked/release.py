@@ -223,15 +223,24 @@ class LinkedRelease:
 
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
     """Return the model's tables over the measured cliques that contain one of these columns, with
-    the least standard deviation each was measured with.
+    the least standard deviation each was measured with, or the mean over its cells if it was
+    measured in parts.
     """
-    noise: dict[tuple[str, ...], float] = {}
+    whole: dict[tuple[str, ...], float] = {}
+    parts: dict[tuple[str, ...], float] = {}
     for each in release.measurements:
-        if isinstance(each, Measurement) and columns.intersection(each.clique):
-            noise[each.clique] = min(each.stddev, noise.get(each.clique, each.stddev))
+        if not isinstance(each, Measurement) or not columns.intersection(each.clique):
+            continue
+        if each.matrix is None:
+            whole[each.clique] = min(each.stddev, whole.get(each.clique, each.stddev))
+        else:
+            noise = each.stddev * each.values.size
+            parts[each.clique] = parts.get(each.clique, 0.0) + noise
+    cells = release.schema.domain.size
+    mean = {clique: noise / cells(clique) for clique, noise in parts.items()}
     return [
         Wanted(clique, np.maximum(release.model.marginal(clique), 0.0), stddev)
-        for clique, stddev in noise.items()
+        for clique, stddev in {**mean, **whole}.items()
     ]
 
 

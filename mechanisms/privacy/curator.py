@@ -128,6 +128,34 @@ class Curator(Selecting):
         noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)
         return Measurement(checked, noisy, stddev)
 
+    def measure_numbered(
+        self, number: str, place: str, others: Sequence[str], cost: float
+    ) -> list[Measurement]:
+        """Return noisy tables over `number`, `place` and `others`, one for each number k of a
+        unit's rows from 1: its places are those below k.
+
+        The caller has made sure that the code in `number` of each row is the number of its unit's
+        rows, and that the rows of a unit have different codes in `place`, below that number. A unit
+        is then in one table, where it changes k cells by 1: the noise there has k^(1/2) times the
+        scale (k times, for Laplace noise) of a unit of one row. All tables are one charge.
+
+        Raises InvalidInput for wrong columns or cost, BudgetExceeded if cost is not available.
+        """
+        checked = self.domain.clique([number, place, *others])
+        counts = self._marginals([checked])[checked]
+        l1, l2 = (
+            norm / self.neighbours.max_rows for norm in (self.neighbours.l1, self.neighbours.l2)
+        )
+        most = min(self.neighbours.max_rows, len(counts) - 1)
+        self._charged(f"measure {_named(checked)} in {most} tables", cost)
+        every = [np.eye(size) for size in counts.shape]
+        found = []
+        for k in range(1, most + 1):
+            noisy, stddev = self._drawn(counts[k, :k], l1 * k, l2 * k**0.5, cost)
+            matrix = [every[0][k : k + 1], every[1][:k], *every[2:]]
+            found.append(Measurement(checked, noisy.ravel(), stddev, matrix))
+        return found
+
     def measure_queries(
         self,
         clique: Sequence[str],

@@ -32,12 +32,18 @@ ResidualPlanner+ (Xiao, He, Zhang and Kifer) splits the best strategy for V alon
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED
 from pgmkit.runtime.precision import AGREEMENT
 
+_DIGITS = round(-math.log10(AGREEMENT))
+"""The digits to which two rows of a gram are compared."""
 _MOST_STEPS = 2 * MOST_ITERATIONS
 """The most steps: more than ten times as many as prefixes and ranges over 1,000 codes take."""
 
@@ -59,19 +65,26 @@ def best_precision(
     >>> float(np.trace(np.linalg.solve(precision, gram)).round(6)), float(bound.round(6))
     (17.866177, 17.866177)
     """
-    n = len(gram)
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > AGREEMENT * values[-1]
+    twins = _Twins.of(gram)
+    sizes, alone = twins.sizes, twins.alone
+    values, vectors = np.linalg.eigh(twins.together)
+    least = AGREEMENT * max(values[-1], alone.max())
+    kept = values > least
     half = vectors[:, kept] * np.sqrt(values[kept])
-    logs = np.zeros(n) if weights is None else np.log(weights.clip(min=np.finfo(float).tiny))
+    alone = np.where(alone > least, alone, 0.0)
+    logs = np.zeros(len(sizes))
+    if weights is not None:
+        logs = np.log(weights[twins.first].clip(min=np.finfo(float).tiny))
     before: tuple[Array, Array] | None = None
     for _ in range(_MOST_STEPS):
         d = np.exp(logs - logs.max())
-        d /= d.sum()
+        d /= sizes @ d
         squares, turned = np.linalg.eigh(half.T @ (d[:, None] * half))
         roots = np.sqrt(squares.clip(min=AGREEMENT * squares[-1]))
         rows = half @ (turned / np.sqrt(roots))
-        diagonal, value = (rows**2).sum(axis=1), roots.sum()
+        apart = np.sqrt(alone / d.clip(min=np.finfo(float).tiny))
+        diagonal = ((rows**2).sum(axis=1) + (sizes - 1) * apart) / sizes
+        value = roots.sum() + (sizes - 1) @ (d * apart)
         if diagonal.max() <= value * (1 + close):
             break
         move = 2 * np.log((diagonal / value).clip(min=AGREEMENT))
@@ -79,9 +92,56 @@ def best_precision(
         before = move, logs
         if last is not None:
             change = move - last[0]
-            pull = d * change
+            pull = sizes * d * change
             logs = logs - (pull @ move) / ((pull @ change) or 1.0) * (logs - last[1])
-    return rows @ rows.T / diagonal.max(), d
+    return twins.matrix(rows @ rows.T, apart) / diagonal.max(), d[twins.group]
+
+
+@dataclass(frozen=True)
+class _Twins:
+    """Codes in groups of twins, whose exchange leaves a gram as it is, such as the blocks of one
+    tract: the best strategy is the same for all of a group.
+
+    On the differences within a group the gram is one number, and on the groups' unit vectors (equal
+    entries) it is a matrix: together these are all of it.
+
+    Attributes:
+        group: The number of each code's group.
+        first: One code of each group.
+        sizes: The number of codes of each group.
+        alone: The number of each group; 0 for a single code.
+        together: The matrix, groups x groups.
+    """
+
+    group: NDArray[np.intp]
+    first: NDArray[np.intp]
+    sizes: Array
+    alone: Array
+    together: Array
+
+    @classmethod
+    def of(cls, gram: Array) -> _Twins:
+        """Find the twins whose common entry is the largest of their rows."""
+        own = np.diag(gram)
+        rows = gram.copy()
+        np.fill_diagonal(rows, -np.inf)
+        near = rows.max(axis=1, initial=0.0)
+        np.fill_diagonal(rows, near)
+        digits = (np.column_stack([own, rows]) / np.abs(gram).max()).round(_DIGITS)
+        _, first, group, counts = np.unique(
+            digits, axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        sizes, scale = counts.astype(np.float64), np.sqrt(counts)
+        alone = np.where(counts > 1, own[first] - near[first], 0.0)
+        together = gram[np.ix_(first, first)] * np.outer(scale, scale)
+        np.fill_diagonal(together, sizes * own[first] - (sizes - 1) * alone)
+        return cls(group.reshape(-1), first, sizes, alone, together)
+
+    def matrix(self, together: Array, alone: Array) -> Array:
+        """Return the matrix over all codes of these parts."""
+        scale = np.sqrt(self.sizes)
+        found = (together - np.diag(alone)) / np.outer(scale, scale)
+        return found[np.ix_(self.group, self.group)] + np.diag(alone[self.group])
 
 
 def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array, Array, Array]:

@@ -14,6 +14,7 @@ one residual tells nothing of another: variances add up.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -66,6 +68,17 @@ class ResidualBasis:
         n = rows.shape[1]
         if _code_by_code(rows):
             return cls(rows, np.full(n, 1 / n), rows * ((n - 1) / n / rows[0, 0]) ** 2)
+        # With X = S'S + J, Xp is a multiple of the ones, and K = X^-1 S'. Where that is not exact
+        # enough, or X singular, the singular values decide.
+        scaled = rows / np.abs(rows).max()
+        with contextlib.suppress(np.linalg.LinAlgError):
+            factor = cho_factor(scaled.T @ scaled + 1.0, overwrite_a=True)
+            unseen = cho_solve(factor, np.ones(n))
+            unseen /= unseen.sum()
+            inverse = cho_solve(factor, scaled.T)
+            error = inverse @ scaled - (np.eye(n) - unseen[:, None])
+            if np.abs(error).max() < _RANK:
+                return cls(rows, unseen, inverse / np.abs(rows).max())
         left, values, right = np.linalg.svd(rows)
         seen = values > _RANK * values[0]
         if seen.sum() != n - 1 or abs(right[-1].sum()) < _RANK:

@@ -326,6 +326,10 @@ class Schema:
 
         {column: size} alone describes columns of codes 0 to size - 1.
         """
+        if isinstance(stored, Mapping) and isinstance(stored.get("tables"), Mapping):
+            raise InvalidInput(
+                "it has `tables` and so describes linked tables; `pgmkit synth-linked` takes it"
+            )
         if isinstance(stored, Mapping) and stored and "columns" not in stored:
             sizes = Domain(dict(stored)).sizes
             return cls({name: Integer(0, size - 1) for name, size in sizes.items()})

@@ -163,7 +163,7 @@ def test_unreadable_values_stop_the_run_before_the_rest_is_spent(files: Path) ->
         ({"tables": {}}, "no `links`"),
         ({**REGISTER, "link": []}, "no field 'link'"),
         ({**REGISTER, "links": ["person"]}, "must be mappings"),
-        ({**REGISTER, "links": [{"child": "person"}]}, "cannot be read"),
+        ({**REGISTER, "links": [{"child": "person"}]}, "needs the field"),
         ({**REGISTER, "tables": {"home": REGISTER["tables"]["home"]}}, "has no schema"),
         ({"tables": {"home": {"columns": {}}}, "links": []}, "table 'home'"),
     ],
@@ -200,3 +200,13 @@ def test_a_changed_table_of_children_is_said_to_be_insecure(files: Path) -> None
     path.write_bytes(content)
     found = run("sample", "kept", "--out", "more", "--rows", "5", "--allow-modified")
     assert found.exit_code == 0 and "INSECURE" in found.stdout, found.output
+
+
+def test_linked_tables_given_to_commands_of_one_table(files: Path) -> None:
+    """The messages name what to give instead."""
+    for given, said in (
+        (["query", ".", "sex"], "NAME.pgm"),
+        (["synth", "homes.csv", *FIXED, "--out", "x.csv"], "synth-linked"),
+    ):
+        found = run(*given)
+        assert found.exit_code == 2 and said in found.output

@@ -387,9 +387,14 @@ def test_all_pairs_are_measured_where_noise_hides_few() -> None:
     assert "all pairs" in many.children["person"].reason
     measured = [m for m in many.children["person"].measurements if isinstance(m, Measurement)]
     own = [m for m in measured if not {"area", "rich", "size", "position"} >= set(m.clique)]
-    # 1 pair within a person, 4 with the previous sibling's columns, 8 with the home's and place.
-    assert len({m.clique for m in own}) == 13
+    # Each column by number and place, in a table for each number; then 1 pair within a person, 4
+    # with the previous sibling's columns, and 4 with the home's.
+    numbered, own = own[:6], own[6:]
+    assert {m.clique[:2] for m in numbered} == {("size", "position")}
+    assert len({m.clique for m in own}) == len(own) == 9
     assert [m.stddev for m in own] == pytest.approx([own[0].stddev] * len(own))
+    by_number = own[0].stddev * np.sqrt([1, 2, 3]) / 3
+    assert [m.stddev for m in numbered] == pytest.approx([*by_number, *by_number], rel=1e-3)
     persons = len(frames["person"].groupby("id").head(3))
     assert persons / own[0].stddev > pipeline.MUCH_SIGNAL
 
@@ -415,6 +420,33 @@ def test_a_table_of_a_curator_spends_its_part_alone() -> None:
     for neighbours, cost in ((relation("add/remove"), 1e-3), (units, 2 * whole), (units, 0.0)):
         with pytest.raises(InvalidInput):
             curator.table(data, neighbours, cost)
+
+
+@pytest.mark.parametrize("name", ["add/remove", "replace-one"])
+@pytest.mark.parametrize("pure", [True, False])
+def test_noise_by_the_number_of_a_units_rows_costs_what_is_charged(name: str, pure: bool) -> None:
+    """A unit of k rows moves k cells of table k; a replaced one moves those of two units, which may
+    be in one table. The worst of them costs exactly the charge.
+    """
+    most = 4
+    domain = Domain({"rows": most + 1, "at": most, "kind": 2})
+    rows = np.repeat(np.arange(1, most + 1), np.arange(1, most + 1))
+    at = np.concatenate([np.arange(k) for k in range(1, most + 1)])
+    data = Dataset(domain, {"rows": rows, "at": at, "kind": np.zeros_like(rows)})
+    budget = Budget(1e9, 0.0 if pure else 1e-6)
+    curator = Curator(data, budget, neighbours=relation(name, "id", most), seed=0)
+    cost = curator.remaining / 3
+    tables = curator.measure_numbered("rows", "at", ["kind"], cost)
+    assert curator.remaining == pytest.approx(2 * cost)
+    costs = []
+    for k, table in enumerate(tables, 1):
+        assert table.values.tolist() == [1, 0] * k
+        exact = data.marginal(("rows", "at", "kind"))
+        assert table.matrix is not None
+        costs.append(2**0.5 * k / table.stddev if pure else k / (2 * table.stddev**2))
+        np.testing.assert_array_equal(exact[k, :k].ravel(), table.values)
+    several = 2 if name == "replace-one" else 1
+    assert several * np.array(costs) == pytest.approx(np.full(most, cost))
 
 
 @pytest.mark.parametrize("name", ["add/remove", "replace-one"])
@@ -613,6 +645,23 @@ def test_refusals_come_before_anything_is_spent(
 def test_wrong_links(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Link(**{"child": "a", "parent": "b", "key": "id", "most": 2, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mots": 3}, "no field 'mots'.*did you mean 'most'"),
+        ({"most": None}, "needs the field 'most'"),
+        ({"child": None}, "needs the field 'child'"),
+        ({"constraints": 3}, "a link cannot be read"),
+    ],
+    ids=str,
+)
+def test_links_that_cannot_be_read(change: dict[str, Any], said: str) -> None:
+    """A value of None stands for a field that is left out."""
+    stored = {"child": "a", "parent": "b", "key": "id", "most": 2} | change
+    with pytest.raises(InvalidInput, match=said):
+        Link.from_dict({name: value for name, value in stored.items() if value is not None})
 
 
 def test_values_that_no_schema_foresaw_end_nothing() -> None:

@@ -136,6 +136,28 @@ def test_best_precision_against_the_primal_programme(seed: int) -> None:
         assert np.trace(np.linalg.solve(near, gram)) >= error * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("sizes", [[5, 1, 3, 7], [2, 2, 2, 2], [1, 1, 9, 1]])
+@pytest.mark.parametrize("single", [0.0, 1.0])
+def test_best_precision_of_areas_within_areas(sizes: list[int], single: float) -> None:
+    """Its error over all codes is the dual's lower bound; blocks of a tract have equal weights.
+    Without questions about single blocks (`single` 0) those of a tract are told apart by nothing.
+    """
+    tract = np.repeat(np.arange(4), sizes)
+    county = tract // 2
+    gram = single * np.eye(len(tract)) + 2.0 * np.equal.outer(tract, tract)
+    gram += 0.3 * np.equal.outer(county, county)
+    order = np.random.default_rng(0).permutation(len(tract))
+    gram = gram[np.ix_(order, order)]
+    precision, weights = best_precision(gram, close=1e-9)
+    assert np.diag(precision).max() == pytest.approx(1)
+    error = np.trace(np.linalg.pinv(precision, rcond=1e-9) @ gram)
+    bound = np.sqrt(np.linalg.eigvalsh(gram * np.sqrt(np.outer(weights, weights))).clip(0)).sum()
+    assert weights.sum() == pytest.approx(1)
+    assert error == pytest.approx(bound**2, rel=1e-7)
+    for number in range(4):
+        assert np.ptp(weights[tract[order] == number]) < 1e-12
+
+
 @pytest.mark.parametrize("more", [-0.9, 0.0, 3.0, 200.0])
 def test_splits_are_the_best_for_their_trade(more: float) -> None:
     """A total and a rest, weighed against each other, lose nothing against one strategy."""

@@ -307,15 +307,12 @@ def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
     """Return the penalty of a name, and a penalty or a callable as it is. Raises InvalidInput, with
     the known names, for anything else.
     """
-    if isinstance(loss, str):
-        if loss not in PENALTIES:
-            raise InvalidInput(
-                f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable"
-            )
-        return PENALTIES[loss]
-    if not callable(loss) and not isinstance(loss, Squared | Huber | Absolute):
-        raise InvalidInput(f"loss ({loss!r}) must be one of {', '.join(PENALTIES)}, or a callable")
-    return loss
+    known = PENALTIES.get(loss) if isinstance(loss, str) else loss
+    if not callable(known) and not isinstance(known, Squared | Huber | Absolute):
+        raise InvalidInput(
+            f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable"
+        )
+    return known
 
 
 def statistics(

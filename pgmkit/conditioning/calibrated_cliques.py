@@ -137,12 +137,6 @@ class Clique(ABC):
         """
 
     @abstractmethod
-    def summed(self, axes: Axes) -> Array:
-        """Return the table of P(attributes of the rest | separator) with these axes, which are some
-        attributes of the rest and the whole separator, in any order.
-        """
-
-    @abstractmethod
     def prepare(self) -> None:
         """Compute what the first evidence would otherwise have to compute."""
 
@@ -152,24 +146,19 @@ class Clique(ABC):
         the number of the smallest earlier table from which it can be summed. Table 0 is the
         clique's own, and table k the result of pair k - 1.
         """
-        alone = tuple([n for n in self.rest if not any(n in axes for axes in self.below)])
-        read = {*self.spans}
-        if alone and self.domain.size(alone) < self.table.size:
-            read.add(alone)
         made, work = [self.axes], [self.table.size]
         found = []
-        for axes in sorted(read, key=self.domain.size, reverse=True):
+        for axes in sorted(self.spans, key=self.domain.size, reverse=True):
             held = [i for i, each in enumerate(made) if set(axes) <= set(each)]
             found.append((axes, min(held, key=work.__getitem__)))
             made.append(axes)
             work.append(self.domain.size(axes))
         return found
 
-
-class DenseClique(Clique):
-    """A clique whose table has all cells; impossible ones are 0."""
-
     def summed(self, axes: Axes) -> Array:
+        """Return the table of P(attributes of the rest | separator) with these axes, which are some
+        attributes of the rest and the whole separator, in any order.
+        """
         return sum_to(self.table.reshape(self.domain.shape(self.axes)), self.axes, axes)
 
     def _joint(self, axes: Axes, table: Array, posterior: Array) -> Array:
@@ -181,7 +170,7 @@ class DenseClique(Clique):
         return sum_to(held * spread(kept, self.separator, posterior), kept, axes)
 
 
-class SmallClique(DenseClique):
+class SmallClique(Clique):
     """A clique whose table is a matrix with a row for each cell of the separator and a column for
     each cell of the rest.
     """
@@ -209,9 +198,8 @@ class SmallClique(DenseClique):
         found = np.empty(self.outputs)
         for axes, source, cells in self._sums:
             made.append(np.bincount(cells, made[source]).astype(np.float64, copy=False))
-            if axes in self.spans:
-                start, end = self.spans[axes]
-                found[start:end] = made[-1]
+            start, end = self.spans[axes]
+            found[start:end] = made[-1]
         return found
 
     def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
@@ -255,7 +243,7 @@ class SmallClique(DenseClique):
         ]
 
 
-class LargeClique(DenseClique):
+class LargeClique(Clique):
     """A clique whose table has one axis for each attribute. The table is sliced by the observed
     codes and summed over axes.
     """
@@ -293,9 +281,8 @@ class LargeClique(DenseClique):
         found = np.empty(self.outputs)
         for axes, source, away in self._sums:
             made.append(sum_axes(made[source], away))
-            if axes in self.spans:
-                start, end = self.spans[axes]
-                found[start:end] = self._whole(axes, made[-1], codes)
+            start, end = self.spans[axes]
+            found[start:end] = self._whole(axes, made[-1], codes)
         return found
 
     def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:

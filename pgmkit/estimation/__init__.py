@@ -48,19 +48,24 @@ _NO_TREE = (
 Inference = Literal["exact", "region", "auto"]
 
 
-class _Options(TypedDict, total=False):
-    """The keyword arguments of ``estimate`` that do not depend on the kind of model returned."""
+class Options(TypedDict, total=False):
+    """The keyword arguments of ``estimate`` that are the same for each of many estimates."""
 
-    total: float | None
     zeros: Iterable[Zeros]
     loss: str | Penalty | CallableLoss
     method: str
     warm_start: GraphicalModel | None
     tolerance: float
-    max_seconds: float | None
     device: str | torch.device | None
     dtype: torch.dtype
     memory_limit: int | None
+
+
+class _Options(Options, total=False):
+    """The keyword arguments of ``estimate`` that do not depend on the kind of model returned."""
+
+    total: float | None
+    max_seconds: float | None
     shrink: bool
     progress: ProgressReport
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf, prod
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ import torch
 from pgmkit.contraction.order import plan
 from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError
-from pgmkit.estimation import estimate
+from pgmkit.estimation import Options, estimate
 from pgmkit.estimation.batches.estimate import BatchedEstimate
 from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
 from pgmkit.estimation.batches.problem import same_structure, stacked
@@ -36,7 +36,7 @@ from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.linear.matrix import is_sparse
-from pgmkit.losses import CallableLoss, Penalty, Squared, statistics
+from pgmkit.losses import Squared, statistics
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import listed
@@ -44,24 +44,11 @@ from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread
-from pgmkit.structural_zeros import Zeros, check_zeros
+from pgmkit.structural_zeros import check_zeros
 from pgmkit.total import estimate_totals
 
 _BATCH_VECTORS = 3 * SOLVER_VECTORS
 """The number of vectors over the cliques' cells that a batch has in memory for each set."""
-
-
-class Options(TypedDict, total=False):
-    """The keyword arguments that ``estimate_many`` passes on to ``estimate``."""
-
-    zeros: Iterable[Zeros]
-    loss: str | Penalty | CallableLoss
-    method: str
-    warm_start: GraphicalModel | None
-    tolerance: float
-    device: str | torch.device | None
-    dtype: torch.dtype
-    memory_limit: int | None
 
 
 def estimate_many(

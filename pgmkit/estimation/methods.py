@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.accelerated_mirror_descent import accelerated
@@ -87,13 +85,7 @@ def _minimise_in_stages(
 ) -> None:
     """Run the method on a sequence of smooth lower bounds of the loss, which approach it."""
     for stage in stages:
-        inner = Monitor(
-            replace(problem, loss=stage),
-            tolerance=monitor.goal / stage.unit,
-            max_seconds=monitor.deadline - time.perf_counter(),
-            report=monitor.report,
-            started=time.perf_counter(),
-        )
+        inner = monitor.of_stage(stage, monitor.report)
         method(inner.problem, point, inner)
         assert inner.best is not None
         point = inner.best

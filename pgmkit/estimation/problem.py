@@ -147,6 +147,25 @@ class Monitor:
         self._average: Cut | None = None
         self._averaged = 0
 
+    def of_stage(
+        self,
+        loss: Loss,
+        report: Callable[[Progress], None] | None = None,
+        max_iterations: int = _MOST_ITERATIONS,
+    ) -> Monitor:
+        """Return a monitor of the search for the minimum of another loss, with the same goal and
+        deadline.
+        """
+        now = time.perf_counter()
+        return Monitor(
+            replace(self.problem, loss=loss),
+            tolerance=self.goal / loss.unit,
+            max_seconds=self.deadline - now,
+            report=report,
+            started=now,
+            max_iterations=max_iterations,
+        )
+
     @property
     def gap(self) -> float:
         return max(0.0, self.best_loss - self.bound)

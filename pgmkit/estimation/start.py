@@ -4,9 +4,7 @@ model.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -95,16 +93,7 @@ def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
     many cells of zero. Potentials that nearly exclude those cells have a lower loss than uniform
     ones. But a search that starts from them takes long to raise the cells again.
     """
-    stage = problem.loss.smooth_stages()[0]
-    now = time.perf_counter()
-    inner = Monitor(
-        replace(problem, loss=stage),
-        tolerance=monitor.goal / stage.unit,
-        max_seconds=monitor.deadline - now,
-        report=None,
-        started=now,
-        max_iterations=START_STEPS,
-    )
+    inner = monitor.of_stage(problem.loss.smooth_stages()[0], max_iterations=START_STEPS)
     start = problem.point(uniform(problem.inference))
     accelerated(inner.problem, start, inner)
     monitor.iterations += inner.iterations

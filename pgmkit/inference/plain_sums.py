@@ -156,11 +156,6 @@ class PlainSums:
                 values = np.log(values)
         return clique, values if self.power == 1.0 else self.power * values
 
-    @cached_property
-    def log_total(self) -> float:
-        """The logarithm of the sum over all records."""
-        return self.log_sum().real
-
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
         """Return values of further attributes that, held fixed in addition to ``evidence``, make
         the sum take at most ``seconds``; empty if it takes no longer anyway.

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-_SCALINGS = 3
 _NOISE = 100.0
 """The slack, in units of the variance of a measured cell. It is above 1 since tables that are noisy
 in many cells contradict each other by more than their own noise. Between 10 and 100 the distance of
@@ -177,11 +176,12 @@ class _Regression:
         self.across.data = weights[self.across.indices]
 
     def minimise(self, floored: Array) -> Array:
-        """Return the parameters that minimise the objective, found by a few rounds of iterative
-        scaling and then truncated Newton steps. Scaling changes logarithms, so it fits the many
-        small cells quickly. ``floored`` is as in ``_scaled``.
+        """Return the parameters that minimise the objective, found by truncated Newton steps from
+        the attribute's own distribution. ``floored`` are the wanted statistics, in fractions, with
+        a positive constant added to every cell, so that their logarithms are finite.
         """
-        theta = self._scaled(floored)
+        tables = int(self.rows.indptr[1])
+        theta = np.zeros_like(floored) + np.log(floored.sum(0) / floored.sum()) / tables
         shares, value = self._chances(theta)
         for _ in range(MOST_ROUNDS):
             direction, falling = self._direction(theta, shares)
@@ -197,20 +197,6 @@ class _Regression:
             theta, fell, value = trial, value - lower, lower
             if fell < _FALL:
                 break
-        return theta
-
-    def _scaled(self, floored: Array) -> Array:
-        """Return parameters, of the shape of ``wanted``, after a few rounds of generalised
-        iterative scaling (Darroch and Ratcliff, 1972).
-
-        ``floored``: the wanted statistics, in fractions, with a positive constant added to every
-        cell, so that their logarithms are finite.
-        """
-        tables = int(self.rows.indptr[1])
-        theta = np.zeros_like(floored) + np.log(floored.sum(0) / floored.sum()) / tables
-        for _ in range(_SCALINGS):
-            reached = self.across @ self._chances(theta)[0] + floored - self.wanted
-            theta += (np.log(floored) - np.log(reached)) / tables
         return theta
 
     def _chances(self, theta: Array) -> tuple[Array, float]:

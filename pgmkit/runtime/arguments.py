@@ -53,4 +53,4 @@ def float_array(values: object, name: str) -> NDArray[np.float64]:
     try:
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"{name} is not an array of numbers: {error}") from None
+        raise InvalidInput(f"{name} must be an array of numbers: {error}") from None

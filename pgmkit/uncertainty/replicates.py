@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from pgmkit.estimation import estimate
+from pgmkit.estimation import Options, estimate
 from pgmkit.estimation.batches.problem import stacked
 from pgmkit.estimation.batches.proximal import affordable
-from pgmkit.estimation.many import ManyEstimates, Options
+from pgmkit.estimation.many import ManyEstimates
 from pgmkit.inference.layout import Layout
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel

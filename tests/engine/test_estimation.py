@@ -400,7 +400,7 @@ def test_identity_and_named_matrix_agree() -> None:
     [
         ({"method": "simplex"}, "known methods: auto, mirror_descent"),
         ({"loss": "cubed"}, "known losses: squared, absolute, huber"),
-        ({"loss": 3}, "must be one of squared"),
+        ({"loss": 3}, "known losses: squared, absolute, huber"),
         ({"tolerance": math.nan}, "tolerance"),
         ({"tolerance": -1.0}, "tolerance"),
         ({"max_seconds": 0.0}, "max_seconds"),

@@ -249,8 +249,8 @@ def checked_measurements(
 
 
 def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
-    """Raise InvalidInput unless the noise and the measured values of the ``total`` have comparable
-    sizes, so that no sum of squares overflows or loses one to the other's rounding.
+    """Raise InvalidInput if the noise is so much smaller or larger than the measured values or the
+    ``total`` that sums of squares would overflow, or lose one of them to rounding.
     """
     if not 1 / EXACT <= total <= EXACT:
         raise InvalidInput(

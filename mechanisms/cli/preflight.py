@@ -102,7 +102,7 @@ def preflight(request: Request, files: Files) -> None:
 
 
 def _check_room(out: Path, schema: Schema, rows: int) -> None:
-    """Raise InvalidInput if the disk has no room for so many records.
+    """Raise InvalidInput if the disk has no room for this number of records.
 
     An unknown number of rows counts as one: the number of private rows must not decide.
     """

@@ -139,7 +139,7 @@ def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
 
 
 def megabytes(cells: float) -> float:
-    """Return the MB (2^20 bytes) of so many float64 cells."""
+    """Return the MB (2^20 bytes) that this number of float64 cells takes."""
     return cells * CELL_BYTES / 2**20
 
 

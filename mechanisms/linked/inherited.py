@@ -1,8 +1,8 @@
 """Tables of children that follow from the parents' noisy tables, which costs no more budget.
 
-A parent with k children is a row of k children, so a table of parents over some columns and their
-number of children, times that number, is one of children. Parents are measured with less noise: a
-unit is one row of them.
+Take a table of parents over some of their columns and their number of children. Each count of
+parents times their number of children is a count of children, so the table gives one of children
+over the same columns. Parents are measured with less noise: a unit is one row of them.
 """
 
 from __future__ import annotations

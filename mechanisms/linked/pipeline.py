@@ -247,7 +247,8 @@ def _numbered(table: Curator, workload: Workload, link: Link) -> tuple[list[Meas
 def _choice(
     table: Curator, workload: Workload, first: Sequence[Measurement], children: float
 ) -> Choice:
-    """Return the mechanism for a table of so many children, from noisy and public figures alone.
+    """Return the mechanism for a table of children, chosen from noisy and public figures alone.
+    `children`: the noisy number of children.
 
     AIM finds the pairs that are worth their noise. Where all are, measuring each once, with the
     same noise, leaves none out.

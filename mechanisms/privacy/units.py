@@ -2,9 +2,9 @@
 
 A promise about units holds if each has a bounded number of rows, and if the choice among its rows
 depends on nothing that other units hold: then neighbouring data sets, which differ in a unit,
-differ in at most so many rows after the choice. Every unit's choice is uniform and independent, so
-the order of the rows does not matter. Randomness is the operating system's; the promise does not
-depend on its being secret.
+differ in at most this number of rows after the choice. Every unit's choice is uniform and
+independent, so the order of the rows does not matter. Randomness is the operating system's; the
+promise does not depend on its being secret.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def check_queries(curator: Curator, workload: Workload, settings: SelectionSetti
 
 
 def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
-    """Raise InvalidInput if so many rounds of so many queries select more than there are. `named`:
-    what is selected, for the message.
+    """Raise InvalidInput if `rounds` rounds of `queries` queries each select more than the
+    `available` ones. `named`: what is selected, for the message.
     """
     if rounds * queries > available:
         raise InvalidInput(

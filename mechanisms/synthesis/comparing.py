@@ -75,9 +75,9 @@ def compared(
 ) -> Iterator[Compared]:
     """Run each mechanism on these records, which must be public or made up, and yield its errors.
 
-    Tables of one column up to as many as the workload's cliques have are compared; of more than
-    `most_tables` of one number of columns, so many are drawn at random. The mean of 1,000 tables is
-    within 2% of the mean of all if their errors spread by half of it.
+    Tables of one column up to as many as the workload's cliques have are compared; if there are
+    more than `most_tables` with one number of columns, `most_tables` of them are drawn at random.
+    The mean of 1,000 tables is within 2% of the mean of all if their errors spread by half of it.
 
     Raises InvalidInput for an unusable budget, an unknown mechanism, and one that needs public
     records. The message of a mechanism that refuses these records is in its result.

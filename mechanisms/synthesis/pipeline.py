@@ -128,9 +128,9 @@ def synthesize(
             `matrix+pgm`, which has the least noise for them, each question's mean variance counting
             alike; `expected_errors` states the errors beforehand. Columns that no question names
             are measured one by one, for little.
-        within: A number of records, from which the least epsilon follows: every answer to the
-            queries is within so many of the truth, each with a probability of 95%. For "auto",
-            `matrix` and `matrix+pgm`; not for sums and means.
+        within: A number of records, from which the least epsilon follows: each answer to the
+            queries differs from the truth by at most this number with a probability of 95%. For
+            "auto", `matrix` and `matrix+pgm`; not for sums and means.
         target: A column to predict later: marginals that include it get four times the weight, and
             pairs of other columns are measured together with it. "auto", `aim` and `mwem+pgm` also
             look for larger sets of columns that predict it only together.

@@ -323,7 +323,9 @@ class Request:
         generator(self.seed)
 
     def _check_queries(self) -> None:
-        """Raise InvalidInput for arguments that questions exclude, and for no budget or two."""
+        """Raise InvalidInput for arguments that cannot be combined with questions, and unless
+        exactly one budget is given.
+        """
         if self.queries and not (self.workload is None and self.target is None):
             raise InvalidInput(
                 "queries are the workload; leave workload and target out, or ask for their tables "

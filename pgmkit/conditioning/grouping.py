@@ -56,8 +56,8 @@ one tree.
 
 
 def may_pay(whole: Cost, questions: int) -> bool:
-    """Return True if one tree for so many questions costs so much that splitting them may be
-    cheaper.
+    """Return True if one tree for all ``questions``, at the cost ``whole``, costs so much that
+    several trees may be cheaper.
     """
     return whole.cells >= max(LARGE_PASS, min(MOSTLY_CELLS, questions) * whole.tables)
 

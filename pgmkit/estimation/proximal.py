@@ -40,8 +40,8 @@ quarter more passes, and a half makes the steps beyond linear space harder.
 """
 _ASCENTS = FEW_ROUNDS
 """The number of steps of ``ascent`` that take about as long as a proximal step, which halves the
-gap. Ascent continues as long as so many steps, at the rate of the last one, would halve the gap as
-well or close it.
+gap. Ascent continues as long as this number of steps, at the rate of the last one, would also halve
+the gap, or close it.
 """
 
 

@@ -114,7 +114,7 @@ class ModelTables:
     def records(
         self, n: int, rng: np.random.Generator, method: Method
     ) -> dict[str, NDArray[np.unsignedinteger]]:
-        """Draw ``n`` records, on the GPU if the model is there and that is faster for so many."""
+        """Draw ``n`` records, on the GPU if the model is there and this is faster."""
         check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
         if device is not None and gains_on_device(self.domain, n, device):

@@ -41,9 +41,10 @@ class Fit:
         p_value: the probability that Gaussian noise leaves measurements of one population as far
             apart as these, or further. Bounds at zero can only raise it.
         statistic, degrees: the squared distance, in standard deviations of the noise, between the
-            measurements and unbiased tables that agree; for one population it is a chi-square with
-            so many degrees of freedom. Tables that their measurements do not determine do not enter
-            it; they, and bounds at zero, enter the ``p_value`` through the model's loss.
+            measurements and unbiased tables that agree; for one population the statistic has a
+            chi-square distribution with ``degrees`` degrees of freedom. Tables that their
+            measurements do not determine do not enter it; they, and bounds at zero, enter the
+            ``p_value`` through the model's loss.
         scale: the factor by which error bars are widened, as by the Particle Data Group:
             sqrt(statistic / degrees) if the statistic is beyond what noise of any usual
             distribution gives by chance (3 in 1,000 data sets with Laplace noise), else 1.
@@ -134,8 +135,8 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
 
 
 def is_gross(statistic: float, degrees: int) -> bool:
-    """Return True if a sum of so many squares of standardised noise exceeds what even Laplace noise
-    gives.
+    """Return True if ``statistic``, a sum of ``degrees`` squared standardised residuals, is larger
+    than even Laplace noise would make it.
 
     A square has mean 1 and variance 5; the largest of them is below log(degrees / p)^2 / 2 with
     probability 1 - p. The limit is the mean plus 6 standard deviations plus twice that largest

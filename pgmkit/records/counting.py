@@ -268,8 +268,9 @@ def _grown(
 
 
 def seconds_of(cells: Any, attributes: Any, rows: int) -> Any:
-    """Return the approximate seconds to count a table of `cells` cells over so many `attributes`
-    and to sum its members out, by a formula fitted on one core.
+    """Return the approximate seconds that it takes to count a table with this number of `cells` and
+    of `attributes` in `rows` records, and to obtain the tables of its subsets by sums. The formula
+    was fitted on one core.
 
     Every row takes 0.3 ns for each attribute and one increment of a cell (slower in tables that
     exceed the cache), every cell 8 ns for allocation and sums, and every table 20 us for calls.

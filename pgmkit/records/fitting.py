@@ -201,8 +201,8 @@ def _exchange(
     `barred` marks the cells where a table is 0.
 
     The step is the share of the improvable records that is changed, those with the largest gains
-    first. Gains assume that only one record changes, so many changes together can go too far:
-    `length` is the multiple of the step at which the sum of squares is least.
+    first. Gains assume that only one record changes, so a large number of changes together can go
+    too far: `length` is the multiple of the step at which the sum of squares is least.
     """
     size, rows = columns.sizes[j], len(columns.places)
     lookups = len(columns.sizes) * int(columns.ends[-1])

@@ -313,8 +313,8 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 
 
 def explained(table: Array, variance: float, records: int) -> float:
-    """Return the expected distance between a table and that of so many records, from the table's
-    noise and from sampling.
+    """Return the expected total variation distance between a table of fractions and the table of
+    ``records`` drawn records, which comes from the table's noise and from sampling.
     """
     # Each direction that no measurement determines adds the squared total, here 1, to the summed
     # variances of the cells. Such a table is known only in part.

@@ -226,7 +226,9 @@ def columns(
 
 
 def more_rows(rows: int) -> str:
-    """Return the end of a caption that says how many of so many rows are not shown, if any."""
+    """Return the end of a caption that says how many of the ``rows`` are not shown; it is empty if
+    all are shown.
+    """
     return f"; {rows - MOST_BARS:,} more rows not shown" if rows > MOST_BARS else ""
 
 

@@ -24,11 +24,11 @@ from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, MULTIPLICATIONS_A_SECO
 
 COMPILE_AFTER = MULTIPLICATIONS_A_SECOND
 """The number of terms of maxima after which the loop is compiled. Torch takes half a second to a
-second for so many, about as long as the compilation.
+second for this number, about as long as the compilation.
 """
 _SHORTEST_RUN = 64 // CELL_BYTES
-"""The number of float64 cells in a cache line of 64 bytes. The compiled loop is used only if the
-rows or the columns are at least so many, since it works on neighbouring cells side by side.
+"""The number of float64 cells in a cache line of 64 bytes. The compiled loop is used only if there
+are at least this many rows or columns, since it works on neighbouring cells side by side.
 """
 
 Loop = Callable[[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]], None]

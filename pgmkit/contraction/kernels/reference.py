@@ -20,7 +20,8 @@ TILE_CELLS = 64
 """The number of results that one program of ``contract_steps`` computes."""
 TERMS = TILE_CELLS // 4
 """The number of terms of a sum that one program of ``contract_steps`` adds at once. A step with at
-least so many rows, columns and terms is a matrix product worth a launch of its own.
+least this number of rows, of columns and of terms is a matrix product, which takes longer than a
+separate launch.
 """
 
 

@@ -104,7 +104,7 @@ class Run:
 
     def fallen(self) -> Array:
         """Return by how much each value has fallen in the last WINDOW iterations; infinity before
-        so many.
+        there have been WINDOW iterations.
         """
         if len(self.history) <= WINDOW:
             return np.full_like(self.values, inf)

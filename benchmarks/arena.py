@@ -2,35 +2,44 @@
 
     PGMKIT_ENVS=/path/to/environments PGMKIT_MBI=/path/to/mbi python -m benchmarks.arena
         [--tables adult,nltcs] [--contestants mst,dpmm-MST] [--cap 300] [--minutes 10]
-    python -m benchmarks.arena --report     # run nothing, print the table
+    python -m benchmarks.arena --report     # run nothing, write the page again
 
 `PGMKIT_ENVS` holds an environment for each rival, made by ``python -m venv`` and ``pip install``:
-``mbi``, ``dpmm``, and ``dpsynth``, which needs Python 3.12. `PGMKIT_MBI` is a copy of the
-repository ryan112358/mbi. All rows, add/remove, epsilon 1, delta 1/n^2, all pairs as the workload.
+``mbi``, ``dpmm``, ``margnet``, ``tabpe``, ``grem``, and ``dpsynth``, which needs Python 3.12; those
+that are no packages are found through a ``.pth`` file. `PGMKIT_MBI` is a copy of the repository
+ryan112358/mbi. All rows, add/remove, epsilon 1, delta 1/n^2, all pairs as the workload.
 A run that takes more CPU seconds than the cap is a line that says so. Lines are kept in
-``results/arena.jsonl``, and what is there is not run again.
+``results/arena.jsonl``, and what is there is not run again. Writes ``docs/arena.md``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.common import RESULTS, fresh_process, serve, table
+from benchmarks import arena_page
+from benchmarks.common import HERE, RESULTS, fresh_process, serve
 from benchmarks.regret import variations
-from benchmarks.settings import SETTINGS, load
+from benchmarks.settings import SETTINGS, Setting, load
+
+if TYPE_CHECKING:
+    from pgmkit.records.dataset import Dataset
 
 LINES = RESULTS / "arena.jsonl"
+PAGE = HERE.parent / "docs" / "arena.md"
 EPSILON = 1.0
-TABLES = {"adult-all": "income>50K", "nltcs": None, "salary": None}
+TABLES = {"adult-all": "income>50K", "nltcs": None, "salary": None, "xor": "label", "scm": "x11"}
 """The tables, and what a classifier is asked for."""
+DRAWN = 20_000
+"""The rows of the tables that are drawn here."""
 OURS = ("mixture", "aim", "mst", "clique-tree")
 RIVALS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "mbi-AIM": ("mbi", "benchmarks.peer_aim_run", {"script": "aim.py"}),
@@ -41,16 +50,50 @@ RIVALS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "dpsynth-SWIFT": ("dpsynth", "benchmarks.rivals.dpsynth_models", {"model": "SWIFT"}),
     "dpsynth-MST": ("dpsynth", "benchmarks.rivals.dpsynth_models", {"model": "MST"}),
     "dpsynth-AIM-GDP": ("dpsynth", "benchmarks.rivals.dpsynth_models", {"model": "AIM-GDP"}),
+    "MargNet": ("margnet", "benchmarks.rivals.margnet", {}),
+    "Tab-PE": ("tabpe", "benchmarks.rivals.tab_pe", {}),
+    "GReM-LNN": ("grem", "benchmarks.rivals.grem_lnn", {}),
 }
 """Environment, adapter and what is asked of it."""
 NOT_RUN = {
     "dpsynth SWIFT, AIM-GDP": "SWIFT had no answer on nltcs after 330 CPU s; AIM-GDP not tried",
-    "MargNet": "not tried; its requirements name CUDA packages",
-    "Tab-PE": "not tried; its example fetches tables from the network",
-    "ReM/GReM-LNN": "not tried; it is no package",
     "iterative-dp, RAP++ (the authors')": "not run here; see docs/reproduction.md",
 }
-MEASURES = ("pairs", "largest pair", "triples", "k-marginal", "f1", "cpu_seconds", "peak_mb")
+
+
+def table_of(name: str) -> Dataset:
+    """A table of the folder PGMKIT_DATA, or one that is drawn here.
+
+    ``xor``: ten fair bits, and the parity of three of them as the label. ``scm``: twelve attributes
+    of five equal classes, each a random nonlinear function of up to three earlier ones and noise.
+    """
+    from pgmkit.domain import Domain
+    from pgmkit.records.dataset import Dataset
+
+    if name in SETTINGS:
+        return load(SETTINGS[name])[0]
+    rng = np.random.default_rng(0)
+    if name == "xor":
+        columns = {f"x{i}": rng.integers(0, 2, DRAWN) for i in range(10)}
+        columns["label"] = (columns["x0"] + columns["x1"] + columns["x2"]) % 2
+        return Dataset(Domain(dict.fromkeys(columns, 2)), columns)
+    values: list[Any] = []
+    for place in range(12):
+        parents = rng.permutation(place)[:3]
+        value = rng.normal(size=DRAWN)
+        for parent in parents:
+            value = value + 2 * np.sin(rng.normal(0, 2) * values[parent] + rng.uniform(0, 6))
+        values.append((value - value.mean()) / value.std())
+    columns = {
+        f"x{i}": np.searchsorted(np.quantile(v, (0.2, 0.4, 0.6, 0.8)), v)
+        for i, v in enumerate(values)
+    }
+    return Dataset(Domain(dict.fromkeys(columns, 5)), columns)
+
+
+def setting_of(name: str) -> Setting:
+    """How a table is protected, and what is asked of it."""
+    return SETTINGS.get(name) or Setting("drawn here", "all", "add/remove", k=2)
 
 
 def judged(name: str, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +101,7 @@ def judged(name: str, columns: Mapping[str, Any]) -> dict[str, Any]:
     from mechanisms.release.evaluation import held_out, train_and_test
     from pgmkit.records.dataset import Dataset
 
-    data, _ = load(SETTINGS[name])
+    data = table_of(name)
     made = Dataset(data.domain, {each: np.asarray(columns[each]) for each in data.domain})
     pairs, triples = variations(data, made, 2), variations(data, made, 3)
     found = {
@@ -78,8 +121,7 @@ def ours(request: Mapping[str, Any]) -> dict[str, Any]:
     from benchmarks.adaptive_run import run_mechanism
     from benchmarks.common import peak_rss_mb
 
-    setting = SETTINGS[request["dataset"]]
-    data, _ = load(setting)
+    setting, data = setting_of(request["dataset"]), table_of(request["dataset"])
     started = time.process_time()
     release = run_mechanism(request, setting, data, None)
     records = release.sample(rng=request["seed"])
@@ -99,7 +141,7 @@ def one(name: str, who: str, cap: int) -> dict[str, Any]:
         if who in OURS:
             found = fresh_process("benchmarks.arena", request)
         else:
-            data, _ = load(SETTINGS[name])
+            data = table_of(name)
             place, module, options = RIVALS[who]
             if "script" in options:
                 options = {
@@ -108,7 +150,7 @@ def one(name: str, who: str, cap: int) -> dict[str, Any]:
             request |= {
                 "sizes": dict(data.domain.sizes),
                 "codes": {each: data.columns[each].tolist() for each in data.domain},
-                "delta": SETTINGS[name].delta or len(data) ** -2,
+                "delta": setting_of(name).delta or len(data) ** -2,
                 **options,
             }
             python = str(Path(os.environ["PGMKIT_ENVS"], place, "bin", "python"))
@@ -117,28 +159,31 @@ def one(name: str, who: str, cap: int) -> dict[str, Any]:
         return {**line, "failed": str(failure).strip().splitlines()[-1][:200]}
     if "over" in found:
         return {**line, "over": found["over"]}
+    if "tables" in found:
+        return {**line, **judged_tables(name, found.pop("tables")), **found}
     return {**line, **judged(name, found.pop("records")), **found}
+
+
+def judged_tables(name: str, tables: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """What the tables of all pairs, flat and in their order, are worth where there are no
+    records.
+    """
+    data = table_of(name)
+    pairs = list(itertools.combinations(data.domain, 2))
+    truth = data.marginals(pairs)
+    away = np.array(
+        [
+            0.5 * np.abs(truth[pair].ravel() - np.asarray(table)).sum() / len(data)
+            for pair, table in zip(pairs, tables, strict=True)
+        ]
+    )
+    return {"pairs": float(away.mean()), "largest pair": float(away.max())}
 
 
 def lines() -> list[dict[str, Any]]:
     if not LINES.exists():
         return []
     return [json.loads(line) for line in LINES.read_text().splitlines()]
-
-
-def report() -> str:
-    """The table of all lines, and who was not run."""
-    rows = []
-    for each in sorted(lines(), key=lambda each: (each["table"], each.get("pairs", 9))):
-        if "pairs" in each:
-            cells = [each.get(measure) for measure in MEASURES]
-        else:
-            why = f"over {each['over']} CPU s" if "over" in each else each["failed"]
-            cells = [why, *[None] * (len(MEASURES) - 1)]
-        rows.append([each["table"], each["who"], *cells])
-    parts = [table(["table", "who", *MEASURES], rows)]
-    parts += [f"- {who}: {why}." for who, why in NOT_RUN.items()]
-    return "\n".join(parts)
 
 
 def main() -> None:
@@ -156,7 +201,7 @@ def main() -> None:
             if (name, who) not in done and time.monotonic() < until:
                 with LINES.open("a", encoding="utf-8") as out:
                     out.write(json.dumps(one(name, who, options.cap)) + "\n")
-    print(report())
+    arena_page.write(lines(), NOT_RUN, OURS, PAGE)
 
 
 if __name__ == "__main__":

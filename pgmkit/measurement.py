@@ -249,8 +249,8 @@ def checked_measurements(
 
 
 def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
-    """Raise InvalidInput if the noise is so much smaller or larger than the measured values or the
-    ``total`` that sums of squares would overflow, or lose one of them to rounding.
+    """Raise InvalidInput if ``total`` is not between 2^-53 and 2^53, or if the noise is so much
+    smaller or larger than the measured values that one of the two would be lost to rounding.
     """
     if not 1 / EXACT <= total <= EXACT:
         raise InvalidInput(

@@ -39,7 +39,8 @@ def estimator(
     def update(model: GraphicalModel | None, measurements: Sequence[Measurement]) -> GraphicalModel:
         known = max(1.0, estimate_total(measurements, domain).value) if total is None else total
         with warnings.catch_warnings():
-            # Only the last of many models is released, and the release states how it fits.
+            # The warning is not needed: only the last of many models is released, and the release
+            # states how it fits.
             warnings.simplefilter("ignore", NotCertified)
             return pgmkit.estimate(
                 domain,

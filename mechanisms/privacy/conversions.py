@@ -50,7 +50,7 @@ def _least_epsilon(rho: float, delta: float) -> float:
     target = math.log(delta)
     if _log_delta(rho, 0.0) <= target:
         return 0.0
-    # The textbook conversion is never below the tight one.
+    # The upper end is the textbook conversion, which is never below the tight one.
     upper = rho + 2 * math.sqrt(rho * math.log(1 / delta))
     return crossing(lambda epsilon: _log_delta(rho, epsilon) <= target, 0.0, upper)[1]
 

@@ -35,8 +35,7 @@ from pgmkit.runtime.precision import AGREEMENT
 
 
 class Curator(Selecting):
-    """The holder of private records, their neighbour relation and the budget's ledger, which
-    answers by noisy measurements and selections only.
+    """The holder of private records, their neighbour relation and the budget's ledger.
 
     `data`: a Dataset, or other records that can be counted.
 

@@ -145,7 +145,8 @@ def _ends(factors: Sequence[FactorNorms]) -> Array:
     an attribute's factors.
     """
     ranges = [(each.low / each.l2, each.high_apart / each.l2) for each in factors]
-    # Of one factor the low end and 1 are enough: the sum is never least at the high end.
+    # For a single factor the low end and 1 are enough, since the sum is never least at the high
+    # end.
     if len(ranges) == 1:
         return np.array([[1.0, 1.0], [1.0, ranges[0][0]]])
     return np.array([(1.0, *ends) for ends in [(1.0,) * len(ranges), *itertools.product(*ranges)]])

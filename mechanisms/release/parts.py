@@ -58,7 +58,7 @@ class RecordParts:
         """Yield the records of parts `start` to `stop` - 1 as pyarrow tables of values."""
         for number, columns in enumerate(self.drawn.parts(start, stop), start):
             data = Dataset(self.schema.domain, columns)
-            # With two numbers the stream differs from that of the part's codes.
+            # The second number makes this random stream differ from that of the part's codes.
             yield arrow_table(data, self.schema, part_rng(self.drawn.seed, number, 0))
 
 
@@ -66,7 +66,8 @@ def record_parts(
     model: Any, schema: Schema, n: int, rows: int, rng: np.random.Generator
 ) -> RecordParts:
     """Return `n` records of a model, to be drawn in parts of `rows` records each."""
-    # The class is not asked for: the workers that make records need neither load it nor torch.
+    # A method is looked for, and not the class GraphicalModel, so that the workers that make
+    # records need load neither the class nor torch.
     if hasattr(model, "sample_in_parts"):
         return RecordParts(model.sample_in_parts(n, rows, rng=rng), schema)
     seed = tuple(int(word) for word in rng.integers(0, 1 << 32, 4))

@@ -28,7 +28,7 @@ def relations(release: TableRelease, target: str | None = None) -> Iterator[str]
     if len(names) > MOST_COLUMNS or strengths is None:
         yield "<p>There are too many columns or values to draw all pairs.</p>"
         return
-    # A map shows two digits.
+    # The map shows two digits, so smaller strengths are shown as 0.
     if not release.verdict.kept and not any(round(v, 2) for v in strengths.values()):
         yield "<p>None: the columns of this release are unrelated to each other.</p>"
         return

@@ -27,8 +27,9 @@ from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 
 _CODES_TOO = 0.1
-"""The weight of single codes beside what is asked along an attribute: records are drawn from the
-model, and conditions on one value leave the others out."""
+"""The weight of single codes beside the queries that are asked along an attribute. Single codes
+matter too, since records are drawn from the model, also under conditions on one value.
+"""
 _SMALL = 2**10
 """Whole numbers up to this are scored as they are, without rounding to a grid."""
 

@@ -71,7 +71,8 @@ def error_and_gradient(flat: Array, gram: Array) -> tuple[float, Array]:
     strategy, scale = _strategy(theta)
     inverse = np.linalg.inv(strategy.T @ strategy)
     slope = -2 * strategy @ (inverse @ gram @ inverse)
-    # D' = -D^2: each column is slope . column / D along it.
+    # A larger entry of theta also shrinks its whole column of the strategy by the factor D, whose
+    # derivative is -D^2; `along` is what this takes from the gradient.
     along = (slope * strategy).sum(axis=0) * scale
     gradient = slope[n:] * scale - along
     return float((inverse * gram).sum()), gradient.reshape(-1)

@@ -117,11 +117,12 @@ def check_values(
     sizes = curator.domain.sizes
     declaring = [n for n, c in schema.columns.items() if n in sizes and c.missing is not None]
     known = len(sizes) + (not curator.neighbours.rows_public)
-    # These parts of the cost give all numbers the same noise.
+    # With these parts of the cost, all numbers get the same noise.
     of_each = COST_SHARE * curator.remaining / (known + len(declaring))
     counts, rows, stddev = curator.measure_unread(known * of_each)
     of = max(rows, 1.0)
-    # If the number of rows is private, its noise enters each share; little for a tenth or less.
+    # If the number of rows is private, its noise enters each share in proportion to the share. It
+    # is taken as `_MANY` here, the share above which the check warns.
     noise = stddev / of * (1.0 if curator.neighbours.rows_public else math.hypot(1, _MANY))
     missing = {}
     if declaring:

@@ -138,9 +138,7 @@ class Schema:
         return self._with({**self.columns, **found}, self.constraints)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Schema:
-        """Return a schema of these columns and the levels over them, without constraints, in the
-        same file format.
-        """
+        """Return a schema of these columns and their levels, without constraints."""
         return self._with(columns, ())
 
     def of_file(self, file: FileFormat) -> Schema:
@@ -174,8 +172,8 @@ class Schema:
 
     def behind(self, name: str, mask: NDArray[np.bool_]) -> tuple[str, NDArray[np.bool_]]:
         """Return the column of records that determines the shown column `name`, and `mask`, a
-        Boolean for each code of the shown column, as a Boolean for each code of that column. A
-        level is determined by the column at its base; for a column, the arguments are returned.
+        Boolean for each code of the shown column, as a Boolean for each code of that column. For a
+        level it is the column at its base; for a column, the arguments are returned.
         """
         level = self.groups.get(name)
         return (name, mask) if level is None else (level.base, mask[level.codes])
@@ -191,8 +189,7 @@ class Schema:
             raise InvalidInput("the data have no rows; give at least one")
 
     def restricted(self, names: Iterable[str]) -> Schema:
-        """Return the schema of these columns, in its own order, with the constraints over these
-        columns only.
+        """Return the schema of these columns, in its own order, with the constraints over them.
 
         >>> schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
         >>> schema.restricted(["sex", "shoe size"]).domain

@@ -118,6 +118,6 @@ def _maxima(
                 own = left[i, j, s]
                 for k in range(columns):
                     term = own + right[i, s, k]
-                    # The second test is true for NaN only, which must not get lost.
+                    # The second test is true for NaN only, so that a NaN appears in the result.
                     if term > out[i, j, k] or term != term:
                         out[i, j, k] = term

@@ -107,7 +107,7 @@ class LineGrammar(NamedTuple):
         last = self._closing(lines, first, final=final)
         if last is None or last == len(lines):
             return last
-        # If the last line begins a record of its own, it belongs to that record.
+        # If the last line is also the first line of another record, it belongs to that record.
         other = self._closing(lines, last, final=final)
         return last if other is None else other if other == len(lines) else None
 

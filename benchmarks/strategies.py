@@ -4,7 +4,7 @@
 
 Each row: the root of the mean variance of the workload's queries at privacy cost 1 (Gaussian noise,
 one row added or removed, noise of standard deviation 1 at sensitivity 1, so rho = 1/2), a lower
-bound on that of every Gaussian mechanism (`mechanisms.strategies.lower_bound`), and CPU seconds of
+bound on that of every Gaussian mechanism (`benchmarks.lower_bound`), and CPU seconds of
 planning. The first twelve rows are those of QuerySmasher's Table 1: prefixes along the numeric
 columns, every code of the others. `--smasher` is a checkout of
 cmla-psu/QuerySmasherMatrixMechanism, which then plans the same workloads beside, and so does the
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import HERE, read_results, write_results
+from benchmarks.lower_bound import lower_bound
 from mechanisms.privacy.neighbours import relation
 from mechanisms.queries.query_sets import (
     Asked,
@@ -35,7 +36,6 @@ from mechanisms.queries.query_sets import (
     query_gram,
     query_rows,
 )
-from mechanisms.strategies.lower_bound import lower_bound
 from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain
 

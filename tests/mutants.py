@@ -339,8 +339,8 @@ MUTANTS = (
     Mutant(
         "selection by permute-and-flip for the exponential mechanism",
         NOISE,
-        "choose = dp.m.make_noisy_max(*space, dp.zero_concentrated_divergence(), scale=scale)",
-        "choose = dp.m.make_noisy_max(*space, dp.max_divergence(), scale=scale)",
+        "choose = self._dp.m.make_noisy_max(*self._scores, zcdp, scale=scale)",
+        "choose = self._dp.m.make_noisy_max(*self._scores, self._dp.max_divergence(), scale=scale)",
         "curator",
     ),
     Mutant(

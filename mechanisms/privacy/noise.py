@@ -27,6 +27,8 @@ class ExactNoise:
 
         dp.enable_features("contrib")
         self._dp: Any = dp
+        numbers = dp.vector_domain(dp.atom_domain(T=float, nan=False))
+        self._scores = numbers, dp.linf_distance(T=float)
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
         """Return `counts` plus discrete Gaussian noise, with mass proportional to exp(-x^2/(2
@@ -48,12 +50,11 @@ class ExactNoise:
         """Return an index with probability proportional to exp(score/scale): the exponential
         mechanism.
         """
-        dp = self._dp
-        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
         # Under zCDP OpenDP's noisy max adds Gumbel noise, which is the exponential mechanism; under
         # pure DP it adds exponential noise, which is permute-and-flip: another distribution, with
         # another cost in zCDP.
-        choose = dp.m.make_noisy_max(*space, dp.zero_concentrated_divergence(), scale=scale)
+        zcdp = self._dp.zero_concentrated_divergence()
+        choose = self._dp.m.make_noisy_max(*self._scores, zcdp, scale=scale)
         return int(choose(scores.tolist()))
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
@@ -61,19 +62,16 @@ class ExactNoise:
         probability exp((score - best)/scale), until one is. The distribution is that of the largest
         score plus exponential noise.
         """
-        dp = self._dp
-        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
-        choose = dp.m.make_noisy_max(*space, dp.max_divergence(), scale=scale)
+        pure = self._dp.max_divergence()
+        choose = self._dp.m.make_noisy_max(*self._scores, pure, scale=scale)
         return int(choose(scores.tolist()))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
         """Return the indices of the `count` largest of the scores plus Gumbel noise: equivalent to
         repeated `softmax` without replacement.
         """
-        dp = self._dp
-        space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float)
-        zcdp = dp.zero_concentrated_divergence()
-        choose = dp.m.make_noisy_top_k(*space, zcdp, k=count, scale=scale)
+        zcdp = self._dp.zero_concentrated_divergence()
+        choose = self._dp.m.make_noisy_top_k(*self._scores, zcdp, k=count, scale=scale)
         return [int(index) for index in choose(np.ascontiguousarray(scores))]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:

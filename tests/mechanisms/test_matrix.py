@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pricing import Priced
 
+from benchmarks.lower_bound import lower_bound
 from mechanisms import MECHANISMS, run
 from mechanisms.baselines import Gaussian, gaussian
 from mechanisms.datasets.census import census
@@ -23,7 +24,6 @@ from mechanisms.privacy.neighbours import NEIGHBOURS, Neighbours, relation
 from mechanisms.queries.query_sets import QUERIES, QuerySet, query_rows
 from mechanisms.strategies.best import best_strategy
 from mechanisms.strategies.least_error import best_precision
-from mechanisms.strategies.lower_bound import lower_bound
 from mechanisms.strategies.marginals import marginals_strategy
 from mechanisms.strategies.residuals import Objective, ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload, k_way

@@ -21,7 +21,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
 from pgmkit.tables.draft.numbers import number_column, with_point
-from pgmkit.tables.draft.thresholds import NEARLY_ALL, SURE
+from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, other_sheets, value_labels
@@ -39,10 +39,6 @@ _NAMED_UNIT = re.compile(
     r"([_. -]?(id|nr|no|num|number|key|code))?)"
 )
 """Matches names of columns that say to which person or household a row belongs."""
-_WORDS_OF_FREE_TEXT = 3
-"""The mean number of words above which texts that all differ are taken for sentences, not
-identifiers.
-"""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """Matches numbers without leading zeros; texts with leading zeros are codes."""
 
@@ -310,7 +306,7 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
     rows = sum(counts.values())
     if rows >= SURE and len(counts) > NEARLY_ALL * rows:
         words = sum(len(text.split()) for text in counts) / len(counts)
-        if words >= _WORDS_OF_FREE_TEXT:
+        if words >= FEW:  # sentences, and not names or addresses
             return Drafted(
                 None,
                 f"free text: nearly all texts differ, of {words:.0f} words on average; left out, "

@@ -64,21 +64,22 @@ def splits(
     return split(1.0), split(-1.0)
 
 
-def best_level(losses: Callable[[int], float], last: int) -> float:
+def best_level(losses: Callable[[int], float], last: int) -> tuple[float, float]:
     """Return the level of least loss among 0 to `last`, refined by a parabola through its
-    neighbours.
+    neighbours, and the least loss.
 
     `losses(level)` returns the loss, on the values kept by `splits`, of the fits at that level of a
     path. It is called once for each level in order, from 0 to `last`, which is at least 1. All
     levels are needed: the first levels of a path hardly differ from independence, so a rise there
     says nothing about later ones.
 
-    >>> round(best_level(lambda level: (level - 2.4) ** 2, 10), 3)
-    2.4
+    >>> level, loss = best_level(lambda level: (level - 2.4) ** 2, 10)
+    >>> round(level, 3), round(loss, 3)
+    (2.4, 0.16)
     """
     found = [losses(level) for level in range(last + 1)]
     best = int(np.argmin(found))
     if not 0 < best < len(found) - 1:
-        return float(best)
+        return float(best), found[best]
     below, least, above = found[best - 1 : best + 2]
-    return best + (below - above) / (2 * (below - 2 * least + above))
+    return best + (below - above) / (2 * (below - 2 * least + above)), least

@@ -42,7 +42,7 @@ class Column(ABC):
         missing: None if a missing value (null, NaN, NaT, an empty text) counts as outside the
             column. Otherwise missing values have the column's last code, and so have the texts
             listed here, such as ("?",); if decoded values are texts, the first of these is written
-            for a missing value.
+            for a missing value. True is the same as an empty list, False the same as None.
         outside: What becomes of a value that the column does not have. None makes it an error.
             Otherwise every value, also an undeclared missing one, has a code: that of "missing", or
             of one of the column's own labels, or for ordered columns with "clip" that of the
@@ -60,13 +60,15 @@ class Column(ABC):
     decode_as: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if isinstance(self.missing, bool):  # as schema files have it
+            object.__setattr__(self, "missing", () if self.missing else None)
         listed = isinstance(self.missing, (list, tuple))
         if self.missing is not None and not (
             listed and all(isinstance(text, str) for text in self.missing)
         ):
             raise InvalidInput(
                 "missing must be a list of the texts that stand for a missing value, such as "
-                f"['?'], got {self.missing!r}; write missing=[] where only null, NaN and empty "
+                f"['?'], got {self.missing!r}; write missing=True where only null, NaN and empty "
                 "values are missing, and leave it out where none may be"
             )
         if self.missing is not None:

@@ -33,21 +33,18 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     if kind not in types:
         near = did_you_mean(kind, types)
         raise InvalidInput(f"type {kind!r} is unknown{near}; types are {', '.join(types)}")
-    missing = given.pop("missing", None)
-    if isinstance(missing, bool):
-        missing = () if missing else None
-    allowed = {each.name for each in fields(types[kind])} - {"missing"}
+    allowed = {each.name for each in fields(types[kind])}
     for name in given:
         if name not in allowed:
             raise InvalidInput(
                 f"a {kind} column has no field {name!r}{did_you_mean(name, allowed)}; it has "
-                f"missing, {', '.join(sorted(allowed))}"
+                f"{', '.join(sorted(allowed))}"
             )
     for name, value in given.items():
         if isinstance(value, list):
             given[name] = tuple(value)
     try:
-        return types[kind](**given, missing=missing)
+        return types[kind](**given)
     except TypeError as error:
         raise InvalidInput(
             f"a {kind} column cannot be made from {dict(stored)!r}: {error}"

@@ -243,19 +243,21 @@ def test_the_walk_ends_at_the_least_loss(best: float) -> None:
         asked.append(level)
         return (level - best) ** 2
 
-    assert best_level(loss, 30) == pytest.approx(max(best, 0.0) if best >= 0.5 else 0.0)
+    level, least = best_level(loss, 30)
+    assert least == (round(best) - best) ** 2
+    assert level == pytest.approx(max(best, 0.0) if best >= 0.5 else 0.0)
     assert asked == list(range(len(asked)))
 
 
 def test_a_rise_among_the_first_levels_ends_nothing() -> None:
     """Fits beside independence hardly differ: what falls later decides, as on a real table."""
     losses = [34.904, 34.911, 34.907, 33.836, 33.445, 33.235, 33.229]
-    assert best_level(losses.__getitem__, 6) == 6.0
+    assert best_level(losses.__getitem__, 6) == (6.0, 33.229)
 
 
 def test_losses_that_never_rise_end_the_walk() -> None:
-    assert best_level(lambda level: -level, 25) == 25
-    assert best_level(lambda level: level, 25) == 0.0
+    assert best_level(lambda level: -level, 25) == (25.0, -25)
+    assert best_level(lambda level: level, 25) == (0.0, 0)
 
 
 def test_a_table_of_noise_ends_nearer_to_independence_than_an_exact_one() -> None:
@@ -274,7 +276,7 @@ def test_a_table_of_noise_ends_nearer_to_independence_than_an_exact_one() -> Non
             fit.run(100, level)
             return float(misfit(fit.rows))
 
-        found[stddev] = best_level(loss, fit.last_level)
+        found[stddev], _ = best_level(loss, fit.last_level)
     assert found[300.0] + 2 < found[2.0]
 
 

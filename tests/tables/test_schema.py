@@ -176,7 +176,7 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
         (lambda: Date("2020-01-01", "2020-13-01"), "not values"),
         (lambda: Date("2020-01-01", "2021-01-01", unit="week"), "unit must be"),
         (lambda: Integer(0, 1, missing="?"), "list of the texts"),
-        (lambda: Numeric(0, 1, bins=2, missing=True), r"got True; write missing=\[\]"),
+        (lambda: Numeric(0, 1, bins=2, missing=1), "got 1; write missing=True"),
         (lambda: Integer(0, 1, missing=[9]), r"got \[9\]"),
         (lambda: Integer(0, 99, missing=("9",)), "listed as missing"),
         (lambda: Integer(0, 99, special=(9,)), "list it in spikes"),
@@ -295,3 +295,10 @@ def test_an_arrow_table_is_encoded_by_its_names() -> None:
     assert schema.encode(pa.table({"sex": ["M", "F"]})).columns["sex"].tolist() == [1, 0]
     with pytest.raises(InvalidInput, match="no column 'sex'.*'Sex'"):
         schema.encode(pa.table({"Sex": ["M", "F"]}))
+
+
+@pytest.mark.parametrize(("written", "same"), [(True, ()), (False, None)])
+def test_columns_take_missing_as_drafts_write_it(written: bool, same: tuple[()] | None) -> None:
+    stored = {"type": "integer", "low": 0, "high": 3, "missing": written}
+    column = Integer(0, 3, missing=written)  # type: ignore[arg-type]
+    assert column == Integer(0, 3, missing=same) == column_from_dict(stored)

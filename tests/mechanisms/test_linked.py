@@ -747,3 +747,25 @@ def test_frames_and_links_of_other_kinds_are_refused() -> None:
     for name in (".person", "a/b", "a:b"):
         with pytest.raises(InvalidInput, match="saved in a file"):
             Link(name, "home", key="id", most=2)
+
+
+def test_children_begin_with_what_the_parents_tables_say_of_them() -> None:
+    frames = homes(np.random.default_rng(0), 60)
+    for mechanism, begins in (("mst", True), ("independent", False)):
+        release = run(frames, mechanism=mechanism, epsilon=5.0)
+        cliques = {each.clique for each in release.children["person"].measurements}
+        assert (("size", "position") in cliques) == begins
+
+
+def test_noise_is_that_of_all_pairs_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which "auto" decides: of 13 pairs of a person with the home, siblings and itself."""
+    asked: list[tuple[float, float]] = []
+    scale = Curator.scale
+
+    def noted(self: Curator, cost: float) -> float:
+        asked.append((self.remaining, cost))
+        return scale(self, cost)
+
+    monkeypatch.setattr(Curator, "scale", noted)
+    run(homes(np.random.default_rng(0), 40), mechanism="auto", epsilon=1.0)
+    assert any(cost == pytest.approx(left / 13, rel=1e-12) for left, cost in asked)

@@ -234,7 +234,10 @@ class Column(ABC):
         Raises InvalidInput for a column that is not of numbers, a width that is not above 0, and
         steps that cut a bin in two.
         """
-        raise InvalidInput(f"steps need a column of numbers; this one is {self.type}")
+        raise InvalidInput(
+            f"steps need a column of numbers; this one is {self.type}; declare a level of the "
+            "column for groups of its values, such as the years of dates"
+        )
 
     @property
     def midpoints(self) -> NDArray[np.float64] | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.factor_graph import FactorGraph
+from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
@@ -70,7 +71,7 @@ def to_pgmpy(graph: FactorGraph) -> Any:
     ``DiscreteBayesianNetwork``; states get the texts of their names. Raises InvalidInput for other
     graphs.
     """
-    if graph.children is None:
+    if instance(graph, FactorGraph, "graph").children is None:
         raise InvalidInput(
             "only Bayesian networks have such files; build the graph by from_conditionals, or "
             "write it with pgmkit.uai.write_model"

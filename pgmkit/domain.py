@@ -81,12 +81,14 @@ class Domain:
         return self._places
 
     def ordered(self, attrs: Iterable[str]) -> Clique:
-        """Return `attrs`, which the domain must have, in the domain's order.
+        """Return `attrs` in the domain's order.
+
+        Raises InvalidInput for a bare string, unknown or duplicate attributes.
 
         >>> Domain({"age": 10, "sex": 2, "race": 5}).ordered({"race", "age"})
         ('age', 'race')
         """
-        return tuple(sorted(attrs, key=self.places.__getitem__))
+        return tuple(sorted(self.clique(attrs, "attrs"), key=self.places.__getitem__))
 
     def shape(self, attrs: Iterable[str] | None = None) -> tuple[int, ...]:
         """Return the sizes of `attrs` in the given order (of all attributes by default).
@@ -116,9 +118,9 @@ class Domain:
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
         1
         """
-        wanted = frozenset(attrs)
-        places = (place for place, clique in enumerate(cliques) if wanted <= set(clique))
-        return min(places, key=lambda place: self.size(cliques[place]), default=None)
+        wanted, known = frozenset(self.clique(attrs, "attrs")), list(map(self.clique, cliques))
+        places = (place for place, clique in enumerate(known) if wanted <= set(clique))
+        return min(places, key=lambda place: self.size(known[place]), default=None)
 
     def project(self, attrs: Iterable[str]) -> Domain:
         """Return the domain over `attrs`, in the given order; without attributes, the domain of a
@@ -145,11 +147,7 @@ class Domain:
                 f"{name} must be a sequence of attribute names, got the string {attrs!r}; "
                 f"write ({attrs!r},) for one attribute"
             )
-        if not isinstance(attrs, Iterable):
-            raise InvalidInput(
-                f"{name} must be a sequence of attribute names, got {type(attrs).__name__}"
-            )
-        checked = tuple(attrs)
+        checked = tuple(listed(attrs, name, "attribute names"))
         for attribute in checked:
             if not isinstance(attribute, str) or attribute not in self._sizes:
                 raise InvalidInput(
@@ -173,6 +171,8 @@ class Domain:
         array([0, 1, 2, 0, 1, 2])
         """
         held, kept = self.clique(source, "source"), self.clique(target, "target")
+        if not set(kept) <= set(held):
+            raise InvalidInput(f"target must be within source {held!r}, got {kept!r}")
         shape = tuple([self._sizes[name] for name in held])
         places = tuple([held.index(name) for name in kept])
         if math.prod(shape) <= CALL_CELLS:
@@ -191,7 +191,9 @@ class Domain:
         size = self.project([attribute]).size()
         name = f"codes of {attribute!r}"
         wanted = [codes] if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
-        whole = all(isinstance(code, int | np.integer) for code in wanted)
+        whole = all(
+            isinstance(code, int | np.integer) and not isinstance(code, bool) for code in wanted
+        )
         if not wanted or not whole or any(not 0 <= code < size for code in wanted):
             raise InvalidInput(
                 f"codes of {attribute!r} must be within 0..{size - 1}, got {codes!r}"

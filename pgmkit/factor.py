@@ -150,6 +150,7 @@ class Factor:
 
         Raises InvalidInput when `domain` lacks an attribute or gives it another size.
         """
+        check_domain(domain)
         for attribute in self.domain:
             if attribute not in domain:
                 raise InvalidInput(

@@ -20,7 +20,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import float_array, listed, mapped
+from pgmkit.runtime.arguments import float_array, instance, listed, mapped
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
@@ -130,8 +130,7 @@ class FactorGraph:
     @classmethod
     def from_model(cls, model: GraphicalModel) -> FactorGraph:
         """Return the distribution of one record of a model; the model's total is left out."""
-        if not isinstance(model, GraphicalModel):
-            raise InvalidInput(f"model must be a GraphicalModel, got {type(model).__name__}")
+        instance(model, GraphicalModel, "model")
         tables = []
         for potential in model.potentials:
             values = potential.numpy()
@@ -272,8 +271,7 @@ class FactorGraph:
         rules out a record that this graph does not. Raises InvalidInput unless both have the same
         attributes and sizes.
         """
-        if not isinstance(other, FactorGraph):
-            raise InvalidInput(f"other must be a FactorGraph, got {type(other).__name__}")
+        instance(other, FactorGraph, "other")
         if dict(self.domain.sizes) != dict(other.domain.sizes):
             raise InvalidInput("the divergence needs two graphs over the same attributes and sizes")
         own = self.posterior()
@@ -282,6 +280,7 @@ class FactorGraph:
 
     def expected_log_product(self, law: Posterior) -> float:
         """Return the expectation under ``law`` of the logarithm of the product of the tables."""
+        instance(law, Posterior, "law")
         marginals = law.marginals([clique for clique, _ in self.tables])
         return float(sum(_expected_log(marginals[clique], table) for clique, table in self.tables))
 
@@ -291,8 +290,7 @@ class FactorGraph:
 
         Raises InvalidInput for data without records or that lack an attribute.
         """
-        if not isinstance(data, Dataset):
-            raise InvalidInput(f"data must be a Dataset, got {type(data).__name__}")
+        instance(data, Dataset, "data")
         if not len(data):
             raise InvalidInput("the data hold no records; the mean needs one at least")
         found = -self.log_partition

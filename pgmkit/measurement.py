@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Domain
+from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, is_sparse
@@ -89,6 +89,7 @@ class Measurement:
         and there are as many values (or columns of the matrix) as the marginal has cells.
         """
         name = _name(self.clique)
+        check_domain(domain)
         domain.clique(self.clique, name)
         if isinstance(self.matrix, Kronecker):
             self._check_factors(self.matrix, domain)

@@ -9,6 +9,7 @@ thousands of values pass a sparse matrix of your own.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix
+from pgmkit.runtime.arguments import listed
 
 __all__ = [
     "FactoredQuery",
@@ -65,7 +67,7 @@ def subset(n: int, members: Iterable[int]) -> NDArray[np.float64]:
     array([[1., 0., 0., 1.]])
     """
     size = _size(n)
-    codes = [_code(member, size, "members") for member in members]
+    codes = [_code(member, size, "members") for member in listed(members, "members", "codes")]
     if not codes:
         raise InvalidInput(
             "subset got no members, but needs at least one code; name the codes to count"
@@ -96,7 +98,7 @@ def ranges(n: int, bounds: Iterable[tuple[int, int]]) -> NDArray[np.float64]:
            [0., 1., 1., 1.]])
     """
     size = _size(n)
-    checked = [_bounds(pair, size) for pair in bounds]
+    checked = [_bounds(pair, size) for pair in listed(bounds, "bounds", "pairs (lo, hi)")]
     if not checked:
         raise InvalidInput("ranges got no bounds, but needs at least one (lo, hi); pass some")
     lo, hi = np.array(checked).T[:, :, None]
@@ -251,6 +253,7 @@ class FactoredQuery:
         """Raise `InvalidInput` for an attribute that ``domain`` does not have, or a matrix whose
         number of columns is not the attribute's size.
         """
+        check_domain(domain)
         domain.clique(self.attributes, "the query")
         for attribute, factor in self.factors.items():
             size = domain.sizes[attribute]
@@ -296,8 +299,11 @@ def _integer(value: Any, name: str) -> int:
 
 def _size(n: Any, name: str = "n") -> int:
     size = _integer(n, name)
-    if size < 1:
-        raise InvalidInput(f"{name} is {size}, but must be at least 1; pass a positive integer")
+    if not 1 <= size <= sys.maxsize // 8:
+        raise InvalidInput(
+            f"{name} is {size}, but must be at least 1, and no larger than arrays can be; pass a "
+            "positive integer"
+        )
     return size
 
 

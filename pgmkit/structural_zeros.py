@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import listed
 
@@ -29,7 +29,10 @@ class Zeros:
 
     def __init__(self, clique: Sequence[str], allowed: ArrayLike) -> None:
         clique = tuple(listed(clique, "clique", "attribute names"))
-        table = np.array(allowed, dtype=bool)
+        try:
+            table = np.array(allowed, dtype=bool)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"allowed must be an array of Booleans: {error}") from None
         if not table.any():
             raise InvalidInput(f"zeros over {clique!r} allow no cell at all; allow at least one")
         table.flags.writeable = False
@@ -40,7 +43,11 @@ class Zeros:
         """Return the mask over a clique that contains this one, in a shape that broadcasts to that
         clique's.
         """
+        check_domain(domain)
+        clique = domain.clique(clique)
         held = [name for name in clique if name in self.clique]
+        if len(held) < len(self.clique):
+            raise InvalidInput(f"clique must contain {self.clique!r}, got {clique!r}")
         table = self.allowed.transpose([self.clique.index(name) for name in held])
         return table.reshape([domain.sizes[n] if n in self.clique else 1 for n in clique])
 

@@ -16,9 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pgmkit.conditioning.evidence import Evidence
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor_graph import FactorGraph
+from pgmkit.runtime.arguments import float_array, instance, listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import MOST_VALUES, refusing, whole_file
@@ -158,7 +160,7 @@ def write_model(graph: FactorGraph, path: PathLike) -> None:
 
     Variables are numbered in the domain's order; their names, and names of states, are lost.
     """
-    number = graph.domain.places
+    number = instance(graph, FactorGraph, "graph").domain.places
     lines = ["MARKOV" if graph.children is None else "BAYES", str(len(number))]
     lines += [" ".join(map(str, graph.domain.shape())), str(len(graph.tables))]
     arrays = []
@@ -178,7 +180,7 @@ def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
     The form that begins with the number of sets of evidence is read too, if there is one set.
     """
     words = _Words(path)
-    names = graph.domain.attributes
+    names = instance(graph, FactorGraph, "graph").domain.attributes
     count = words.integer("the number of observed variables")
     if count == 1 and len(words.words) > 1 and len(words.words) % 2 == 0:
         count = words.integer("the number of observed variables")
@@ -196,14 +198,15 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLi
     """Write the code of each observed attribute as an evidence file that ``read_evidence`` reads
     back.
     """
-    number = graph.domain.places
-    pairs = [f"{number[name]} {code}" for name, code in evidence.items()]
+    domain = instance(graph, FactorGraph, "graph").domain
+    given = Evidence.of(domain, graph.states, evidence, None)
+    pairs = [f"{domain.places[name]} {code}" for name, code in given.codes.items()]
     _write(path, [" ".join([str(len(pairs)), *pairs])])
 
 
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order."""
-    tables = list(marginals)
+    tables = [float_array(table, "marginals") for table in listed(marginals, "marginals", "arrays")]
     _write(
         path, ["MAR", " ".join([str(len(tables)), *(f"{t.size} {_numbers(t)}" for t in tables)])]
     )
@@ -223,8 +226,8 @@ def read_marginals(path: PathLike) -> list[Array]:
 
 def write_map(codes: Iterable[int], path: PathLike) -> None:
     """Write a MAP result: a code for every variable, in the model's order."""
-    listed = [str(int(code)) for code in codes]
-    _write(path, ["MAP", " ".join([str(len(listed)), *listed])])
+    texts = [str(int(code)) for code in float_array(listed(codes, "codes", "codes"), "codes")]
+    _write(path, ["MAP", " ".join([str(len(texts)), *texts])])
 
 
 def read_map(path: PathLike) -> list[int]:
@@ -241,7 +244,7 @@ def write_probability(log_partition: float, path: PathLike) -> None:
     """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence),
     given the natural one.
     """
-    _write(path, ["PR", repr(log_partition / math.log(10))])
+    _write(path, ["PR", repr(float(float_array(log_partition, "log_partition")) / math.log(10))])
 
 
 def read_probability(path: PathLike) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array
+from pgmkit.runtime.arguments import float_array, listed
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,14 @@ def observed_codes(
 
 
 def _column(name: str, values: Sequence[Hashable]) -> list[Hashable]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidInput(
-            f"evidence {name!r} must be a column, one value for each record, got {values!r:.80}; "
-            "posterior takes a single record"
-        )
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+    content = "values, one for each record"
+    column = listed(values, f"evidence {name!r}", content)
+    if isinstance(values, np.ndarray):
+        column = values.tolist()
+    for value in column:
+        if not isinstance(value, Hashable):
+            raise InvalidInput(f"evidence {name!r} must be a sequence of {content}, got {value!r}")
+    return column
 
 
 def _code(

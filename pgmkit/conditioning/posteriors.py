@@ -21,6 +21,7 @@ from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import cells_of, each_bit
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
@@ -101,7 +102,7 @@ class Posteriors:
         domain, bits = self.graph.domain, self.graph.bits
         if cliques is None:
             cliques = [(name,) for name in domain]
-        asked = [domain.clique(clique) for clique in cliques]
+        asked = [domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         cells = len(self) * sum(map(domain.size, asked))
         if 8 * cells > self.graph.memory_limit:
             raise ModelTooLarge(
@@ -166,6 +167,8 @@ class Posteriors:
 
     def alone(self, row: int) -> Posterior:
         """Return the posterior of one record, given its row."""
+        if not isinstance(row, int | np.integer) or not -len(self) <= row < len(self):
+            raise InvalidInput(f"row must be one of the {len(self)} records, got {row!r}")
         codes = dict(zip(self.names, self.codes[row].tolist(), strict=True))
         return Posterior(self.graph, Evidence(codes, {}))
 

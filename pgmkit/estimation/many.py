@@ -30,7 +30,7 @@ from pgmkit.estimation.model_size import (
     tree_oracle,
 )
 from pgmkit.estimation.replication import Replication, reporter
-from pgmkit.estimation.request import Request, positive
+from pgmkit.estimation.request import Request, check_seconds, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
 from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.goodness import contradiction
@@ -39,7 +39,7 @@ from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import Squared, statistics
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import float_array, listed
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -107,6 +107,7 @@ def estimate_many(
     [[600.0, 400.0], [610.0, 390.0]]
     """
     started = time.perf_counter()
+    check_seconds(max_seconds)
     many = ManyEstimates(domain, measurement_sets, total, max_seconds, options)
     deadline = inf if max_seconds is None else started + max_seconds
     made: list[GraphicalModel] = []
@@ -319,7 +320,7 @@ def _each_total(total: float | Sequence[float], count: int) -> list[float]:
             f"total has {len(total)} numbers for {count} measurement_sets; give one for each, or "
             "a single one for all"
         )
-    return [float(each) for each in total]
+    return float_array(total, "total").tolist()
 
 
 def _check_same(domain: Domain, first: list[Measurement], other: list[Measurement]) -> None:

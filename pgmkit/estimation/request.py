@@ -40,8 +40,7 @@ class Request:
             raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")
         if not 0 <= number(self.tolerance) < inf:
             raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
-        if max_seconds is not None and not number(max_seconds) > 0:
-            raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
+        check_seconds(max_seconds)
         if memory_limit is not None:
             check_limit(memory_limit)
 
@@ -65,6 +64,12 @@ class Request:
         for m in self.used:
             check_scale(m, m.values, total)
         return total
+
+
+def check_seconds(max_seconds: float | None) -> None:
+    """Raise InvalidInput unless the limit of time is None or a number above 0."""
+    if max_seconds is not None and not number(max_seconds) > 0:
+        raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
 
 
 def positive(estimated: float) -> float:

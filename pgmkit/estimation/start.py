@@ -23,6 +23,7 @@ from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import Squared
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.structural_zeros import Zeros
 
@@ -112,8 +113,7 @@ def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> to
     Minus infinity is replaced by 0. Raises InvalidInput if the model has another domain, or a
     clique that no clique of the oracle contains.
     """
-    if not isinstance(model, GraphicalModel):
-        raise InvalidInput(f"warm_start must be a GraphicalModel, got {type(model).__name__}")
+    instance(model, GraphicalModel, "warm_start")
     if model.domain != domain:
         raise InvalidInput("warm_start is a model of another domain; pass one of the same domain")
     flat = uniform(inference)

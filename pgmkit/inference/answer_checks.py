@@ -249,7 +249,7 @@ class SecondOpinion:
         """
         if n == 0:
             return
-        chance, names = Random(n), list(columns)
+        chance, names = Random(int(n)), list(columns)
         for _ in range(6):
             row = chance.randrange(n)
             pair = chance.sample(names, min(2, len(names)))

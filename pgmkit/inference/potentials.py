@@ -13,6 +13,7 @@ from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
 from pgmkit.inference.self_check import DEFECT, ROUNDINGS
+from pgmkit.runtime.arguments import number
 from pgmkit.runtime.deferred import torch
 from pgmkit.structural_zeros import Zeros
 
@@ -55,7 +56,7 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
 
 def checked_total(total: float) -> float:
     """Return the total of a model. Raises InvalidInput unless it is a finite number above 0."""
-    if isinstance(total, bool) or not isinstance(total, Real) or not 0 < float(total) < inf:
+    if isinstance(total, bool) or not isinstance(total, Real) or not 0 < number(total) < inf:
         raise InvalidInput(
             f"total must be a finite number above 0, got {total!r}; give the number of records"
         )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import float_array, listed
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -95,7 +95,7 @@ def _multiply(factors: Sequence[Any], x: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def _vector(x: ArrayLike, length: int) -> NDArray[np.float64]:
-    vector = np.asarray(x, dtype=np.float64)
+    vector = x if isinstance(x, np.ndarray) and x.dtype == np.float64 else float_array(x, "x")
     if vector.shape != (length,):
         raise InvalidInput(
             f"Kronecker.matvec got an array of shape {vector.shape}, but needs a vector of length "

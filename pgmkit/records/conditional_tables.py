@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array
+from pgmkit.runtime.arguments import float_array, listed
 from pgmkit.runtime.arrays import Array
 
 TOLERANCE = 1e-5
@@ -32,30 +32,40 @@ def checked_conditionals(
             '{"rain": (("rain",), [0.8, 0.2]), "wet": (("wet", "rain"), table)}, got '
             f"{type(tables).__name__} {tables!r:.60}"
         )
-    arrays = {name: _array(name, axes, table) for name, (axes, table) in tables.items()}
+    axes: dict[str, Clique] = {}
+    arrays: dict[str, Array] = {}
+    for name, pair in tables.items():
+        try:
+            attrs, table = pair
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"the table of {name!r} must be a pair (attributes, array), got {pair!r:.60}"
+            ) from None
+        axes[name] = tuple(listed(attrs, f"the axes of {name!r}", "attribute names"))
+        arrays[name] = _array(name, axes[name], table)
     domain = Domain({name: len(array) for name, array in arrays.items()})
     cliques = []
-    for name, (axes, _) in tables.items():
-        clique = domain.clique(axes, f"the axes of {name!r}")
+    for name in tables:
+        clique = domain.clique(axes[name], f"the axes of {name!r}")
         if arrays[name].shape != domain.shape(clique):
             raise InvalidInput(
                 f"the table of {name!r} over {clique!r} has shape {arrays[name].shape}; its "
                 f"parents' own tables make it {domain.shape(clique)}"
             )
         cliques.append((clique, _normalised(name, clique, arrays[name])))
-    _check_acyclic(tables)
+    _check_acyclic(axes)
     return domain, cliques
 
 
-def _array(name: str, axes: Sequence[str], table: ArrayLike) -> Array:
+def _array(name: str, axes: Clique, table: ArrayLike) -> Array:
     array = float_array(table, f"the table of {name!r}")
-    if isinstance(axes, str) or not len(axes) or axes[0] != name:
+    if not axes or axes[0] != name:
         raise InvalidInput(
             f"the axes of {name!r} are {axes!r}; write the variable first, then its parents: "
             f"({name!r}, ...)"
         )
     if array.ndim != len(axes):
-        raise InvalidInput(f"the table of {name!r} has {array.ndim} axes for {tuple(axes)!r}")
+        raise InvalidInput(f"the table of {name!r} has {array.ndim} axes for {axes!r}")
     return array
 
 
@@ -74,9 +84,9 @@ def _normalised(name: str, clique: Clique, array: Array) -> Array:
     return array / totals
 
 
-def _check_acyclic(tables: Mapping[str, tuple[Sequence[str], ArrayLike]]) -> None:
+def _check_acyclic(cliques: Mapping[str, Clique]) -> None:
     try:
-        TopologicalSorter({name: axes[1:] for name, (axes, _) in tables.items()}).prepare()
+        TopologicalSorter({name: clique[1:] for name, clique in cliques.items()}).prepare()
     except CycleError as error:
         raise InvalidInput(
             f"the parents form a cycle: {' -> '.join(error.args[1])}; a Bayesian network has "

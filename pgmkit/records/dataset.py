@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import count_marginals
+from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.devices import device_of
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Dataset:
         if lengths[first] == 0:
             raise InvalidInput("the columns have no rows; a dataset needs at least one row")
         self._rows = lengths[first]
-        self._unread = None if unread is None else {a: int(unread[a]) for a in domain}
+        self._unread = None if unread is None else _checked_unread(domain, unread)
 
     @property
     def domain(self) -> Domain:
@@ -175,6 +176,15 @@ class Dataset:
         known = self._unread
         projected._unread = None if known is None else {a: known[a] for a in projected._domain}
         return projected
+
+
+def _checked_unread(domain: Domain, unread: Mapping[str, int]) -> dict[str, int]:
+    counts = mapped(unread, "unread", "attributes to numbers of values")
+    for name in domain:
+        count = counts.get(name)
+        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 0:
+            raise InvalidInput(f"unread must have a whole number, 0 or more, for {name!r}")
+    return {name: int(counts[name]) for name in domain}
 
 
 def _check_names(domain: Domain, columns: Mapping[str, ArrayLike]) -> None:

@@ -8,6 +8,7 @@ the model's distribution.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
@@ -69,9 +70,13 @@ def sample(
 
 
 def check_count(n: int) -> None:
-    """Raise InvalidInput unless ``n`` is a non-negative whole number."""
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
-        raise InvalidInput(f"n must be a non-negative integer, the number of records; got {n!r}")
+    """Raise InvalidInput unless ``n`` is a non-negative whole number that an array can have."""
+    whole = isinstance(n, int | np.integer) and not isinstance(n, bool)
+    if not whole or not 0 <= n <= sys.maxsize // 8:
+        raise InvalidInput(
+            "n must be a non-negative integer, the number of records, which memory can hold; "
+            f"got {n!r:.80}"
+        )
 
 
 def check_request(n: int, rng: np.random.Generator, method: str) -> None:

@@ -32,9 +32,22 @@ def listed(values: Iterable[T], name: str, content: str) -> list[T]:
     """Return the values as a list. Raises InvalidInput, with the argument's name and what it should
     contain, if they are a text or cannot be iterated over.
     """
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{name} must be a sequence of {content}, got {values!r:.60}")
-    return list(values)
+    try:
+        if isinstance(values, str | bytes):
+            raise TypeError
+        each = iter(values)  # an array or tensor of no axes has __iter__, but raises here
+    except TypeError:
+        raise InvalidInput(f"{name} must be a sequence of {content}, got {values!r:.60}") from None
+    return list(each)
+
+
+def instance(value: T, kind: type, name: str) -> T:
+    """Return the value. Raises InvalidInput, with the argument's name and its type, which says
+    nothing of its content, unless it is of this kind.
+    """
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+    return value
 
 
 def mapped(values: Mapping[str, T], name: str, content: str) -> Mapping[str, T]:

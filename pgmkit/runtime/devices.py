@@ -40,12 +40,12 @@ def device_of(
 
     if device is None:
         return torch.device("cpu")
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         worth = torch.cuda.is_available() and multiplications() >= WORTH_A_GPU
         return torch.device("cuda" if worth else "cpu")
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError):  # torch knows no device of this name
+    except (RuntimeError, TypeError, ValueError):  # torch knows no device of this name
         found = None
     if found is None or found.type not in ("cpu", "cuda"):
         raise InvalidInput(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import number as float_of
 from pgmkit.tables.bin_codes import LARGEST, BinCodes
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import equal_widths
@@ -64,8 +65,8 @@ class Binned(Column):
             )
         elif self.low is None or self.high is None:
             raise InvalidInput("give low and high, or edges")
-        object.__setattr__(self, "spikes", tuple(self.spikes))
-        object.__setattr__(self, "special", tuple(self.special))
+        for name in ("spikes", "special"):
+            object.__setattr__(self, name, tuple(listed(getattr(self, name), name, "values")))
         if self.bins is not None and (
             isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 1
         ):
@@ -187,7 +188,7 @@ class Binned(Column):
 
     def _position(self, value: object) -> Any:
         position = self.position(value)
-        if not math.isfinite(position) or (self.whole and abs(position) > LARGEST):
+        if not math.isfinite(float_of(position)) or (self.whole and abs(position) > LARGEST):
             raise ValueError(value)
         if self.whole and position != int(position):
             raise ValueError(value)

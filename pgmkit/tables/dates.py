@@ -41,9 +41,9 @@ class _Temporal(Binned):
     format: str | None = None
 
     def __post_init__(self) -> None:
-        if self.unit not in self.units:
+        if self.unit not in tuple(self.units):
             raise InvalidInput(f"unit must be one of {', '.join(self.units)}; got {self.unit!r}")
-        if self.format is not None and "%" not in self.format:
+        if self.format is not None and not (isinstance(self.format, str) and "%" in self.format):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
         if self.decode_as == "integer" and self.format != "%Y%m%d":
             raise InvalidInput('decode_as "integer" needs format: "%Y%m%d"')

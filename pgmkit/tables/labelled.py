@@ -91,7 +91,13 @@ class Categorical(_Labelled):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "values", tuple(listed(self.values, "values", "labels")))
-        object.__setattr__(self, "aliases", tuple(dict(self.aliases).items()))
+        try:
+            aliases = dict(self.aliases)
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"aliases must be a mapping from texts to values, got {self.aliases!r:.60}"
+            ) from None
+        object.__setattr__(self, "aliases", tuple(aliases.items()))
         texts = list(self.own_labels)
         if not texts:
             raise InvalidInput("values is empty; list at least one value")

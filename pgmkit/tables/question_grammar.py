@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.arguments import instance
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import codes_of
 from pgmkit.tables.schema import Schema
@@ -99,7 +100,7 @@ def parse(schema: Schema, text: str) -> Question:
     >>> parse(schema, "kids | age >= 2 and age != 3").allowed
     {'age': array([False, False,  True, False])}
     """
-    left, bar, right = _halves(text)
+    left, bar, right = _halves(instance(text, str, "the question"))
     targets = [each for part in _split(left) for each in _factors(schema, part)]
     if targets == [_COUNT] and _COUNT not in schema.shown:
         targets = []

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.arrays import Array
 from pgmkit.tables.average_bars import AverageBars, average_bars
 from pgmkit.tables.question_grammar import parse
@@ -69,7 +71,10 @@ def ask(
     M    40     0.5714
     (share: of the 70 records that meet the conditions)
     """
-    plan = QuestionPlan(schema, parse(schema, text))
+    for name, value, method in (("model", model, "answer"), ("bars", bars, "statistic")):
+        if value is not None and not hasattr(value, method):
+            raise InvalidInput(f"{name} must have a method {method}, got {type(value).__name__}")
+    plan = QuestionPlan(schema, parse(instance(schema, Schema, "schema"), text))
     summary = plan.question.summary
     if summary is None:
         return _table(model, plan, bars, level)

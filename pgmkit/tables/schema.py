@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.runtime.arguments import mapped
+from pgmkit.runtime.arguments import instance, listed, mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
@@ -98,9 +98,9 @@ class Schema:
                     f"got {type(column).__name__}"
                 )
         self.columns = dict(columns)
-        self.constraints = tuple(constraints)
-        self.levels = dict(levels or {})
-        self.file = file or FileFormat()
+        self.constraints = tuple(listed(constraints, "constraints", "constraints"))
+        self.levels = dict(mapped({} if levels is None else levels, "levels", "names to levels"))
+        self.file = FileFormat() if file is None else instance(file, FileFormat, "file")
         self.checked = checked
         for constraint in self.constraints:
             if not isinstance(constraint, Constraint):
@@ -132,7 +132,7 @@ class Schema:
         concrete columns for unresolved ones. Raises InvalidInput for a name that the schema does
         not have.
         """
-        for name in found:
+        for name in mapped(found, "found", "names to columns"):
             if name not in self.columns:
                 raise InvalidInput(f"{name!r} is not a column of the schema")
         return self._with({**self.columns, **found}, self.constraints)
@@ -295,12 +295,13 @@ class Schema:
         """Raise InvalidInput if columns of the schema are not among the names; the message lists
         these columns.
         """
-        absent = [name for name in self.columns if name not in names]
+        held = [str(name) for name in listed(names, "names", "column names")]
+        absent = [name for name in self.columns if name not in held]
         if absent:
             raise InvalidInput(
                 f"the data have no column {', '.join(map(repr, absent))}"
-                f"{did_you_mean(absent[0], names)}; they have "
-                f"{', '.join(map(repr, list(names)[:30]))}. Rename, or take it out of the schema"
+                f"{did_you_mean(absent[0], held)}; they have "
+                f"{', '.join(map(repr, held[:30]))}. Rename, or take it out of the schema"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.edges import MOST_BINS
@@ -81,16 +82,17 @@ class FileFormat:
             raise InvalidInput("decimal and separator are the same sign; they must differ")
         try:
             codecs.lookup(self.encoding)
-        except (LookupError, TypeError):
+        except (LookupError, TypeError, ValueError):
             raise InvalidInput(
                 f"encoding {self.encoding!r} is unknown; use utf-8, latin-1, cp1252, utf-16, ..."
             ) from None
         for name in ("names", "ignore"):
             value = getattr(self, name)
             if value is not None:
-                if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+                held = tuple(listed(value, name, "column names"))
+                if not all(isinstance(each, str) for each in held):
                     raise InvalidInput(f"{name} must be a list of column names, got {value!r}")
-                object.__setattr__(self, name, tuple(value))
+                object.__setattr__(self, name, held)
 
     @property
     def written_separator(self) -> str:

@@ -114,6 +114,8 @@ class Uncertainty:
         ``function`` maps a model to a number or an array of a fixed shape.
         """
         checked = checked_level(level)
+        if not callable(function):
+            raise InvalidInput(f"function must be callable, got {type(function).__name__}")
         estimate = np.asarray(function(self.model), dtype=np.float64)
         drawn = np.stack([np.ravel(function(r)).astype(np.float64) for r in self._reused()])
         return bootstrap(estimate, drawn, False, checked)

@@ -101,7 +101,7 @@ def test_sizes_must_be_a_mapping(sizes: object) -> None:
         (["age", "income"], "unknown attribute 'income'"),
         ([1], "unknown attribute 1"),
         ([["age"]], "unknown attribute"),
-        (3, "got int"),
+        (3, "got 3"),
     ],
 )
 def test_bad_cliques_are_refused(attrs: Any, message: str) -> None:

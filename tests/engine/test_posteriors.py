@@ -147,8 +147,8 @@ def test_bad_records_are_refused() -> None:
         ({"a": [0, 2]}, "'a' = 2 is no state"),
         ({"a": [0, 1], "b": [0]}, "columns of"),
         ({"a": []}, "at least one"),
-        ({"a": 1}, "must be a column"),
-        ({"a": "01"}, "must be a column"),
+        ({"a": 1}, "must be a sequence"),
+        ({"a": "01"}, "must be a sequence"),
     ):
         with pytest.raises(InvalidInput, match=match):
             graph.posteriors(evidence)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.printed import on_one_line
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
@@ -73,7 +74,10 @@ def draft(
     schema, with `look` for a file without records, and without `look` for a first line that may be
     a record.
     """
-    form = (seen_format if look else named_format)(path, file or FileFormat())
+    if not isinstance(most_values, int) or isinstance(most_values, bool) or most_values < 1:
+        raise InvalidInput(f"most_values must be a whole number, 1 or more; got {most_values!r}")
+    given = FileFormat() if file is None else instance(file, FileFormat, "file")
+    form = (seen_format if look else named_format)(path, given)
     notes = {
         name: "without a name: left out. Give it one, or all with --names"
         if place and not name

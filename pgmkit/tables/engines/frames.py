@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.runtime.arguments import instance
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.tally import Tally
@@ -113,6 +114,7 @@ def counts_of(
     (array([[0, 1],
            [0, 1]]), 1)
     """
+    instance(schema, Schema, "schema")
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
         schema.check_names(_names(wrapped))

@@ -20,6 +20,7 @@ from pyarrow import compute, parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.dates import Date
@@ -58,6 +59,7 @@ def encode_file(
     In a placed schema an ill-formed line is a record of which every value is outside, and the keys
     of JSON lines are private: what a line does not have is missing.
     """
+    instance(schema, Schema, "schema")
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
     unread: Counter[str] = Counter()
     if not ignore_extra:

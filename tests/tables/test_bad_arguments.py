@@ -1,0 +1,84 @@
+"""Columns, schemas, files and questions refuse arguments of another type by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pgmkit import (
+    Categorical,
+    Date,
+    FileFormat,
+    GraphicalModel,
+    Integer,
+    Measurement,
+    Schema,
+    ask,
+    counts_of,
+    draft,
+    encode_file,
+    estimate,
+)
+from pgmkit.errors import InvalidInput
+
+NOTHING: Any = None
+SCHEMA = Schema({"age": Integer(0, 3)})
+FRAME = pd.DataFrame({"age": [0, 1, 3]})
+
+
+def model() -> GraphicalModel:
+    return estimate(SCHEMA.domain, [Measurement(("age",), np.ones(4), 1.0)])
+
+
+REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
+    "unit": ("unit", lambda x: Date("2000-01-01", "2001-01-01", unit=x), ([], {}, 1, None)),
+    "format": ("format", lambda x: Date("2000-01-01", "2001-01-01", format=x), (1, [])),
+    "aliases": ("aliases", lambda x: Categorical(("x", "y"), aliases=x), (1, "z", [1], None)),
+    "spikes": ("spikes", lambda x: Integer(0, 9, spikes=x), (None, 1, [10**400])),
+    "special": ("special", lambda x: Integer(0, 9, special=x), (None, 1, [10**400])),
+    "edges": ("edges|values of", lambda x: Integer(edges=x), ([0, 10**400], 3)),
+    "names": ("names", lambda x: FileFormat(names=x), (-1, [1], "x")),
+    "ignore": ("ignore", lambda x: FileFormat(ignore=x), (-1, [1])),
+    "encoding": ("encoding", lambda x: FileFormat(encoding=x), ("a\0b", "\ud800", 1)),
+    "constraints": ("constraints", lambda x: Schema({"a": Integer(0, 1)}, x), (None, 1, "x")),
+    "levels": ("levels", lambda x: Schema({"a": Integer(0, 1)}, levels=x), (1, "x", [1])),
+    "file": ("file", lambda x: Schema({"a": Integer(0, 1)}, file=x), (1, "x", [1])),
+    "found": ("found", SCHEMA.resolve, (None, 1, [])),
+    "columns": ("names", SCHEMA.encode, (None, 1)),
+    "question": ("question", lambda x: ask(model(), SCHEMA, x), (None, 1, b"age", ["age"])),
+    "schema of a question": ("schema", lambda x: ask(model(), x, "age"), (None, "x", FRAME)),
+    "model of a question": ("model", lambda x: ask(x, SCHEMA, "age"), (1, "x", FRAME)),
+    "bars of a question": ("bars", lambda x: ask(model(), SCHEMA, "age", bars=x), (1, model())),
+    "schema of a frame": ("schema", lambda x: counts_of(FRAME, x), (None, "x", FRAME)),
+}
+
+
+@pytest.mark.parametrize(("name", "call", "values"), REFUSED.values(), ids=REFUSED)
+def test_wrong_types_are_refused_by_name(
+    name: str, call: Callable[[Any], object], values: tuple[Any, ...]
+) -> None:
+    for value in values:
+        with pytest.raises(InvalidInput, match=name):
+            call(value)
+
+
+def test_files_refuse_what_is_no_schema_or_format(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    FRAME.to_csv(path, index=False)
+    for value in (NOTHING, "schema.yaml", FRAME):
+        with pytest.raises(InvalidInput, match="schema must be a Schema"):
+            encode_file(path, value)
+    with pytest.raises(InvalidInput, match="file must be a FileFormat"):
+        draft(path, look=True, file=FRAME)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="most_values must be"):
+        draft(path, look=True, most_values=NOTHING)
+
+
+def test_refused_frames_are_not_shown() -> None:
+    """What is passed in place of a schema may be private: the message has its type only."""
+    with pytest.raises(InvalidInput) as refused:
+        counts_of(FRAME, pd.DataFrame({"secret": [4711]}))  # type: ignore[arg-type]
+    assert "4711" not in str(refused.value) and "DataFrame" in str(refused.value)

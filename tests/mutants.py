@@ -570,8 +570,8 @@ MUTANTS = (
     Mutant(
         "a replaced unit costs as an added one where its rows are numbered",
         P + "curator.py",
-        "for norm in (self.neighbours.l1, self.neighbours.l2))",
-        "for norm in (1.0 * self.neighbours.max_rows, 1.0 * self.neighbours.max_rows))",
+        "for norm in (self.neighbours.l1, self.neighbours.l2)",
+        "for norm in (self.neighbours.max_rows, self.neighbours.max_rows)",
         "linked",
     ),
     Mutant("a unit's rows cost as one", NEIGHBOURS, "l1=self.l1 * max_rows", "l1=self.l1", "units"),

@@ -69,7 +69,8 @@ def synthesize_linked(
     The promise is about units: a parent, such as a household, together with all its children. The
     parents are modelled with their numbers of children. The children of a link are modelled
     together with their parent's columns, their position and the columns of their previous sibling;
-    the mechanism selects which of these pairs are worth measuring. A unit changes at most `most`
+    the mechanism selects which of these pairs are worth measuring, beside each column's table by
+    number and position. A unit changes at most `most`
     rows of a table of children, and the noise is scaled to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several

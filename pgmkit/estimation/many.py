@@ -313,14 +313,17 @@ def _is_writable(m: Measurement) -> bool:
 
 
 def _each_total(total: float | Sequence[float], count: int) -> list[float]:
-    if isinstance(total, int | float) or np.ndim(total) == 0:
+    if total is None or isinstance(total, int | float):
         return [total] * count  # type: ignore[list-item]
-    if len(total) != count:
+    each = float_array(total, "total")
+    if each.ndim == 0:
+        return [float(each)] * count
+    if len(each) != count:
         raise InvalidInput(
-            f"total has {len(total)} numbers for {count} measurement_sets; give one for each, or "
+            f"total has {len(each)} numbers for {count} measurement_sets; give one for each, or "
             "a single one for all"
         )
-    return float_array(total, "total").tolist()
+    return each.tolist()
 
 
 def _check_same(domain: Domain, first: list[Measurement], other: list[Measurement]) -> None:

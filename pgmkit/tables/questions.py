@@ -72,7 +72,7 @@ def ask(
     (share: of the 70 records that meet the conditions)
     """
     for name, value, method in (("model", model, "answer"), ("bars", bars, "statistic")):
-        if value is not None and not hasattr(value, method):
+        if not hasattr(value, method) and not (value is None and name == "bars"):
             raise InvalidInput(f"{name} must have a method {method}, got {type(value).__name__}")
     plan = QuestionPlan(schema, parse(instance(schema, Schema, "schema"), text))
     summary = plan.question.summary

@@ -232,6 +232,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a total of another domain": lambda: estimate_total([GOOD], domain="x"),  # type: ignore[arg-type]
     "seconds of no sets": lambda: estimate_many(DOMAIN, [], max_seconds="1"),  # type: ignore[arg-type]
     "totals in words": lambda: estimate_many(DOMAIN, [[GOOD]], total=["x"]),  # type: ignore[list-item]
+    "totals of several lengths": lambda: estimate_many(DOMAIN, [[GOOD]], total=[[1.0], [1.0, 2.0]]),  # type: ignore[list-item]
     "a statistic that is a number": lambda: error_bars(MODEL, [GOOD]).statistic(1),  # type: ignore[arg-type]
     "records beyond memory": lambda: MODEL.sample(2**63),
     "a record that is not there": lambda: PAIR.posteriors({"age": [0, 1]}).alone(2),

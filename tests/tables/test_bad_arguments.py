@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
     "columns": ("names", SCHEMA.encode, (None, 1)),
     "question": ("question", lambda x: ask(model(), SCHEMA, x), (None, 1, b"age", ["age"])),
     "schema of a question": ("schema", lambda x: ask(model(), x, "age"), (None, "x", FRAME)),
-    "model of a question": ("model", lambda x: ask(x, SCHEMA, "age"), (1, "x", FRAME)),
+    "model of a question": ("model", lambda x: ask(x, SCHEMA, "age"), (None, 1, "x", FRAME)),
     "bars of a question": ("bars", lambda x: ask(model(), SCHEMA, "age", bars=x), (1, model())),
     "schema of a frame": ("schema", lambda x: counts_of(FRAME, x), (None, "x", FRAME)),
 }

@@ -314,7 +314,7 @@ def _is_writable(m: Measurement) -> bool:
 
 def _each_total(total: float | Sequence[float], count: int) -> list[float]:
     if total is None or isinstance(total, int | float):
-        return [total] * count  # type: ignore[list-item]
+        return [total] * count
     each = float_array(total, "total")
     if each.ndim == 0:
         return [float(each)] * count

@@ -758,7 +758,7 @@ def test_children_begin_with_what_the_parents_tables_say_of_them() -> None:
 
 
 def test_noise_is_that_of_all_pairs_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By which "auto" decides: of 13 pairs of a person with the home, siblings and itself."""
+    """It decides for "auto": that of 9 pairs of a person with the home, siblings and itself."""
     asked: list[tuple[float, float]] = []
     scale = Curator.scale
 
@@ -768,4 +768,4 @@ def test_noise_is_that_of_all_pairs_measured_at_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Curator, "scale", noted)
     run(homes(np.random.default_rng(0), 40), mechanism="auto", epsilon=1.0)
-    assert any(cost == pytest.approx(left / 13, rel=1e-12) for left, cost in asked)
+    assert any(cost == pytest.approx(left / 9, rel=1e-12) for left, cost in asked)

@@ -25,11 +25,12 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     from rem.reconstruction import gremLNN
 
     torch.manual_seed(request["seed"])
-    sizes = request["sizes"]
-    data = Dataset(
-        pd.DataFrame(request["codes"])[list(sizes)], Domain(list(sizes), list(sizes.values()))
-    )
-    pairs = list(itertools.combinations(sizes, 2))
+    # Its code takes the characters of a column's name for columns, so names have one each.
+    letter = {name: chr(ord("A") + place) for place, name in enumerate(request["sizes"])}
+    names, sizes = list(letter.values()), list(request["sizes"].values())
+    frame = pd.DataFrame({letter[name]: request["codes"][name] for name in letter})
+    data = Dataset(frame, Domain(names, sizes))
+    pairs = list(itertools.combinations(names, 2))
     rho = cdp_rho(request["epsilon"], request["delta"])
     measured = residualPlanner(data=data, target_marginals=pairs, rho=rho)
     wanted = VStack([MarginalWorkload(pair, data.domain) for pair in pairs])

@@ -57,11 +57,9 @@ RIVALS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
 """Environment, adapter and what is asked of it."""
 NOT_RUN = {
     "dpsynth SWIFT, AIM-GDP": "SWIFT had no answer on nltcs after 330 CPU s; AIM-GDP not tried",
-    "GReM-LNN": "no figures: its adapter here ends with KeyError 'b', of unknown cause",
-    "Tab-PE": "no figures: its adapter here ends with \"unhashable type: 'DictConfig'\" on nltcs",
-    "xor, scm": "other programs were not run on them",
+    "xor, scm": "dpmm, MargNet, mbi's AIM and dpsynth's SWIFT and AIM-GDP were not run on them",
     "five tables of the zoo": "not tried; they are raw files, and these programs take codes",
-    "salary": "no time",
+    "salary": "not run",
     "iterative-dp, RAP++ (the authors')": "not run here; see docs/reproduction.md",
 }
 

@@ -162,7 +162,7 @@ def rap_pp(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is measured first, what the rounds select from, and how often."""
+    """The first measurements, the questions that rounds select from, and the number of rounds."""
 
     first: list[Clique]
     marginals: dict[Clique, float]

@@ -342,12 +342,9 @@ class Schema:
         columns: dict[str, Column] = {}
         codes = 0
         for name, column in stored["columns"].items():
-            if not isinstance(column, Mapping):
-                raise InvalidInput(
-                    f"column {name!r} must be a mapping with a `type`, such as "
-                    "{type: categorical, values: [a, b]}"
-                )
             try:
+                if not isinstance(column, Mapping):
+                    raise InvalidInput("write {type: ...}, as {type: categorical, values: [a, b]}")
                 columns[name] = column_from_dict(column)
             except InvalidInput as error:
                 raise InvalidInput(f"column {name!r}: {error}") from None

@@ -757,8 +757,8 @@ MUTANTS = (
     Mutant(
         "UAI results are natural logarithms instead of those to base 10",
         P + "uai.py",
-        '_write(path, ["PR", repr(log_partition / math.log(10))])',
-        '_write(path, ["PR", repr(log_partition)])',
+        '"log_partition")) / math.log(10))])',
+        '"log_partition")))])',
         "engine/test_uai::test_results",
     ),
     Mutant(

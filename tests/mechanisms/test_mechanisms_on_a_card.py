@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,9 +135,12 @@ def made(device: str | None, mechanism: str = "mst", **more: object) -> TableRel
 def test_synthesize_on_a_card(card: PretendCard, mechanism: str) -> None:
     here, there = made("cpu", mechanism), made("cuda", mechanism)
     assert there.settings.device == "cuda" and there.model.potentials[0].values.device == CARD
-    for clique in WORKLOAD.cliques:
-        ours, theirs = (release.model.marginal(clique) for release in (here, there))
-        np.testing.assert_allclose(theirs, ours, atol=0.5)
+    # A GPU takes no proximal steps, so the two searches may end at different models. The loss is at
+    # least half the squared distance from the optimum, in standard deviations of each measurement.
+    apart = sum(math.sqrt(2 * release.release.model.gap) for release in (here, there))
+    for each in here.release.measurements:
+        ours, theirs = (release.model.marginal(each.clique) for release in (here, there))
+        np.testing.assert_allclose(theirs, ours, atol=each.stddev * apart + 1e-6)
     drawn = [
         np.unique(release.sample(500, rng=0)["age"], return_counts=True)[1]
         for release in (here, there)

@@ -20,7 +20,7 @@ from pgmkit.conditioning.graph_tables import (
     Inputs,
 )
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, split_questions
-from pgmkit.conditioning.joint import GivenJoint
+from pgmkit.conditioning.joint import GivenJoint, JointTable, is_small, product
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
 from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_fits
 from pgmkit.domain import Clique
@@ -47,7 +47,7 @@ class EvidenceMarginals:
 
     def __init__(self, graph: GraphTables, evidence: Evidence) -> None:
         self.graph, self.evidence = graph, evidence
-        self._found: dict[int, tuple[Messages, float]] = {}
+        self._found: dict[int, tuple[Messages | JointTable, float]] = {}
         self._inputs_of: dict[int, Inputs] = {}
         self._place = -1
 
@@ -70,7 +70,8 @@ class EvidenceMarginals:
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
             return everything
         relevant = graph.relevant(union(sets) | self.known)
-        if any(not relevant & ~known for known in self._found):
+        small = is_small(relevant & ~self.observed, graph.sizes)
+        if small or any(not relevant & ~known for known in self._found):
             return everything
         key = tuple(sets), self.known
         found = graph.groups.pop(key, None)
@@ -109,7 +110,7 @@ class EvidenceMarginals:
 
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
-    ) -> tuple[Messages | Prepared, float]:
+    ) -> tuple[Messages | Calibration | JointTable, float]:
         """Return messages that give the marginals of these sets of attributes, and the logarithm of
         the number that their tables were divided by. ``asked`` are all cliques of the question, of
         this group and of others.
@@ -122,10 +123,11 @@ class EvidenceMarginals:
         relevant = self.graph.relevant(union(sets) | self.known)
         for known, found in self._found.items():
             if not relevant & ~known:
-                self._check_marginals(found[0].tree, sets, made=True)
+                if isinstance(found[0], Messages):
+                    self._check_marginals(found[0].tree, sets, made=True)
                 return found
         inputs = self._sound(relevant)
-        made = self._passed(inputs, sets)
+        made = self._written_out(inputs) or self._passed(inputs, sets)
         del self._inputs_of[relevant]
         self._found[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
@@ -174,7 +176,7 @@ class EvidenceMarginals:
         most = OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
-    def marginal(self, messages: Messages | Prepared, members: int) -> Array:
+    def marginal(self, messages: Messages | Calibration | JointTable, members: int) -> Array:
         """Return a marginal from messages, or from messages on a tree of its own if these would
         need much larger tables.
         """
@@ -305,3 +307,13 @@ class EvidenceMarginals:
         self._count(tree.cells, tree.inputs)
         conditional = graph.children is not None
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
+
+    def _written_out(self, inputs: Inputs) -> JointTable | None:
+        """Return the joint distribution of the inputs' attributes, or None if it has many cells."""
+        held, sizes = union(inputs.scopes), self.graph.sizes
+        if not is_small(held, sizes):
+            return None
+        axes = each_bit(held)
+        made = JointTable(axes, product(inputs.scopes, inputs.tables, axes, sizes))
+        self._count(made.table.size, len(inputs.scopes))
+        return made

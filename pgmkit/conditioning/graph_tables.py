@@ -16,7 +16,7 @@ from pgmkit.conditioning.elimination import (
     Planning,
     elimination_tree,
 )
-from pgmkit.conditioning.joint import MOST_CELLS, Joint
+from pgmkit.conditioning.joint import Joint, is_small
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.pass_memory import kept_bytes
@@ -260,18 +260,12 @@ class GraphTables:
                 return len(found) > 1
         return False
 
-    @property
-    def joint(self) -> Joint | None:
-        """The joint distribution of all attributes, from which further evidence is answered.
-
-        It is None until one set of evidence has been answered by messages in an elimination tree
-        (``passes``), and always if the joint table would have more than ``MOST_CELLS`` cells.
-        """
-        return self._joint if self.passes else None
-
     @cached_property
-    def _joint(self) -> Joint | None:
-        if self.lost or self.domain.size() > MOST_CELLS:
+    def joint(self) -> Joint | None:
+        """The joint distribution of all attributes, from which any evidence is answered; None if it
+        has many cells, or if products may underflow.
+        """
+        if self.lost or not is_small((1 << len(self.sizes)) - 1, self.sizes):
             return None
         return Joint(self.domain, self.inputs)
 

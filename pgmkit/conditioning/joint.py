@@ -1,13 +1,15 @@
-"""The joint distribution of a small graph, cell by cell.
+"""The joint distribution of a few attributes, cell by cell.
 
-A graph with a few thousand cells keeps its joint distribution. Evidence multiplies its cells, and
-one product with a matrix of zeros and ones gives the marginals of all attributes.
+For about a thousand cells, a product of all tables takes less time than planning an elimination
+(``JointTable``). A graph with so few cells altogether keeps its joint distribution (``Joint``).
+Evidence multiplies its cells, and one product with a matrix of zeros and ones gives the marginals
+of all attributes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 from pgmkit.domain import Clique, Domain
+from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
 
@@ -22,6 +25,39 @@ MOST_CELLS = FEW_CELLS
 """The largest number of cells of a joint distribution for which multiplying all tables takes less
 time than planning an elimination.
 """
+
+
+def is_small(members: int, sizes: Sequence[int]) -> bool:
+    """Return True if a table over these attributes (a bit set) has at most ``MOST_CELLS`` cells.
+    Attributes with one value count as if they had two, since numpy limits the number of axes.
+    """
+    return math.prod([max(2, sizes[v]) for v in each_bit(members)]) <= MOST_CELLS
+
+
+class JointTable:
+    """The probabilities of all cells of a few attributes.
+
+    Args:
+        axes: the attributes' numbers, ascending.
+        weights: the cells' unnormalised weights.
+
+    Raises Underflow if their sum is zero or too small to be reliable.
+
+    >>> found = JointTable((0, 2), np.array([[1.0, 2.0], [0.0, 5.0]]))
+    >>> found.marginal(0b100), round(found.log_sum, 3)
+    (array([0.125, 0.875]), 2.079)
+    """
+
+    def __init__(self, axes: Sequence[int], weights: Array) -> None:
+        total = float(weights.sum())
+        if not LEAST_SUM < total < math.inf:
+            raise Underflow
+        self.axes, self.table, self.log_sum = axes, weights / total, math.log(total)
+
+    def marginal(self, members: int) -> Array:
+        """Return the marginal of some of the attributes (a bit mask), axes ascending."""
+        away = tuple([axis for axis, v in enumerate(self.axes) if not members >> v & 1])
+        return np.asarray(self.table.sum(away))
 
 
 class Joint:
@@ -40,23 +76,25 @@ class Joint:
 
     def __init__(self, domain: Domain, inputs: Sequence[tuple[int, Array, float]]) -> None:
         self.shape = shape = domain.shape()
-        product = np.ones(shape)
-        for members, table, _ in inputs:
-            product *= table.reshape([n if members >> v & 1 else 1 for v, n in enumerate(shape)])
-        self.table = product.reshape(-1)
+        scopes, tables = [members for members, _, _ in inputs], [table for _, table, _ in inputs]
+        self.table = product(scopes, tables, range(len(shape)), shape).reshape(-1)
         self.log_scale = sum([log for _, _, log in inputs])
         self.place: dict[Clique, slice] = {}
         """The slice of each attribute's marginal in the vector of all."""
-        self.reader = np.empty((sum(shape), self.table.size))
-        """A row for every value of an attribute, a column for every cell: 1 if the cell has the
-        value, else 0.
-        """
-        end, stride, cells = 0, self.table.size, np.arange(self.table.size)
+        end = 0
         for name, size in domain.sizes.items():
             self.place[(name,)] = slice(end, end := end + size)
-            stride //= size
-            values = np.arange(size)[:, None]
-            np.equal(cells // stride % size, values, out=self.reader[end - size : end])
+
+    @cached_property
+    def reader(self) -> Array:
+        """A matrix with a row for every value of an attribute and a column for every cell: 1 if the
+        cell has the value, else 0.
+        """
+        found = np.zeros((sum(self.shape), *self.shape))
+        values = [(axis, value) for axis, n in enumerate(self.shape) for value in range(n)]
+        for row, (axis, value) in enumerate(values):
+            found[(row, *[slice(None)] * axis, value)] = 1.0
+        return found.reshape(len(found), -1)
 
     def given(self, evidence: ScaledEvidence) -> GivenJoint:
         """Return the distribution given the evidence. Raises Underflow if its probability is zero
@@ -70,30 +108,30 @@ class Joint:
         return GivenJoint(self, table)
 
 
-class GivenJoint:
-    """The joint distribution of all attributes of a small graph given evidence.
-
-    Args:
-        joint: the distribution without evidence.
-        table: the unnormalised weights of its cells, flat.
-
-    Raises Underflow if their sum is zero or too small to be reliable.
+class GivenJoint(JointTable):
+    """The joint distribution of all attributes of a small graph given evidence; ``table`` has the
+    unnormalised weights of its cells, flat.
     """
 
     def __init__(self, joint: Joint, table: Array) -> None:
-        total = float(table.sum())
-        if not LEAST_SUM < total < math.inf:
-            raise Underflow
-        self.table, self.log_sum = table / total, math.log(total) + joint.log_scale
-        self.place, self._reader, self._shape = joint.place, joint.reader, joint.shape
+        super().__init__(range(len(joint.shape)), table.reshape(joint.shape))
+        self.log_sum += joint.log_scale
+        self.joint, self.place = joint, joint.place
 
     @cached_property
     def singles(self) -> Array:
         """The marginals of all attributes in one vector; ``place`` has the slice of each."""
-        found: Array = np.dot(self._reader, self.table)
+        found: Array = np.dot(self.joint.reader, self.table.reshape(-1))
         return found
 
-    def marginal(self, members: int) -> Array:
-        """Return the marginal of some of the attributes (a bit mask), axes ascending."""
-        away = tuple([axis for axis in range(len(self._shape)) if not members >> axis & 1])
-        return np.asarray(self.table.reshape(self._shape).sum(away))
+
+def product(
+    scopes: Iterable[int], tables: Iterable[Array], axes: Sequence[int], sizes: Sequence[int]
+) -> Array:
+    """Return the product of tables over the attributes ``scopes`` (bit sets) as a table over
+    ``axes``, which has all of them. ``sizes`` are those of all attributes; axes are ascending.
+    """
+    found = np.ones([sizes[v] for v in axes])
+    for members, table in zip(scopes, tables, strict=True):
+        found *= table.reshape([sizes[v] if members >> v & 1 else 1 for v in axes])
+    return found

@@ -11,24 +11,29 @@ from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import CELL_BYTES
+from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
 
 
 class Kernel:
-    """A callable that returns the product of two tables, summed over all but the wanted attributes,
-    by a batch of matrix products.
+    """A callable that returns the product of two tables, summed over all but the wanted attributes.
 
-    Attributes in both tables form the batch if they are wanted, and are summed over if not. Those
-    in one table only are rows or columns if they are wanted, and are summed out before the product
-    if not. If nothing is summed over, the tables are multiplied with broadcasting, and the result
-    has the memory order of the larger one.
+    Few cells are multiplied with broadcasting and then summed. More are summed by a batch of matrix
+    products: attributes in both tables form the batch if they are wanted, and are summed over if
+    not. Those in one table only are rows or columns if they are wanted, and are summed out before
+    the product if not. If nothing is left to sum over, the tables are multiplied with broadcasting,
+    and the result has the memory order of the larger one.
     """
 
-    __slots__ = ("cells", "first", "form", "left", "out", "right", "second", "shape")
-    left: tuple[list[int] | None, tuple[int, ...]]
-    right: tuple[list[int] | None, tuple[int, ...]]
+    __slots__ = ("away", "cells", "first", "form", "left", "out", "right", "second", "shape")
+    left: tuple[list[int] | None, list[int] | tuple[int, ...]]
+    right: tuple[list[int] | None, list[int] | tuple[int, ...]]
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
+        self.first: tuple[int, ...] = ()
+        self.second: tuple[int, ...] = ()
+        if _cells(each_bit(one | other), sizes) <= FEW_CELLS:
+            self._broadcast(one, other, wanted, sizes)
+            return
         self.first = axes_alone(one, other | wanted)
         self.second = axes_alone(other, one | wanted)
         one &= other | wanted
@@ -37,17 +42,10 @@ class Kernel:
         batch, summed = each_bit(both & wanted), each_bit(both & ~wanted)
         rows, columns = each_bit(one & ~other), each_bit(other & ~one)
         b, r, s, c = (_cells(group, sizes) for group in (batch, rows, summed, columns))
-        self.cells = b * r * c
         if s == 1:
-            self.form, axes = "multiply", each_bit(one | other)
-            left, right = (
-                tuple([sizes[v] if held >> v & 1 else 1 for v in axes]) for held in (one, other)
-            )
-            self.left, self.right = (None, left), (None, right)
-            # The attributes that are summed over have one value each, so their axes are dropped
-            # without a sum.
-            self.shape, self.out = [sizes[v] for v in axes if wanted >> v & 1], None
+            self._broadcast(one, other, wanted, sizes)
             return
+        self.cells = b * r * c
         # Without rows and columns, `matmul` would compute each cell of the batch as a matrix
         # product of its own.
         self.form = "inner" if r == c == 1 else "matrix"
@@ -60,19 +58,30 @@ class Kernel:
         ascending = sorted(order)
         self.out = None if ascending == list(order) else [order.index(v) for v in ascending]
 
+    def _broadcast(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
+        """Plan a product with broadcasting, then a sum."""
+        axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
+        # Membership is faster in a short tuple than in an integer, which may have many digits.
+        kept = each_bit((one | other) & wanted)
+        self.form = "multiply"
+        self.left = None, [sizes[v] if v in held else 1 for v in axes]
+        self.right = None, [sizes[v] if v in more else 1 for v in axes]
+        self.away = tuple([axis for axis, v in enumerate(axes) if v not in kept])
+        self.cells = _cells(kept, sizes)
+
     def __call__(self, one: Array, other: Array) -> Array:
+        if self.first:
+            one = sum_axes(one, self.first)
+        if self.second:
+            other = sum_axes(other, self.second)
         order, shape = self.left
-        one = sum_axes(one, self.first)
         a = (one if order is None else one.transpose(order)).reshape(shape)
         order, shape = self.right
-        other = sum_axes(other, self.second)
         b = (other if order is None else other.transpose(order)).reshape(shape)
         if self.form == "multiply":
             made = a * b
-        elif self.form == "inner":
-            made = np.einsum("brs,bsc->b", a, b)
-        else:
-            made = np.matmul(a, b)
+            return np.asarray(np.add.reduce(made, self.away)) if self.away else made
+        made = np.einsum("brs,bsc->b", a, b) if self.form == "inner" else np.matmul(a, b)
         made = made.reshape(self.shape)
         return made if self.out is None else made.transpose(self.out)
 

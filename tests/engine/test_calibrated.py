@@ -81,7 +81,7 @@ def check(
 def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # In two blocks small graphs have their joint distribution written out instead.
     joint = block in (2, 7)
-    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 1 << 10 if joint else 0)
+    monkeypatch.setattr("pgmkit.conditioning.joint.MOST_CELLS", 1 << 10 if joint else 0)
     # Every kind of clique, though the tables are small.
     monkeypatch.setattr(
         "pgmkit.conditioning.calibrated_cliques.CALL_CELLS", [1 << 13, 0, 20, 8][block % 4]
@@ -126,7 +126,7 @@ def deterministic_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str
 
 
 def test_deterministic_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.joint.MOST_CELLS", 0)
     calibrated = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -144,7 +144,7 @@ def test_deterministic_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_impossible_evidence_between_others_changes_nothing(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", small)
+    monkeypatch.setattr("pgmkit.conditioning.joint.MOST_CELLS", small)
     tables = {
         "a": (("a",), np.array([0.5, 0.5])),
         "b": (("b", "a"), np.array([[1.0, 0.2], [0.0, 0.8]])),

@@ -1,5 +1,6 @@
 """Factor graphs against the joint written out, and against pgmpy."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -82,26 +83,47 @@ def summed(joint: Array, domain: Domain, clique: Sequence[str]) -> Array:
     return joint.sum(away).transpose([held.index(name) for name in clique])
 
 
-@pytest.mark.parametrize("route", ["trees", "trees apart", "the graph"])
+@pytest.mark.parametrize(
+    "route", ["trees", "trees apart", "trees by matrices", "what is relevant", "the graph"]
+)
 @pytest.mark.parametrize(
     "block", [*range(5), *(pytest.param(each, marks=pytest.mark.slow) for each in range(5, 10))]
 )
 def test_every_answer_is_that_of_the_joint_written_out(
     block: int, route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By elimination trees, or with the joint of all attributes."""
+    """By elimination trees, or with the joint of the relevant or of all attributes."""
     if route == "trees apart":
         part_all_questions(monkeypatch)
         monkeypatch.setattr("pgmkit.conditioning.evidence_marginals.OWN_TREE", 0)
     monkeypatch.setattr("pgmkit.conditioning.modes.CACHE_CELLS", 2 * block)
-    every = 1 << 10 if route == "the graph" else 0
-    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", every)
+    if route == "trees by matrices":
+        monkeypatch.setattr("pgmkit.conditioning.kernels.FEW_CELLS", 0)
+    if route == "what is relevant":
+        monkeypatch.setattr("pgmkit.conditioning.graph_tables.is_small", lambda *_: False)
+    cells = 0 if route.startswith("trees") else 1 << 10
+    monkeypatch.setattr("pgmkit.conditioning.joint.MOST_CELLS", cells)
     for seed in range(20 * block, 20 * block + 20):
         graph, tables = random_graph(seed)
         joint = written_out(graph.domain, tables)
         rng = np.random.default_rng(seed + 1000)
         for _ in range(3):  # one graph: orders and plans of the first evidence serve the others
             check_posterior(graph, joint, rng)
+
+
+@pytest.mark.parametrize("attributes", [40, 90])
+def test_more_attributes_with_one_value_than_a_table_has_axes(attributes: int) -> None:
+    domain = Domain({f"x{i}": 1 for i in range(attributes)} | {"a": 2, "b": 2})
+    pairs = list(itertools.pairwise(domain.attributes))
+    rng = np.random.default_rng(0)
+    graph = FactorGraph(domain, [(pair, rng.random(domain.shape(pair))) for pair in pairs])
+    last = graph.tables[-1][1] * graph.tables[-2][1].T
+    expected = last / last.sum()
+    for _ in range(2):  # the second answer has what the first one prepared
+        np.testing.assert_allclose(graph.posterior().marginal(("a", "b")), expected, rtol=1e-12)
+        given = graph.posterior({"b": 1}).marginals()
+        np.testing.assert_allclose(given[("a",)], expected[:, 1] / expected[:, 1].sum(), rtol=1e-12)
+    assert graph.posterior({"a": 0, "b": 1}).marginals()[("x0",)] == 1
 
 
 def part_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +402,7 @@ def test_observed_records_beyond_the_range_of_plain_numbers() -> None:
 def test_an_earlier_split_does_not_keep_later_questions_from_calibration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pgmkit.conditioning.graph_tables.MOST_CELLS", 0)
+    monkeypatch.setattr("pgmkit.conditioning.joint.MOST_CELLS", 0)
     names = [f"x{i}" for i in range(12)]
     rng = np.random.default_rng(0)
     tables = {name: ((name,), np.array([0.5, 0.5])) for name in (names[0], names[6])}

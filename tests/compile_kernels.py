@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ from triton.runtime.jit import JITFunction
 from pgmkit.contraction.kernels import cuda
 
 CAPABILITY = 90
-POINTERS = {"starts": "*i64", "steps_table": "*i64", "places": "*i64", "tiles": "*i64"}
+POINTERS = dict.fromkeys(("starts", "steps_table", "places", "tiles"), "*i64") | dict.fromkeys(
+    ("peaks", "sums", "shift", "weights"), "*fp64"
+)
 """Arguments that point to numbers of one format; ``TABLES`` point to the tables' own."""
-TABLES = {"left", "right", "out", "high_left", "high_right", "values", "shifts"}
+TABLES = {"left", "right", "out", "high_left", "high_right", "values", "shifts", "table"}
+TILES = [(1, 1024, 1), (1, 16, 64), (8, 32, 4)]
+"""Rows, terms and columns of tiles that ``fold`` and ``spread`` may choose."""
 
 
 def kernels() -> dict[str, JITFunction[Any]]:
@@ -34,9 +39,16 @@ def kernels() -> dict[str, JITFunction[Any]]:
     return {name: each for name, each in vars(cuda).items() if isinstance(each, JITFunction)}
 
 
-def compiled(kernel: JITFunction[Any], table: str) -> Any:
+def constants_of(kernel: JITFunction[Any]) -> list[dict[str, int]]:
+    """What the kernel may be compiled for."""
+    names = [name for name in kernel.arg_names if name.isupper()]
+    if names == ["ROWS", "TERMS", "COLUMNS"]:
+        return [dict(zip(names, tile, strict=True)) for tile in TILES]
+    return [{name: getattr(cuda, name) for name in names}]
+
+
+def compiled(kernel: JITFunction[Any], table: str, constants: dict[str, int]) -> Any:
     """The kernel for tables of one format, all sizes unknown."""
-    constants = {name: getattr(cuda, name) for name in kernel.arg_names if name.isupper()}
     types = {name: POINTERS.get(name, "*" + table if name in TABLES else "i64")
              for name in kernel.arg_names}  # fmt: skip
     source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
@@ -64,12 +76,13 @@ def resources(ptx: str) -> dict[str, int]:
 def report() -> Iterator[dict[str, Any]]:
     """One record for every kernel and format of tables."""
     for name, kernel in kernels().items():
-        for table in ("fp64", "fp32"):
-            made = compiled(kernel, table)
+        for table, constants in product(("fp64", "fp32"), constants_of(kernel)):
+            made = compiled(kernel, table, constants)
             tensor_cores = sorted(set(re.findall(r"mma\.sync\S*", made.asm["ptx"])))
             yield {
                 "kernel": name,
                 "table": table,
+                **constants,
                 "mma": tensor_cores,
                 **resources(made.asm["ptx"]),
             }

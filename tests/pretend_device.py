@@ -266,7 +266,7 @@ class PretendCard(TorchFunctionMode):
             self.ops[name] += 1
             read = args[1:] if packet in _OVERWRITING else args
             inputs = {k: v for k, v in kwargs.items() if k != "out"}
-            self.moved_bytes += sum(map(cell_bytes, _tensors((read, inputs, made))))
+            self.moved_bytes += moved(_tensors((read, inputs))) + moved(_tensors(made))
 
 
 class _Counting(TorchDispatchMode):
@@ -283,6 +283,11 @@ class _Counting(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         self.card.count(func, args, kwargs or {}, made)
         return made
+
+
+def moved(tensors: list[torch.Tensor]) -> int:
+    """Bytes of all tensors, of equal ones once: what one launch reads, or what it writes."""
+    return sum({(t.data_ptr(), t.shape, t.stride()): cell_bytes(t) for t in tensors}.values())
 
 
 def cell_bytes(tensor: torch.Tensor) -> int:
@@ -383,8 +388,11 @@ def _kernel_bytes(name: str, args: Any) -> int:
     if name == "contract_steps":
         steps = args[3][0][:, 3:7].tolist()
         return 8 * sum(b * (r * s + s * c + r * c) for b, r, s, c in steps)
-    if name == "shift_exp":
+    if name in ("shift_exp", "spread"):
         return sum(map(cell_bytes, args))
+    if name == "fold":
+        rows, _, columns = args[0].shape
+        return cell_bytes(args[0]) + 2 * 8 * rows * columns
     left, right = args
     made = left.element_size() * left.shape[0] * left.shape[1] * right.shape[1]
     return cell_bytes(left) + cell_bytes(right) + made
@@ -416,7 +424,9 @@ def _launcher(card: PretendCard) -> ModuleType:
 
         return launch
 
-    for name in ("contract", "contract_steps", "log_contract", "max_contract", "shift_exp"):
+    for name in (
+        "contract", "contract_steps", "fold", "log_contract", "max_contract", "shift_exp", "spread",
+    ):  # fmt: skip
         setattr(module, name, launched(name))
     return module
 

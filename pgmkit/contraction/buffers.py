@@ -10,7 +10,6 @@ shape run as one batched product.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -58,8 +57,8 @@ class ContractionBuffers:
         self._scratch = Scratch(dtype, device)
         self._up: list[Action] = []
         self._down: list[Action] = []
-        self._spreads: list[_Spread] = []
-        if kernels.on_gpu(self.values):
+        self._spreads: list[Spread] = []
+        if kernels.on_gpu(device):
             for level in _levels(plan):
                 self._bind_level(level)
         else:
@@ -83,7 +82,7 @@ class ContractionBuffers:
         """
         self._propagate(seed)
         for each in self._spreads:
-            each.view(self._input_adjoints).copy_(each.adjoint)
+            each.write(self._input_adjoints)
         return self._input_adjoints
 
     def weighted(self, seed: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
@@ -98,8 +97,8 @@ class ContractionBuffers:
         found, start = torch.empty_like(self.inputs, dtype=dtype), 0
         for each in sorted(self._spreads, key=lambda spread: spread.start):
             self._multiply_back(found, start, each.start)
-            torch.mul(each.view(self.inputs), each.adjoint, out=each.view(found))
-            start = each.start + each.adjoint.numel()
+            each.multiply(found)
+            start = each.end
         self._multiply_back(found, start, len(found))
         return found
 
@@ -142,20 +141,21 @@ class ContractionBuffers:
         for step in group:
             alone(step)
 
-    def _view(self, buffer: torch.Tensor, value: int) -> torch.Tensor:
+    def view(self, buffer: torch.Tensor, value: int) -> torch.Tensor:
+        """Return the cells of a value in ``values`` or ``adjoint``, in its shape."""
         start = self.offsets[value]
         shape = [self.plan.sizes[name] for name in self.plan.axes[value]]
         return buffer[start : start + self.plan.cells(value)].view(shape)
 
     def _bind_reduction(self, step: Step) -> None:
-        source, out = self._view(self.values, step.left), self._view(self.values, step.out)
+        source, out = self.view(self.values, step.left), self.view(self.values, step.out)
         dims = [i for i, name in enumerate(step.source) if name not in step.kept]
         shape = [self.plan.sizes[name] if name in step.kept else 1 for name in step.source]
-        target = self._view(self.adjoint, step.left)
-        spread = self._view(self.adjoint, step.out).view(shape).expand(target.shape)
+        target = self.view(self.adjoint, step.left)
+        spread = self.view(self.adjoint, step.out).view(shape).expand(target.shape)
         self._up.append(lambda: torch.sum(source, dims, out=out))
-        if step.left < len(self.plan.inputs) and target.numel() >= CACHE_CELLS:
-            self._spreads.append(_Spread(self.offsets[step.left], spread))
+        if is_large_input(self.plan, step.left):
+            self._spreads.append(Spread(self.offsets[step.left], source, spread))
         else:
             self._down.append(lambda: target.copy_(spread))
 
@@ -163,12 +163,12 @@ class ContractionBuffers:
         assert step.kernel is not None and step.right is not None
         to_left, to_right = transposes(step.kernel)
         scratch = self._scratch
-        left, right = self._view(self.values, step.left), self._view(self.values, step.right)
-        upper = self._view(self.adjoint, step.out)
+        left, right = self.view(self.values, step.left), self.view(self.values, step.right)
+        upper = self.view(self.adjoint, step.out)
         self._up.append(
-            product_action(step.kernel, left, right, self._view(self.values, step.out), scratch)
+            product_action(step.kernel, left, right, self.view(self.values, step.out), scratch)
         )
-        at_left, at_right = (self._view(self.adjoint, side) for side in (step.left, step.right))
+        at_left, at_right = (self.view(self.adjoint, side) for side in (step.left, step.right))
         down_left = product_action(to_left, upper, right, at_left, scratch)
         down_right = product_action(to_right, upper, left, at_right, scratch)
         self._down.append(lambda: (down_left(), down_right()))
@@ -244,20 +244,23 @@ class ContractionBuffers:
         return _Gathered(self.values, self.adjoint, flat, shape)
 
 
-@dataclass(frozen=True)
-class _Spread:
-    """The adjoint of an input that the plan only sums: the adjoint of its sums, expanded as a view
-    to the input's shape, and the place of the input's first cell in the flat inputs.
+class Spread:
+    """A large input that the plan only sums: its cells, and its adjoint, which is that of its sums
+    expanded as a view to the input's shape. The first cell is number ``start`` of all inputs.
     """
 
-    start: int
-    adjoint: torch.Tensor
+    def __init__(self, start: int, cells: torch.Tensor, adjoint: torch.Tensor) -> None:
+        self.start, self.end = start, start + cells.numel()
+        self._cells, self._adjoint = cells, adjoint
 
-    def view(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the cells of this input in a flat vector of all inputs, as a view of the input's
-        shape.
-        """
-        return inputs[self.start : self.start + self.adjoint.numel()].view(self.adjoint.shape)
+    def write(self, adjoints: torch.Tensor) -> None:
+        """Write the adjoint to its place in a flat vector of those of all inputs."""
+        adjoints[self.start : self.end].view(self._adjoint.shape).copy_(self._adjoint)
+
+    def multiply(self, found: torch.Tensor) -> None:
+        """Write the cells times their adjoint to their place in a flat vector."""
+        out = found[self.start : self.end].view(self._cells.shape)
+        torch.mul(self._cells, self._adjoint, out=out)
 
 
 class _Strided:
@@ -315,6 +318,11 @@ def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
         expected = np.add.outer(expected, np.arange(count) * strides[-1])
     regular = min(strides) >= 0 and np.array_equal(cells, expected)
     return tuple(strides) if regular else None
+
+
+def is_large_input(plan: Plan, value: int) -> bool:
+    """Return True if a value is an input that does not fit a core's cache."""
+    return value < len(plan.inputs) and plan.cells(value) >= CACHE_CELLS
 
 
 def pass_cells(plan: Plan) -> int:

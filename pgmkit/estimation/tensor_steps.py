@@ -9,6 +9,7 @@ except that a step which fails its test is tried again with half the length as t
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple, Protocol
 
 import torch
@@ -114,11 +115,11 @@ def start_at(objective: Objective, start: Points) -> State:
     return State(start, start.potentials, step, torch.ones_like(step), growth, halvings)
 
 
-def advance(objective: Objective, s: State) -> State:
-    """Return the state after trying one step from the extrapolated point, with the test of
-    ``proximal_step``.
+def advance(objective: Objective, s: State) -> None:
+    """Try one step from the extrapolated point, with the test of ``proximal_step``, and overwrite
+    the state by the one after it.
     """
-    next_weight = (1 + (1 + 4 * s.weight.square()).sqrt()) / 2
+    next_weight = (s.weight.square() + 0.25).sqrt() + 0.5
     momentum = (s.weight - 1) / next_weight
     moving, here = momentum > 0, s.point.potentials
     origin = objective.point(torch.lerp(s.previous, here, 1 + momentum.unsqueeze(-1)))
@@ -126,24 +127,31 @@ def advance(objective: Objective, s: State) -> State:
     new = objective.point(
         torch.addcmul(origin.potentials, s.step.unsqueeze(-1), gradient, value=-1.0)
     )
-    moved = torch.linalg.vecdot(new.potentials - origin.potentials, new.marginals)
-    divergence = moved - objective.totals * (new.log_partition - origin.log_partition)
+    # The potentials move by -step * gradient, so this is the divergence divided by the step.
+    risen = objective.totals * (new.log_partition - origin.log_partition) / s.step
+    divergence = -torch.linalg.vecdot(gradient, new.marginals) - risen
     excess = objective.excess(new.residual, origin.residual)
-    taken = excess <= divergence / s.step + 4 * EPSILON * origin.loss
-    taken = taken & new.loss.isfinite() & origin.loss.isfinite()
+    taken = excess <= divergence + 4 * EPSILON * origin.loss
+    taken = taken & (new.loss + origin.loss < inf)
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
     # If no step from the extrapolated point passes the test, the momentum is dropped, as after a
     # step that raises the loss.
     again = again | (s.halvings > HALVINGS // 2) & moving
-    return State(
-        point=new.where(onward, s.point),
-        previous=torch.where((onward | again).unsqueeze(-1), here, s.previous),
-        step=torch.where(taken, s.step * s.growth, s.step / 2),
-        weight=torch.where(onward, next_weight, torch.where(again, 1.0, s.weight)),
-        growth=torch.where(taken, s.growth, GROWTH),
-        halvings=torch.where(taken, 0, s.halvings + 1),
-    )
+    _replace(s.previous, onward | again, here)
+    for own, other in zip(s.point, new, strict=True):
+        _replace(own, onward, other)
+    s.weight.masked_fill_(again, 1.0)
+    _replace(s.weight, onward, next_weight)
+    s.step.mul_(torch.where(taken, s.growth, 0.5))
+    s.growth.masked_fill_(~taken, GROWTH)
+    s.halvings.add_(1).masked_fill_(taken, 0)
+
+
+def _replace(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> None:
+    """Overwrite ``own`` by ``other`` for each problem for which ``chosen`` is True."""
+    wide = chosen.unsqueeze(-1) if own.ndim > chosen.ndim else chosen
+    torch.where(wide, other, own, out=own)
 
 
 class Steps:
@@ -153,10 +161,8 @@ class Steps:
     """
 
     def __init__(self, objective: Objective, first: State) -> None:
-        self._objective, self.state = objective, first.copied()
-        self._step = Captured(
-            lambda: self.state.take(advance(self._objective, self.state)), first.step.device
-        )
+        self.state = first.copied()
+        self._step = Captured(lambda: advance(objective, self.state), first.step.device)
 
     def take(self) -> None:
         """Try one more step."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
 from math import inf, prod
 
 from pgmkit.contraction import kernels
@@ -90,8 +89,8 @@ class Shifts:
 
     def peaks(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return each clique's largest potential, with 0 in place of an infinite one."""
-        if kernels.on_gpu(potentials):
-            return kernels.peaks(potentials, *self._runs)
+        if kernels.on_gpu(potentials.device):
+            return kernels.peaks(potentials, *self._levels)
         if self._few_large:
             peaks = torch.stack([potentials[cells].amax() for cells in self.layout.slices])
         else:
@@ -112,20 +111,5 @@ class Shifts:
         return out
 
     @cached_property
-    def starts(self) -> torch.Tensor:
-        """The place of each clique's first cell in the flat vector, and the number of all cells."""
-        starts = [cells.start for cells in self.layout.slices]
-        return torch.tensor([*starts, self.layout.cells], device=self.device)
-
-    @cached_property
-    def _runs(self) -> tuple[torch.Tensor, ...]:
-        """The levels that ``kernels.peaks`` takes: where the runs of cells begin and, if some
-        cliques are divided into several runs, which runs belong to each clique.
-        """
-        sizes = [cells.stop - cells.start for cells in self.layout.slices]
-        if max(sizes) <= CALL_CELLS:
-            return (self.starts,)
-        firsts = [range(cells.start, cells.stop, CALL_CELLS) for cells in self.layout.slices]
-        pieces = [*chain.from_iterable(firsts), self.layout.cells]
-        counts = accumulate(map(len, firsts), initial=0)
-        return tuple(torch.tensor(list(each), device=self.device) for each in (pieces, counts))
+    def _levels(self) -> tuple[torch.Tensor, ...]:
+        return kernels.run_levels([prod(shape) for shape in self.layout.shapes], self.device)

@@ -17,6 +17,7 @@ from pgmkit.contraction.buffers import ContractionBuffers, pass_cells
 from pgmkit.contraction.evaluate import adjoints, contract, forward, maximiser
 from pgmkit.contraction.order import plan
 from pgmkit.contraction.semirings import LOG, MAX
+from pgmkit.contraction.streamed import StreamedBuffers
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.inference.diffusion import Diffusion
@@ -114,7 +115,8 @@ class MarginalOracle:
         neither the range for a pass nor the precision for a log partition function multiplied by a
         total.
         """
-        return ContractionBuffers(self.plan, self.device, torch.float64)
+        form = StreamedBuffers if kernels.on_gpu(self.device) else ContractionBuffers
+        return form(self.plan, self.device, torch.float64)
 
     @cached_property
     def pass_bytes(self) -> int:
@@ -190,7 +192,7 @@ class MarginalOracle:
         The log partition function is a tensor without axes. It is NaN if the pass has failed.
         """
         potentials = self.masked(potentials)
-        peaks, guess = self.shifts.peaks(potentials).double(), self._guess
+        peaks, guess = self._read(potentials), self._guess
         self._load(potentials, peaks + guess / len(peaks))
         partition = self._passing.forward()[0]
         change = partition.log()
@@ -233,7 +235,7 @@ class MarginalOracle:
         is possible.
         """
         potentials = self.masked(potentials)
-        peaks = self.shifts.peaks(potentials)
+        peaks = self._read(potentials)
         found = self._forward(potentials, peaks)
         if found is not None:
             below_peaks = log(found[0]) + found[1]
@@ -281,15 +283,20 @@ class MarginalOracle:
         """
         return self._passing.weighted(seed, self.dtype)
 
+    def _read(self, potentials: torch.Tensor) -> torch.Tensor:
+        """Return the largest potential of each clique; on a GPU, the same read begins a pass."""
+        if isinstance(self._passing, StreamedBuffers):
+            return self._passing.read(potentials)
+        return self.shifts.peaks(potentials).double()
+
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
-        """Write the exponentials of the potentials to the inputs of a pass, after subtracting
-        ``shifts[i]`` from those of clique number i.
+        """Set the inputs of a pass to the exponentials of the potentials that were read, after
+        subtracting ``shifts[i]`` from those of clique number i.
         """
-        inputs = self._passing.inputs
-        if kernels.on_gpu(potentials):
-            kernels.shift_exp(potentials, shifts, self.shifts.starts, inputs)
+        if isinstance(self._passing, StreamedBuffers):
+            self._passing.load(shifts)
         else:
-            self.shifts.subtract(potentials.double(), shifts.double(), inputs).exp_()
+            self.shifts.subtract(potentials.double(), shifts, self._passing.inputs).exp_()
 
     def _spread(self, potentials: torch.Tensor) -> float:
         finite = torch.where(torch.isneginf(potentials), torch.inf, potentials)
@@ -334,7 +341,7 @@ class MarginalOracle:
         it underflows; its share of the total is at most exp(sum of peaks - log Z) times the
         smallest number.
         """
-        peaks = self.shifts.peaks(potentials)
+        peaks = self._read(potentials)
         found = self._forward(potentials, peaks)
         if found is None:
             return None

@@ -18,6 +18,7 @@ from pgmkit.contraction import kernels
 from pgmkit.contraction.buffers import ContractionBuffers
 from pgmkit.contraction.kernels import reference
 from pgmkit.contraction.order import plan
+from pgmkit.contraction.streamed import StreamedBuffers
 
 pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed")
 from pgmkit.contraction.kernels import cuda
@@ -72,6 +73,34 @@ def test_shifted_exponentials_are_those_of_torch(
 
 
 @st.composite
+def tables(draw: st.DrawFn) -> torch.Tensor:
+    """Logarithms of shape (rows, terms, columns), of any spread, some of them minus infinity."""
+    shape = [draw(st.sampled_from([1, 2, 3, 17, 70])) for _ in "rtc"]
+    shape[draw(st.integers(0, 2))] = draw(st.sampled_from([1, 5, 1100]))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    dtype = draw(st.sampled_from([torch.float64, torch.float32]))
+    cells = draw(st.sampled_from([1.0, 300.0])) * torch.randn(shape, generator=random, dtype=dtype)
+    cells[torch.rand(shape, generator=random) < draw(st.sampled_from([0, 0.3, 1]))] = -torch.inf
+    return cells
+
+
+@FEW
+@given(tables(), st.sampled_from([1 << 20, 500]))
+def test_sums_of_exponentials_are_those_of_torch(table: torch.Tensor, most: int) -> None:
+    """In pieces of one lot, or of up to sixteen; ``spread`` then writes what was summed."""
+    with mock.patch.object(cuda, "PROGRAMS", most / cuda.RUN):
+        peaks, sums = cuda.fold(table)
+    highest = peaks.amax(1)
+    torch.testing.assert_close(highest, table.double().amax(1), rtol=0, atol=0)
+    logs = torch.logsumexp(peaks + sums.log(), 1)
+    assert_near(logs, torch.logsumexp(table.double(), 1))
+    shift, weights = reference.finite(table.amax()).double(), torch.rand_like(highest)
+    forms = (cuda.spread, reference.spread)
+    found, expected = (form(table, shift, weights, torch.empty_like(table)) for form in forms)
+    assert_near(found, expected)
+
+
+@st.composite
 def structures(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, ...]]]:
     """Attributes of few values, often one, and cliques of them, some within others."""
     sizes = {name: draw(st.sampled_from([1, 2, 3, 5, 7])) for name in "abcdef"}
@@ -91,7 +120,7 @@ def test_levels_of_a_pass_are_the_pass(
     cells = torch.rand(sum(map(used.cells, range(len(cliques)))), generator=random, dtype=dtype)
     found = []
     for here in (False, True):
-        with mock.patch.object(kernels, "on_gpu", lambda values, here=here: here):
+        with mock.patch.object(kernels, "on_gpu", lambda device, here=here: here):
             passing = ContractionBuffers(used, torch.device("cpu"), dtype)
             passing.inputs.copy_(cells)
             result = passing.forward().clone()
@@ -99,6 +128,35 @@ def test_levels_of_a_pass_are_the_pass(
     for plain, launched in zip(*found, strict=True):
         assert_near(launched, plain)
     assert_near(found[0][2], found[0][1] * cells)
+
+
+@FEW
+@given(structures(), st.integers(0, 10**6))
+def test_passes_that_read_logarithms_twice_are_those_that_store_exponentials(
+    structure: tuple[dict[str, int], list[tuple[str, ...]]], seed: int
+) -> None:
+    """With every sum of an input streamed, whatever its axes."""
+    sizes, cliques = structure
+    used = plan(cliques, (), sizes)
+    random = torch.Generator().manual_seed(seed)
+    count = sum(map(used.cells, range(len(cliques))))
+    logs = 50 * torch.randn(count, generator=random, dtype=torch.float64)
+    plain = ContractionBuffers(used, torch.device("cpu"), torch.float64)
+    with (
+        mock.patch.object(kernels, "on_gpu", lambda device: True),
+        mock.patch.object(kernels, "TERMS", 1),
+        mock.patch("pgmkit.contraction.buffers.CACHE_CELLS", 1),
+        mock.patch("pgmkit.contraction.kernels.levels.CALL_CELLS", 0),
+    ):
+        passing = StreamedBuffers(used, torch.device("cpu"), torch.float64)
+        peaks = passing.read(logs)
+        passing.load(peaks)
+        result, found = passing.forward().clone(), passing.weighted(2.0, torch.float64)
+    tables = logs.split([used.cells(i) for i in range(len(cliques))])
+    torch.testing.assert_close(peaks, torch.stack([t.max() for t in tables]), rtol=0, atol=0)
+    plain.inputs.copy_(torch.cat([t - peak for t, peak in zip(tables, peaks, strict=True)]).exp_())
+    assert_near(result, plain.forward())
+    assert_near(found, plain.weighted(2.0, torch.float64))
 
 
 @pytest.mark.parametrize("kernel", ["max_contract", "log_contract", "contract"])

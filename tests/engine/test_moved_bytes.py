@@ -45,7 +45,11 @@ def row(name: str) -> str:
         problem = Problem(oracle, loss, 500.0)
         objective = MeasuredObjective(problem, loss)
         # Read each potential once, write each marginal once.
-        least = 2 * 8 * oracle.layout.cells
+        cells, made = oracle.layout.cells, sum(map(oracle.plan.cells, range(len(oracle.plan.axes))))
+        least = 2 * 8 * cells
+        # Without a cache: potentials are read upwards and downwards; a value that is computed is
+        # written, read in both directions, and has an adjoint, which is written and read.
+        of_plan = 8 * (3 * cells + 5 * (made - cells)) / least
         with oracle.session():
             start = objective.at(problem.point(uniform(oracle)))
             steps = Steps(objective, start_at(objective, start))
@@ -53,7 +57,8 @@ def row(name: str) -> str:
                 steps.take()
             of_pass = counted(card, lambda: oracle.begin_marginals(start.potentials, 500.0), least)
             of_step = counted(card, steps.take, least)
-    return f"| {name} | {oracle.layout.cells:,} | {of_pass} | {of_step} |"
+            held = card.peak_bytes / 1e6
+    return f"| {name} | {cells:,} | {held:.1f} | {of_plan:.1f} | {of_pass} | {of_step} |"
 
 
 def counted(card: PretendCard, work: object, least: int) -> str:

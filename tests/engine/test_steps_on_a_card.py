@@ -68,7 +68,9 @@ def together(name: str, device: str = "cpu", count: int = 3) -> tuple[Objective,
 
 
 def flat(objective: Objective, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return advance(objective, State(Points(*tensors[:5]), *tensors[5:])).tensors
+    state = State(Points(*tensors[:5]), *tensors[5:]).copied()
+    advance(objective, state)
+    return state.tensors
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,8 +79,9 @@ def test_a_step_asks_for_no_value(name: str, kind: str) -> None:
     """A trace with fake tensors fails at whatever depends on a value; replayed, it is the step."""
     objective, state = together(name) if kind == "three sets" else alone(name, kind)
     with torch.no_grad():
+        state, first = state.copied(), state
         for _ in range(3):  # makes the buffers
-            state = advance(objective, state)
+            advance(objective, state)
         tracer = make_fx(
             lambda *s: flat(objective, *s), tracing_mode="fake", _allow_non_fake_inputs=True
         )
@@ -92,7 +95,7 @@ def test_a_step_asks_for_no_value(name: str, kind: str) -> None:
             replayed = traced(*replayed)
             for one, other in zip(plain, replayed, strict=True):
                 torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert plain[4].max() < state.point.loss.max(), "the steps lead nowhere"
+    assert plain[4].max() < first.point.loss.max(), "the steps lead nowhere"
 
 
 def test_a_decision_of_the_host_fails_the_trace() -> None:
@@ -180,7 +183,7 @@ def test_the_host_looks_every_eight_steps(
     there = estimate(FIVE, measured, device="cuda", progress=record, **wanted)
     launches, waits, uploads, looked, tried_, certified = np.diff(np.array(seen), axis=0).T
     plain = certified == 0
-    assert plain.sum() >= 3 and uploads.max() == 0
+    assert plain.sum() >= 3 and uploads[plain].max() == 0
     np.testing.assert_array_equal(waits[plain], looked[plain])
     assert len(looks) <= there.iterations / 2, "most looks are at several steps"
     # A graph, a loss and a count kept for each try; for a look reading them, and two copies.

@@ -15,7 +15,16 @@ import importlib.util
 from functools import cache
 
 from pgmkit.contraction.kernels import cpu, reference
-from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, log_sum, peaks
+from pgmkit.contraction.kernels.reference import (
+    TERMS,
+    TILE_CELLS,
+    Table,
+    finite,
+    log_sum,
+    peaks,
+    run_levels,
+    run_starts,
+)
 from pgmkit.runtime.deferred import torch
 
 __all__ = [
@@ -24,12 +33,17 @@ __all__ = [
     "Table",
     "contract",
     "contract_steps",
+    "finite",
+    "fold",
     "log_contract",
     "log_sum",
     "max_contract",
     "on_gpu",
     "peaks",
+    "run_levels",
+    "run_starts",
     "shift_exp",
+    "spread",
 ]
 
 
@@ -37,7 +51,7 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
     where a term is NaN.
     """
-    if on_gpu(left):
+    if on_gpu(left.device):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.max_contract(left, right)
@@ -48,7 +62,7 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` as a tensor with axes
     (b, r, c); minus infinity where all terms are.
     """
-    if on_gpu(left):
+    if on_gpu(left.device):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.log_contract(left, right)
@@ -62,7 +76,7 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
     The scale is the maximum of the row of ``left`` plus that of the row of ``right``, so nothing
     overflows.
     """
-    if on_gpu(left):
+    if on_gpu(left.device):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.contract(left, right)
@@ -75,7 +89,7 @@ def contract_steps(
     """Compute several sums of products at once and write them to the flat buffer ``out``;
     ``reference.contract_steps`` explains the table.
     """
-    if on_gpu(out):
+    if on_gpu(out.device):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.contract_steps(left, right, out, table)
@@ -90,16 +104,41 @@ def shift_exp(
     Run number i of ``values``, the cells from ``starts[i]`` up to ``starts[i + 1]``, has the shift
     ``shifts[i]``.
     """
-    if on_gpu(values):
+    if on_gpu(values.device):
         from pgmkit.contraction.kernels import cuda
 
         return cuda.shift_exp(values, shifts, starts, out)
     return reference.shift_exp(values, shifts, starts, out)
 
 
-def on_gpu(values: torch.Tensor) -> bool:
-    """Return True if the Triton kernels are used for this tensor."""
-    return values.device.type == "cuda" and has_triton()
+def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``peaks`` and ``sums`` of shape (rows, pieces, columns) for a table of logarithms of
+    shape (rows, terms, columns): the largest term of each piece of the terms, and the sum of the
+    exponentials of its terms, each divided by that of the peak. The table is read once.
+    """
+    if on_gpu(table.device):
+        from pgmkit.contraction.kernels import cuda
+
+        return cuda.fold(table)
+    return reference.fold(table)
+
+
+def spread(
+    table: torch.Tensor, shift: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; all but the
+    shift are contiguous.
+    """
+    if on_gpu(table.device):
+        from pgmkit.contraction.kernels import cuda
+
+        return cuda.spread(table, shift, weights, out)
+    return reference.spread(table, shift, weights, out)
+
+
+def on_gpu(device: torch.device) -> bool:
+    """Return True if the Triton kernels are used for tensors of this device."""
+    return device.type == "cuda" and has_triton()
 
 
 @cache

@@ -12,6 +12,7 @@ processor, and its compiler can compile it for a GPU that is not present; the te
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -23,7 +24,13 @@ from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, finit
 TILE = TILE_CELLS // 2
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = TILE**2
-"""The cells that one program of ``shift_exp_kernel`` computes."""
+"""The cells that one program reads at once: those of ``shift_exp_kernel`` and ``spread_kernel``
+compute so many, and those of ``fold_kernel`` up to TERMS times as many, one lot after the other.
+"""
+PROGRAMS = RUN
+"""The number of programs that keep a GPU busy: some for each of its one or two hundred
+multiprocessors.
+"""
 WARPS = TERMS // 4
 
 
@@ -156,6 +163,58 @@ def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.co
 
 
 @triton.jit
+def fold_kernel(
+    table, peaks, sums, rows, terms, columns, pieces, lots,
+    ROWS: tl.constexpr, TERMS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Compute the peaks of ROWS x COLUMNS sums over one piece of their terms, ``lots`` times TERMS
+    of them, and the sums of exponentials relative to these. When a lot raises a peak, the sum so
+    far is scaled down.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    across = tl.cdiv(columns, COLUMNS)
+    column = program % across * COLUMNS + tl.arange(0, COLUMNS)
+    piece = program // across % pieces
+    row = program // (across * pieces) * ROWS + tl.arange(0, ROWS)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    low = float("-inf")
+    high = tl.full((ROWS, COLUMNS), low, tl.float64)
+    found = tl.zeros((ROWS, COLUMNS), tl.float64)
+    for lot in range(lots):
+        term = (piece * lots + lot) * TERMS + tl.arange(0, TERMS)
+        place = (row[:, None] * terms + term[None, :])[:, :, None] * columns + column[None, None, :]
+        here = inside[:, None, :] & (term < terms)[None, :, None]
+        x = tl.load(table + place, here, low).to(tl.float64)
+        higher = tl.maximum(high, tl.max(x, axis=1))
+        shift = tl.where(higher == low, 0.0, higher)
+        found = found * tl.exp(high - shift) + tl.sum(tl.exp(x - shift[:, None, :]), axis=1)
+        high = higher
+    place = (row[:, None] * pieces + piece) * columns + column[None, :]
+    tl.store(peaks + place, high, inside)
+    tl.store(sums + place, found, inside)
+
+
+@triton.jit
+def spread_kernel(
+    table, shift, weights, out, rows, terms, columns,
+    ROWS: tl.constexpr, TERMS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write exp(table - shift) * weights for ROWS x TERMS x COLUMNS cells."""
+    program = tl.program_id(0).to(tl.int64)
+    across, down = tl.cdiv(columns, COLUMNS), tl.cdiv(terms, TERMS)
+    column = program % across * COLUMNS + tl.arange(0, COLUMNS)
+    term = program // across % down * TERMS + tl.arange(0, TERMS)
+    row = program // (across * down) * ROWS + tl.arange(0, ROWS)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    weight = tl.load(weights + row[:, None] * columns + column[None, :], inside, 0.0)
+    place = (row[:, None] * terms + term[None, :])[:, :, None] * columns + column[None, None, :]
+    here = inside[:, None, :] & (term < terms)[None, :, None]
+    value = tl.load(table + place, here, float("-inf")).to(tl.float64) - tl.load(shift)
+    found = tl.exp(value) * weight[:, None, :]
+    tl.store(out + place, found.to(out.dtype.element_ty), here)
+
+
+@triton.jit
 def steps_kernel(
     left, right, out, steps_table, places, tiles, TILE_CELLS: tl.constexpr, TERMS: tl.constexpr
 ):  # fmt: skip
@@ -241,6 +300,45 @@ def shift_exp(
             values, shifts, starts, out, runs, cells, steps, RUN=RUN, num_warps=WARPS
         )
     return out
+
+
+def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``peaks`` and ``sums`` of shape (rows, pieces, columns) for a table of logarithms of
+    shape (rows, terms, columns): the largest term of each piece of the terms, and the sum of the
+    exponentials of its terms, each divided by that of the peak.
+    """
+    rows, terms, columns = table.shape
+    tile = _tile(*table.shape)
+    lots = max(1, min(TERMS, table.numel() // (RUN * PROGRAMS)))
+    pieces = triton.cdiv(terms, lots * tile["TERMS"])
+    peaks = table.new_empty((rows, pieces, columns), dtype=torch.float64)
+    sums = torch.empty_like(peaks)
+    across = triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(columns, tile["COLUMNS"])
+    fold_kernel[(across * pieces,)](
+        table, peaks, sums, rows, terms, columns, pieces, lots, **tile, num_warps=WARPS
+    )
+    return peaks, sums
+
+
+def spread(
+    table: torch.Tensor, shift: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; all but the
+    shift are contiguous.
+    """
+    tile = _tile(*table.shape)
+    programs = prod(map(triton.cdiv, table.shape, tile.values()))
+    spread_kernel[(programs,)](table, shift, weights, out, *table.shape, **tile, num_warps=WARPS)
+    return out
+
+
+def _tile(rows: int, terms: int, columns: int) -> dict[str, int]:
+    """Return the extents of a tile of RUN cells, powers of two: as wide as the columns, but not
+    wider than a matrix's tile, then as many terms as there are, then rows.
+    """
+    width = min(2 * TILE, triton.next_power_of_2(columns))
+    depth = min(RUN // width, triton.next_power_of_2(terms))
+    return {"ROWS": RUN // (width * depth), "TERMS": depth, "COLUMNS": width}
 
 
 def _tiled(

@@ -7,12 +7,13 @@ The operands of the three contractions are stacks of matrices of any strides: ``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 from math import log
 from typing import TypeAlias
 
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.sizes import CACHE_CELLS
+from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 
 Table: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 """The steps, places and tiles of ``contract_steps``, three tensors of integers."""
@@ -128,6 +129,26 @@ def peaks(values: torch.Tensor, *levels: torch.Tensor) -> torch.Tensor:
     return finite(values)
 
 
+def run_starts(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return where runs of these sizes begin, and the number of all cells."""
+    return torch.tensor([*accumulate(sizes, initial=0)], device=device)
+
+
+def run_levels(sizes: Sequence[int], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Return the levels that ``peaks`` takes for runs of these sizes. If some are long, all are
+    divided into pieces of at most CALL_CELLS cells first.
+
+    >>> run_levels([CALL_CELLS, CALL_CELLS + 1], torch.device("cpu"))
+    (tensor([   0, 4096, 8192, 8193]), tensor([0, 1, 3]))
+    """
+    if max(sizes) <= CALL_CELLS:
+        return (run_starts(sizes, device),)
+    pieces = [[min(CALL_CELLS, n - i) for i in range(0, n, CALL_CELLS)] for n in sizes]
+    return run_starts([*chain.from_iterable(pieces)], device), run_starts(
+        [*map(len, pieces)], device
+    )
+
+
 def shift_exp(
     values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
@@ -142,6 +163,33 @@ def shift_exp(
     """
     spread = torch.repeat_interleave(shifts, starts.diff(), output_size=len(values))
     return torch.sub(values.to(out.dtype), spread.to(out.dtype), out=out).exp_()
+
+
+def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``peaks`` and ``sums`` of shape (rows, pieces, columns) for a table of logarithms of
+    shape (rows, terms, columns), whose terms are divided into pieces.
+
+    ``peaks`` has the largest term of each piece, minus infinity if all are, and ``sums`` the sum of
+    the exponentials of its terms, each divided by that of the peak. Here the terms are one piece.
+
+    >>> peaks, sums = fold(torch.tensor([[[2.0], [2.0]], [[5.0], [-torch.inf]]]))
+    >>> peaks.flatten().tolist(), sums.flatten().tolist()
+    ([2.0, 5.0], [2.0, 1.0])
+    """
+    peaks = table.amax(1, keepdim=True).double()
+    return peaks, (table - finite(peaks)).exp_().sum(1, keepdim=True)
+
+
+def spread(
+    table: torch.Tensor, shift: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it.
+
+    >>> spread(torch.zeros(1, 2, 1), torch.tensor(0.0), torch.ones(1, 1) / 2, torch.empty(1, 2, 1))
+    tensor([[[0.5000],
+             [0.5000]]])
+    """
+    return out.copy_((table.double() - shift).exp_() * weights.unsqueeze(1))
 
 
 def finite(highest: torch.Tensor) -> torch.Tensor:

@@ -78,12 +78,16 @@ def report() -> Iterator[dict[str, Any]]:
     for name, kernel in kernels().items():
         for table, constants in product(("fp64", "fp32"), constants_of(kernel)):
             made = compiled(kernel, table, constants)
-            tensor_cores = sorted(set(re.findall(r"mma\.sync\S*", made.asm["ptx"])))
             yield {
                 "kernel": name,
                 "table": table,
                 **constants,
-                "mma": tensor_cores,
+                "specialised": [
+                    each.name
+                    for each in kernel.params
+                    if not (each.do_not_specialize or each.is_constexpr)
+                    and each.name not in {*POINTERS, *TABLES}
+                ],
                 **resources(made.asm["ptx"]),
             }
 

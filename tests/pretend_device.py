@@ -346,8 +346,8 @@ def _capturer(card: PretendCard) -> Callable[..., Any]:
     """In place of ``torch.cuda.graph``."""
 
     @contextmanager
-    def capture(graph: CardGraph, *, capture_error_mode: str) -> Iterator[None]:
-        assert capture_error_mode == "thread_local"
+    def capture(graph: CardGraph, *, stream: str, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local" and stream == "a stream of cuda:0"
         launches = card.ops.copy()
         graph.card, card.capturing = card, graph
         try:
@@ -424,9 +424,7 @@ def _launcher(card: PretendCard) -> ModuleType:
 
         return launch
 
-    for name in (
-        "contract", "contract_steps", "fold", "log_contract", "max_contract", "shift_exp", "spread",
-    ):  # fmt: skip
+    for name in ("contract_steps", "fold", "log_contract", "max_contract", "shift_exp", "spread"):
         setattr(module, name, launched(name))
     return module
 
@@ -443,6 +441,8 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
         mock.patch.object(torch.cuda, "mem_get_info", lambda device: (card_bytes, card_bytes)),
         mock.patch.object(torch, "Generator", _AnyGenerator),
+        mock.patch.object(torch.cuda, "device", _entered),
+        mock.patch.object(torch.cuda, "Stream", lambda: f"a stream of {_CURRENT[-1]}"),
         mock.patch.object(kernels, "has_triton", lambda: True),
         mock.patch.object(torch.cuda, "CUDAGraph", CardGraph),
         _modules_move(),
@@ -455,6 +455,19 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
             mock.patch.object(torch.cuda, "graph", _capturer(card)),
         ):
             yield card
+
+
+_CURRENT = ["another device"]
+
+
+@contextmanager
+def _entered(device: torch.device) -> Iterator[None]:
+    """In place of ``torch.cuda.device``: streams that are made within are of this device."""
+    _CURRENT.append(f"cuda:{device.index or 0}")
+    try:
+        yield
+    finally:
+        _CURRENT.pop()
 
 
 @contextmanager

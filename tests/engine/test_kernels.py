@@ -91,3 +91,20 @@ def test_peaks_and_shifted_exponentials(
     out = reference.shift_exp(cells, found, starts, torch.empty_like(cells))
     expected = torch.cat([(x - p).exp() for x, p in zip(pieces, highest, strict=True)])
     torch.testing.assert_close(out, expected)
+
+
+def test_maxima_take_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's threads take longer for blocks that fit a core's cache."""
+    seen: list[int] = []
+    right = reference.max_contract
+    monkeypatch.setattr(
+        reference, "max_contract", lambda *a: seen.append(torch.get_num_threads()) or right(*a)
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        cpu.max_contract(torch.zeros(1, 50, 50), torch.zeros(1, 50, 50))
+        cpu.max_contract(torch.zeros(1, 2, 2), torch.zeros(1, 2, 2))
+        assert (seen, torch.get_num_threads()) == ([1, 2], 2)
+    finally:
+        torch.set_num_threads(before)

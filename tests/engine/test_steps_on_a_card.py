@@ -120,7 +120,8 @@ def test_a_capture_refuses_what_waits(card: PretendCard) -> None:
         graph = torch.cuda.CUDAGraph()
         with (
             pytest.raises(AssertionError, match="in a capture"),
-            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            torch.cuda.device(cells.device),
+            torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"),
         ):
             work()
 
@@ -128,7 +129,10 @@ def test_a_capture_refuses_what_waits(card: PretendCard) -> None:
 def test_a_capture_does_nothing_and_a_replay_all_of_it(card: PretendCard) -> None:
     cells, sums = torch.zeros(3, device="cuda"), torch.zeros((), device="cuda")
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with (
+        torch.cuda.device(cells.device),
+        torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"),
+    ):
         sums.copy_(cells.add_(1).sum() * 2)
     assert cells.tolist() == [0, 0, 0] and sums.tolist() == 0
     card.reset()

@@ -12,6 +12,8 @@ The operands of the three contractions are stacks of matrices of any strides: ``
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import warnings
 from functools import cache
 
 from pgmkit.contraction.kernels import cpu, reference
@@ -26,12 +28,12 @@ from pgmkit.contraction.kernels.reference import (
     run_starts,
 )
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 __all__ = [
     "TERMS",
     "TILE_CELLS",
     "Table",
-    "contract",
     "contract_steps",
     "finite",
     "fold",
@@ -54,6 +56,8 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if on_gpu(left.device):
         from pgmkit.contraction.kernels import cuda
 
+        if _few_long(left, right):
+            return reference.max_contract(left, right, TABLE_CELLS)
         return cuda.max_contract(left, right)
     return cpu.max_contract(left, right)
 
@@ -65,22 +69,10 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if on_gpu(left.device):
         from pgmkit.contraction.kernels import cuda
 
+        if _few_long(left, right):
+            return reference.log_contract(left, right, TABLE_CELLS)
         return cuda.log_contract(left, right)
     return cpu.log_contract(left, right)
-
-
-def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``sums`` and ``scale``, with axes (b, r, c), such that ``sums * exp(scale)`` is the
-    sum over s of ``exp(left[b, r, s] + right[b, c, s])``.
-
-    The scale is the maximum of the row of ``left`` plus that of the row of ``right``, so nothing
-    overflows.
-    """
-    if on_gpu(left.device):
-        from pgmkit.contraction.kernels import cuda
-
-        return cuda.contract(left, right)
-    return reference.contract(left, right)
 
 
 def contract_steps(
@@ -143,7 +135,33 @@ def on_gpu(device: torch.device) -> bool:
 
 @cache
 def has_triton() -> bool:
-    """Return True if Triton is installed, as it is with CUDA builds of torch for Linux. Without it
-    the reference kernels run on the GPU.
+    """Return True if Triton is installed, as it is with CUDA builds of torch for Linux, and can
+    compile and run a kernel. Otherwise the reference kernels run on the GPU.
     """
-    return importlib.util.find_spec("triton") is not None
+    if importlib.util.find_spec("triton") is None:
+        return False
+    from pgmkit.contraction.kernels import cuda
+
+    try:
+        cuda.try_out()
+    except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
+        warnings.warn(
+            f"Triton cannot run its kernels here ({type(error).__name__}: {error}), so the GPU "
+            "computes with torch's own operations, which take longer; Triton needs a C compiler "
+            "and Python's headers",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def _few_long(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return True if there are many terms for each of few results.
+
+    A kernel's program goes through the terms one by one, each in about half a microsecond, however
+    few programs there are. Torch writes TABLE_CELLS terms and reduces them in some 40 microseconds.
+    """
+    batch, rows, summed = left.shape
+    results = batch * rows * right.shape[1]
+    return summed >= TILE_CELLS and results * TILE_CELLS <= TABLE_CELLS

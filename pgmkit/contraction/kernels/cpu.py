@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from pgmkit.contraction.kernels import reference
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS, CELL_BYTES, MULTIPLICATIONS_A_SECOND
+from pgmkit.runtime.threads import one_thread
 
 COMPILE_AFTER = MULTIPLICATIONS_A_SECOND
 """The number of terms of maxima after which the loop is compiled. Torch takes half a second to a
@@ -48,13 +50,16 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """
     batch, rows, summed = left.shape
     columns = right.shape[1]
-    Spent.terms += batch * rows * summed * columns
+    terms = batch * rows * summed * columns
+    Spent.terms += terms
     matrices = min(rows, columns, summed) > 1 and max(rows, columns) >= _SHORTEST_RUN
     if matrices and left.device.type == "cpu":
         loop = compiled() if Spent.terms >= COMPILE_AFTER else None
         if loop is not None:
             return looped(loop, left, right)
-    return reference.max_contract(left, right)
+    # Blocks that fit a core's cache take two threads 1.4 to 2 times as long as one.
+    with one_thread() if terms > CACHE_CELLS else nullcontext():
+        return reference.max_contract(left, right)
 
 
 def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table, finite
+from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table
 
 TILE = TILE_CELLS // 2
 """Rows and columns of the tile of results that one program keeps in registers."""
@@ -32,9 +32,16 @@ PROGRAMS = RUN
 multiprocessors.
 """
 WARPS = TERMS // 4
+SIZES = (
+    "rows", "summed", "columns", "left_batch", "left_row", "left_summed", "right_batch",
+    "right_column", "right_summed",
+)  # fmt: skip
+"""The extents and strides of stacks of matrices. A kernel is compiled anew, which takes a second,
+for every pattern of arguments that are 1 or divisible by 16, unless Triton is told to ignore that.
+"""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def max_kernel(
     left, right, out,
     rows, summed, columns,
@@ -61,7 +68,7 @@ def max_kernel(
     tl.store(out + place, best, (row[:, None] < rows) & (column[None, :] < columns))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def log_kernel(
     left, right, out,
     rows, summed, columns,
@@ -102,47 +109,7 @@ def log_kernel(
     tl.store(out + place, found.to(out.dtype.element_ty), inside)
 
 
-@triton.jit
-def scaled_kernel(
-    left, right, high_left, high_right, out,
-    rows, summed, columns,
-    left_batch, left_row, left_summed, right_batch, right_column, right_summed,
-    TILE: tl.constexpr,
-):  # fmt: skip
-    """Compute one tile of the matrix product of exp(left - maximum of its row) and exp(right -
-    maximum of its column); the maxima are in ``high_left`` and ``high_right``.
-    """
-    tile = tl.program_id(0).to(tl.int64)
-    across, down = tl.cdiv(columns, TILE), tl.cdiv(rows, TILE)
-    batch = tile // (across * down)
-    row = (tile // across) % down * TILE + tl.arange(0, TILE)
-    column = tile % across * TILE + tl.arange(0, TILE)
-    # Half a tile of terms at a time leaves enough registers for three thread blocks on one
-    # multiprocessor.
-    TERMS: tl.constexpr = TILE // 2
-    inner = tl.arange(0, TERMS).to(tl.int64)
-    a = left + batch * left_batch + row[:, None] * left_row
-    b = right + batch * right_batch + column[None, :] * right_column
-    peak_a = tl.load(high_left + batch * rows + row, row < rows, 0.0).to(tl.float64)
-    peak_b = tl.load(high_right + batch * columns + column, column < columns, 0.0).to(tl.float64)
-    sums = tl.zeros((TILE, TILE), tl.float64)
-    low = float("-inf")
-    for s in range(0, summed, TERMS):
-        term = inner + s
-        here = term < summed
-        x = tl.load(a + term[None, :] * left_summed, (row[:, None] < rows) & here[None, :], low)
-        y = tl.load(
-            b + term[:, None] * right_summed, (column[None, :] < columns) & here[:, None], low
-        )
-        x = tl.exp(x.to(tl.float64) - peak_a[:, None])
-        y = tl.exp(y.to(tl.float64) - peak_b[None, :])
-        sums = tl.dot(x, y, sums, input_precision="ieee", out_dtype=tl.float64)
-    place = (batch * rows + row[:, None]) * columns + column[None, :]
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    tl.store(out + place, sums.to(out.dtype.element_ty), inside)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "cells", "steps"])
 def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.constexpr):
     """Write exp(value - shift of its run) for one block of RUN cells. Each cell finds its run by
     bisecting ``starts`` in ``steps`` halvings.
@@ -162,7 +129,7 @@ def shift_exp_kernel(values, shifts, starts, out, runs, cells, steps, RUN: tl.co
     tl.store(out + cell, found.to(out.dtype.element_ty), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "terms", "pieces", "lots"])
 def fold_kernel(
     table, peaks, sums, rows, terms, columns, pieces, lots,
     ROWS: tl.constexpr, TERMS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -194,7 +161,7 @@ def fold_kernel(
     tl.store(sums + place, found, inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "terms"])
 def spread_kernel(
     table, shift, weights, out, rows, terms, columns,
     ROWS: tl.constexpr, TERMS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -263,15 +230,6 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return _tiled(log_kernel, left, right)
 
 
-def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``sums`` and ``scale``, with axes (b, r, c), such that ``sums * exp(scale)`` is the
-    sum over s of ``exp(left[b, r, s] + right[b, c, s])``.
-    """
-    high_left, high_right = (finite(side.amax(-1)) for side in (left, right))
-    product = _tiled(scaled_kernel, left, right, high_left, high_right)
-    return product, high_left[:, :, None] + high_right[:, None, :]
-
-
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
@@ -279,9 +237,7 @@ def contract_steps(
     ``reference.contract_steps`` explains the table.
     """
     programs = len(table[2])
-    steps_kernel[(programs,)](
-        left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS, num_warps=WARPS
-    )
+    _launch(steps_kernel, programs, left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS)
 
 
 def shift_exp(
@@ -294,11 +250,9 @@ def shift_exp(
     """
     cells, runs = len(values), len(shifts)
     if cells:
-        grid = (triton.cdiv(cells, RUN),)
-        steps = runs.bit_length()
-        shift_exp_kernel[grid](
-            values, shifts, starts, out, runs, cells, steps, RUN=RUN, num_warps=WARPS
-        )
+        programs, steps = triton.cdiv(cells, RUN), runs.bit_length()
+        sizes = (runs, cells, steps)
+        _launch(shift_exp_kernel, programs, values, shifts, starts, out, *sizes, RUN=RUN)
     return out
 
 
@@ -314,9 +268,8 @@ def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     peaks = table.new_empty((rows, pieces, columns), dtype=torch.float64)
     sums = torch.empty_like(peaks)
     across = triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(columns, tile["COLUMNS"])
-    fold_kernel[(across * pieces,)](
-        table, peaks, sums, rows, terms, columns, pieces, lots, **tile, num_warps=WARPS
-    )
+    sizes = (rows, terms, columns, pieces, lots)
+    _launch(fold_kernel, across * pieces, table, peaks, sums, *sizes, **tile)
     return peaks, sums
 
 
@@ -328,8 +281,14 @@ def spread(
     """
     tile = _tile(*table.shape)
     programs = prod(map(triton.cdiv, table.shape, tile.values()))
-    spread_kernel[(programs,)](table, shift, weights, out, *table.shape, **tile, num_warps=WARPS)
+    _launch(spread_kernel, programs, table, shift, weights, out, *table.shape, **tile)
     return out
+
+
+def try_out() -> None:
+    """Run the smallest of the kernels on torch's current GPU."""
+    one = torch.zeros(1, 1, 1, device="cuda")
+    spread(one, one[0, 0].double(), one[0].double(), torch.empty_like(one))
 
 
 def _tile(rows: int, terms: int, columns: int) -> dict[str, int]:
@@ -341,11 +300,9 @@ def _tile(rows: int, terms: int, columns: int) -> dict[str, int]:
     return {"ROWS": RUN // (width * depth), "TERMS": depth, "COLUMNS": width}
 
 
-def _tiled(
-    kernel: Any, left: torch.Tensor, right: torch.Tensor, *more: torch.Tensor
-) -> torch.Tensor:
+def _tiled(kernel: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the result of ``kernel``, of shape (batch, rows, columns), with one program launched
-    for each tile of it; ``more`` are passed to the kernel after the operands.
+    for each tile of it.
     """
     batch, rows, summed = left.shape
     columns = right.shape[1]
@@ -353,8 +310,14 @@ def _tiled(
     if out.numel():
         # The grid has one dimension, since a second or third one is limited to 65,535 programs.
         tiles = batch * triton.cdiv(rows, TILE) * triton.cdiv(columns, TILE)
-        kernel[(tiles,)](
-            left, right, *more, out, rows, summed, columns, *left.stride(), *right.stride(),
-            TILE=TILE, num_warps=WARPS,
-        )  # fmt: skip
+        sizes = (rows, summed, columns, *left.stride(), *right.stride())
+        _launch(kernel, tiles, left, right, out, *sizes, TILE=TILE)
     return out
+
+
+def _launch(kernel: Any, programs: int, first: torch.Tensor, *rest: Any, **constants: int) -> None:
+    """Launch a kernel on the GPU of its operands; Triton takes torch's current one, which may be
+    another.
+    """
+    with torch.cuda.device_of(first):
+        kernel[(programs,)](first, *rest, **constants, num_warps=WARPS)

@@ -29,13 +29,13 @@ class Captured:
     """
 
     def __init__(self, work: Callable[[], object], device: torch.device) -> None:
-        self._work, self._on_gpu = work, device.type == "cuda"
+        self._work, self._device = work, device
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
         self._calls += 1
-        if self._on_gpu and self._calls > PLAIN_CALLS:
+        if self._device.type == "cuda" and self._calls > PLAIN_CALLS:
             self._replayed().replay()
         else:
             self._work()
@@ -43,9 +43,14 @@ class Captured:
     def _replayed(self) -> torch.cuda.CUDAGraph:
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
-            # In this mode the capture does not fail when other threads use the GPU at the same
-            # time.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # The stream must be of this GPU, which need not be torch's current one. In this mode
+            # the capture does not fail when other threads use the GPU at the same time.
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.graph(
+                    graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"
+                ),
+            ):
                 self._work()
             self._graph = graph
         return self._graph

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel, Plan, Step, transposes
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS
+from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ def is_small(plan: Plan, step: Step) -> bool:
     """
     if step.kernel is None:
         cells = plan.cells(step.left)
-        return cells <= BLOCK_CELLS and cells <= CALL_CELLS * plan.cells(step.out)
+        return cells <= BLOCK_CELLS and cells <= FEW_CELLS * plan.cells(step.out)
     _, rows, summed, columns = step.kernel.extents
     matrix = min(rows, summed, columns) >= kernels.TERMS
-    short = max(rows, summed, columns) <= CALL_CELLS
-    # A sum of more than CALL_CELLS terms takes some tens of microseconds of dependent loads, as
-    # long as a few launches.
+    short = max(rows, summed, columns) <= FEW_CELLS
+    # A program reads TERMS terms at a time, in about half a microsecond: FEW_CELLS terms take some
+    # tens of microseconds, as long as a few launches.
     return step.kernel.cost <= BLOCK_CELLS and short and not matrix
 
 

@@ -26,26 +26,26 @@ separate launch.
 """
 
 
-def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def max_contract(left: torch.Tensor, right: torch.Tensor, most: int = CACHE_CELLS) -> torch.Tensor:
     """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
-    where a term is NaN.
+    where a term is NaN. About ``most`` terms are computed at a time.
 
     >>> one = torch.tensor([[[0.0, 2.0]]])
     >>> max_contract(one, torch.tensor([[[1.0, 1.0], [5.0, -torch.inf]]]))
     tensor([[[3., 5.]]])
     """
-    return _blocks(left, right, lambda terms: terms.amax(-1))
+    return _blocks(left, right, lambda terms: terms.amax(-1), most)
 
 
-def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def log_contract(left: torch.Tensor, right: torch.Tensor, most: int = CACHE_CELLS) -> torch.Tensor:
     """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` as a tensor with axes
-    (b, r, c); minus infinity where all terms are.
+    (b, r, c); minus infinity where all terms are. About ``most`` terms are computed at a time.
 
     >>> zeros = torch.zeros(1, 1, 4, dtype=torch.float64)
     >>> log_contract(zeros, zeros).exp()
     tensor([[[4.]]], dtype=torch.float64)
     """
-    return _blocks(left, right, log_sum)
+    return _blocks(left, right, log_sum, most)
 
 
 def log_sum(terms: torch.Tensor) -> torch.Tensor:
@@ -200,10 +200,13 @@ def finite(highest: torch.Tensor) -> torch.Tensor:
 
 
 def _blocks(
-    left: torch.Tensor, right: torch.Tensor, reduction: Callable[[torch.Tensor], torch.Tensor]
+    left: torch.Tensor,
+    right: torch.Tensor,
+    reduction: Callable[[torch.Tensor], torch.Tensor],
+    most: int,
 ) -> torch.Tensor:
     """Return ``reduction``, a reduction of the last dimension, of the terms left + right, computed
-    in blocks that fit a core's cache.
+    in blocks of about ``most`` terms.
     """
     batch, rows, summed = left.shape
     columns = right.shape[1]
@@ -211,8 +214,8 @@ def _blocks(
         return left + right.transpose(1, 2)
     out = left.new_empty((batch, rows, columns))
     per_row = max(1, summed * columns)
-    row_step = max(1, min(rows, CACHE_CELLS // per_row))
-    batch_step = max(1, CACHE_CELLS // (per_row * rows)) if row_step == rows else 1
+    row_step = max(1, min(rows, most // per_row))
+    batch_step = max(1, most // (per_row * rows)) if row_step == rows else 1
     for i in range(0, batch, batch_step):
         for j in range(0, rows, row_step):
             block = (

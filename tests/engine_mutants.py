@@ -509,8 +509,8 @@ MUTANTS = (
     Mutant(
         "marginals of a joint distribution that is written out are shifted by one code",
         P + "conditioning/joint.py",
-        "found[(row, *[slice(None)] * axis, value)] = 1.0",
-        "found[(row, *[slice(None)] * axis, value - 1)] = 1.0",
+        "found[row].swapaxes(0, axis)[value] = 1.0",
+        "found[row].swapaxes(0, axis)[value - 1] = 1.0",
         CALIBRATED,
     ),
     Mutant(

@@ -93,7 +93,7 @@ class Joint:
         found = np.zeros((sum(self.shape), *self.shape))
         values = [(axis, value) for axis, n in enumerate(self.shape) for value in range(n)]
         for row, (axis, value) in enumerate(values):
-            found[(row, *[slice(None)] * axis, value)] = 1.0
+            found[row].swapaxes(0, axis)[value] = 1.0
         return found.reshape(len(found), -1)
 
     def given(self, evidence: ScaledEvidence) -> GivenJoint:

@@ -25,6 +25,7 @@ from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Aim(Settings):
     device: str = setting("cpu", torch_device())
 
 
+@typed
 def aim(
     curator: Curator,
     workload: WorkloadLike,

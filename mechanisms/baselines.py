@@ -23,6 +23,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.typed import typed
 from pgmkit.total import estimate_total
 
 
@@ -76,6 +77,7 @@ class Independent(Settings):
     device: str = setting("cpu", torch_device())
 
 
+@typed
 def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None = None) -> Release:
     """Spend all that remains on noisy tables of every workload marginal, in proportion to the
     workload's weights.
@@ -99,6 +101,7 @@ def gaussian(curator: Curator, workload: WorkloadLike, settings: Gaussian | None
     return Release("gaussian", model, measurements, curator.ledger, settings)
 
 
+@typed
 def projection(
     curator: Curator,
     workload: WorkloadLike,
@@ -123,6 +126,7 @@ def projection(
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
 
 
+@typed
 def independent(
     curator: Curator,
     workload: WorkloadLike,

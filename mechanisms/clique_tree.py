@@ -24,6 +24,7 @@ from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class CliqueTree(Settings):
         return leave_something("the tree", self, "one_way_share", "select_share")
 
 
+@typed
 def clique_tree(
     curator: Curator, workload: WorkloadLike, settings: CliqueTree | None = None
 ) -> Release:

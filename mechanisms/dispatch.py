@@ -21,8 +21,10 @@ from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.typed import typed
 
 
+@typed
 def run(
     mechanism: str | object,
     data: Dataset,

@@ -36,6 +36,7 @@ from mechanisms.settings import Settings, fraction, positive, random_seed, setti
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +86,7 @@ class DualQuery(Settings):
     seed: int = setting(0, random_seed())
 
 
+@typed
 def dual_query(
     curator: Curator,
     workload: WorkloadLike,

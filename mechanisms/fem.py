@@ -41,6 +41,7 @@ from mechanisms.settings import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Domain
+from pgmkit.runtime.typed import typed
 
 _RULE = RoundsRule(1.5)
 
@@ -70,6 +71,7 @@ class Fem(Settings):
     seed: int = setting(0, random_seed())
 
 
+@typed
 def fem(
     curator: Curator,
     workload: WorkloadLike,

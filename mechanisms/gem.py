@@ -81,6 +81,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import threads_for
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,7 @@ _RULES = {
 }
 
 
+@typed
 def gem(
     curator: Curator,
     workload: WorkloadLike,
@@ -212,6 +214,7 @@ def gem(
     return _run("gem", curator, workload, settings, share, lambda *_: None, progress)
 
 
+@typed
 def gem_pub(
     curator: Curator,
     workload: WorkloadLike,

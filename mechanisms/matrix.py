@@ -40,6 +40,7 @@ from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.records.counting import check_memory
+from pgmkit.runtime.typed import typed
 from pgmkit.total import estimate_total
 
 _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
@@ -104,6 +105,7 @@ HdmmPgm = MatrixPgm
 """Names of the settings classes from earlier versions."""
 
 
+@typed
 def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = None) -> Release:
     """Spend all that remains on the best strategy, and release the workload's marginals as tables.
 
@@ -128,6 +130,7 @@ def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = N
     return Release("matrix", model, measurements, curator.ledger, settings)
 
 
+@typed
 def matrix_pgm(
     curator: Curator, workload: WorkloadLike, settings: MatrixPgm | None = None
 ) -> Release:

@@ -56,6 +56,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
+from pgmkit.runtime.typed import typed
 
 _LEAST = 0.1
 """Two lower limits: the distance assumed for a pair, as a fraction of the mean distance, since
@@ -134,6 +135,7 @@ class Mixture(Settings):
         )
 
 
+@typed
 def mixture(
     curator: Curator,
     workload: WorkloadLike,

@@ -35,6 +35,7 @@ from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Mst(Settings):
         return (1 - self.select_share) * ratio / (1 + ratio)
 
 
+@typed
 def mst(
     curator: Curator,
     workload: WorkloadLike,

@@ -33,6 +33,7 @@ from mechanisms.rounds.select_and_measure import RoundsRule
 from mechanisms.settings import flag, one_of, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.typed import typed
 
 _RULES = {
     ("queries", True): RoundsRule(2.8),
@@ -74,6 +75,7 @@ class Mwem(HistogramSettings):
     seed: int = setting(0, random_seed())
 
 
+@typed
 def mwem(
     curator: Curator,
     workload: WorkloadLike,

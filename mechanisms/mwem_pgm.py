@@ -29,6 +29,7 @@ from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class MwemPgm(Settings):
     device: str = setting("cpu", torch_device())
 
 
+@typed
 def mwem_pgm(
     curator: Curator,
     workload: WorkloadLike,

@@ -39,6 +39,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class PairGraph(Settings):
         return leave_something("the pairs", self, "select_share", "errors_share")
 
 
+@typed
 def pair_graph(
     curator: Curator,
     workload: WorkloadLike,

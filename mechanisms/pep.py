@@ -36,6 +36,7 @@ from mechanisms.rounds.select_and_measure import RoundsRule
 from mechanisms.settings import fraction, positive, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.typed import typed
 
 _RULES = {"queries": RoundsRule(1.4), "marginals": RoundsRule(0.35)}
 _PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(0.0018, power=2)}
@@ -85,6 +86,7 @@ class PepPub(Pep):
     gamma: float = setting(2.0, positive())
 
 
+@typed
 def pep(
     curator: Curator,
     workload: WorkloadLike,
@@ -104,6 +106,7 @@ def pep(
     return run_histogram("pep", curator, workload, settings, rule, update, progress=progress)
 
 
+@typed
 def pep_pub(
     curator: Curator,
     workload: WorkloadLike,

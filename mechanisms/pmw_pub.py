@@ -22,6 +22,7 @@ from mechanisms.settings import fraction, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.typed import typed
 
 _RULES = {
     "queries": RoundsRule(0.0035, power=2),
@@ -48,6 +49,7 @@ class PmwPub(Mwem):
     choose_share: float = setting(0.05, fraction())
 
 
+@typed
 def pmw_pub(
     curator: Curator,
     workload: WorkloadLike,

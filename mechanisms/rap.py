@@ -51,6 +51,7 @@ from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,7 @@ class RapSoftmax(Rap):
     learning_rate: float = setting(0.1, positive())
 
 
+@typed
 def rap(
     curator: Curator,
     workload: WorkloadLike,
@@ -165,6 +167,7 @@ def rap(
     return _run("rap", curator, workload, settings, _clamped, progress)
 
 
+@typed
 def rap_softmax(
     curator: Curator,
     workload: WorkloadLike,

@@ -68,6 +68,7 @@ from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class RapPlusPlus(Settings):
     seed: int = setting(0, random_seed())
 
 
+@typed
 def rap_pp(
     curator: Curator,
     workload: WorkloadLike,

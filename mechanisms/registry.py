@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.typed import typed
 
 ENTRY_POINTS = "pgmkit.mechanisms"
 """The group in which an installed package lists its entries."""
@@ -225,6 +226,7 @@ def register(entry: Entry) -> None:
     MECHANISMS.register(entry)
 
 
+@typed
 def configure(name: str, **options: object) -> tuple[Entry, Any]:
     """Return the mechanism of this name, and its settings with these options.
 

@@ -13,12 +13,16 @@ import numpy as np
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.arguments import mapped
+from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
+from pgmkit.runtime.typed import typed, typed_class
 
 WorkloadLike: TypeAlias = "Workload | Iterable[Iterable[str]]"
 """A workload, or cliques, which then have equal weight."""
 
 
+@typed_class
 @dataclass(frozen=True)
 class Workload:
     """Distinct cliques over a domain, each with a weight above 0 (1 by default).
@@ -97,7 +101,8 @@ class Workload:
         >>> [each.asked for each in ages.asking({"age": "range"}).sets]
         [('range',), ('identity', 'range')]
         """
-        self.domain.clique(queries, "queries")
+        content = "attributes to the names of queries or matrices"
+        self.domain.clique(mapped(queries, "queries", content), "queries")
 
         def asked(name: str, now: Asked) -> Asked:
             return queries.get(name, now) if kind_of(now) == CODES else now
@@ -134,6 +139,7 @@ class Workload:
         return workload
 
 
+@typed
 def k_way(domain: Domain, k: int) -> Workload:
     """Return all marginals over exactly k attributes, of equal weight, in the domain's order.
 
@@ -147,6 +153,7 @@ def k_way(domain: Domain, k: int) -> Workload:
     return Workload(domain, itertools.combinations(domain.attributes, k))
 
 
+@typed
 def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> Workload:
     """Return all marginals over exactly k attributes; those with `target` have `factor` times the
     weight.
@@ -255,6 +262,7 @@ def _biased(workload: Workload, target: str, factor: float) -> Workload:
     return Workload(workload.domain, workload.cliques, weights)
 
 
+@typed
 def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Generator) -> Workload:
     """Return `count` of the marginals over exactly k attributes, drawn without replacement.
 
@@ -266,10 +274,11 @@ def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Gener
     every = k_way(domain, k).cliques
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(every):
         raise InvalidInput(f"count must be a whole number from 1 to {len(every)}, got {count!r}")
-    places = np.random.default_rng(seed).choice(len(every), size=count, replace=False)
+    places = generator(seed, "seed").choice(len(every), size=count, replace=False)
     return Workload(domain, [every[place] for place in sorted(places.tolist())])
 
 
+@typed
 def downward_closure(workload: Workload) -> tuple[Clique, ...]:
     """Return every non-empty subset of a workload clique, once, in the domain's order, small ones
     first.

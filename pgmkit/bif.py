@@ -11,11 +11,13 @@ import numpy as np
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import MOST_TEXT, refusing, ungzipped, whole_file
 
 __all__ = ["from_pgmpy", "read_bif", "to_pgmpy", "write_bif"]
 
 
+@typed
 def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
     """Return the network of a ``.bif``, ``.xml`` or ``.xmlbif`` file, or of one packed by gzip
     (``.gz``).

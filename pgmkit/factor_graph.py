@@ -20,7 +20,7 @@ from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
 from pgmkit.records.conditional_tables import checked_conditionals
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import float_array, instance, listed, mapped
+from pgmkit.runtime.arguments import float_array, instance, listed, mapped, one_of
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
@@ -214,9 +214,7 @@ class FactorGraph:
         answers with exact inference; and, when something is asked, if the evidence has probability
         zero.
         """
-        if inference not in get_args(Inference):
-            known = ", ".join(map(repr, get_args(Inference)))
-            raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
+        one_of(inference, get_args(Inference), "inference")
         options = {
             "region_cells": region_cells,
             "tolerance": tolerance,

@@ -23,6 +23,7 @@ from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.arguments import float_array, instance, listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import MOST_VALUES, refusing, whole_file
 
 __all__ = [
@@ -48,6 +49,7 @@ class _Words:
     file, if the file ends too early or holds something else.
     """
 
+    @typed
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         try:
@@ -204,6 +206,7 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLi
     _write(path, [" ".join([str(len(pairs)), *pairs])])
 
 
+@typed
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order."""
     tables = [float_array(table, "marginals") for table in listed(marginals, "marginals", "arrays")]
@@ -224,6 +227,7 @@ def read_marginals(path: PathLike) -> list[Array]:
     return found
 
 
+@typed
 def write_map(codes: Iterable[int], path: PathLike) -> None:
     """Write a MAP result: a code for every variable, in the model's order."""
     texts = [str(int(code)) for code in float_array(listed(codes, "codes", "codes"), "codes")]
@@ -240,6 +244,7 @@ def read_map(path: PathLike) -> list[int]:
     return found
 
 
+@typed
 def write_probability(log_partition: float, path: PathLike) -> None:
     """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence),
     given the natural one.

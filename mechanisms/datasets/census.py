@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import check_count
+from pgmkit.runtime.randomness import generator
+from pgmkit.runtime.typed import typed
 from pgmkit.tables.schema import Categorical, Schema
 
 __all__ = ["LABELS", "census", "domain", "people", "schema"]
@@ -83,6 +86,7 @@ def domain() -> Domain:
     return Domain({attribute: len(labels) for attribute, labels in LABELS.items()})
 
 
+@typed
 def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
     """Return public records drawn from the network; the same seed gives the same rows.
 
@@ -90,7 +94,8 @@ def census(rows: int = 20_000, seed: int = 2024) -> Dataset:
     >>> len(data), [LABELS["income"][code] for code in data.columns["income"]]
     (5, ['50-75k', '50-75k', '5-10k', '40-50k', '50-75k'])
     """
-    rng = np.random.default_rng(seed)
+    check_count(rows, "rows")
+    rng = generator(seed, "seed")
     columns: dict[str, NDArray[np.int64]] = {}
     for attribute, node in NETWORK.items():
         size = len(node.rates)
@@ -108,6 +113,7 @@ def schema() -> Schema:
     return Schema({name: Categorical(tuple(labels)) for name, labels in LABELS.items()})
 
 
+@typed
 def people(rows: int = 20_000, seed: int = 2024) -> Any:
     """Return the records of `census` with labels, as a pyarrow table like a user's file.
 
@@ -115,7 +121,7 @@ def people(rows: int = 20_000, seed: int = 2024) -> Any:
     ['age', 'sex', 'region']
     """
     described = schema()
-    values = described.decode(census(rows, seed), np.random.default_rng(seed))
+    values = described.decode(census(rows, seed), generator(seed, "seed"))
     return pa.table({name: pa.array(column.tolist()) for name, column in values.items()})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from mechanisms.linked.siblings import PREVIOUS
 from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.numbers import Integer
@@ -17,6 +18,7 @@ POSITION = "position"
 """The column with a child's place among its siblings, from 1."""
 
 
+@typed_class
 @dataclass(frozen=True)
 class Link:
     """A rule that rows of the table `child` belong to the row of `parent` with the same `key`.

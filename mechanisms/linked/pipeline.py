@@ -33,6 +33,7 @@ from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts
+from pgmkit.runtime.typed import typed
 from pgmkit.tables.engines.frames import FrameForm
 from pgmkit.tables.schema import Schema
 
@@ -49,6 +50,7 @@ seeds), and that of parent and child 0.78 to 0.95 times. At 490 the former is 0.
 """
 
 
+@typed
 def synthesize_linked(
     frames: Mapping[str, Any],
     schemas: Mapping[str, Schema],

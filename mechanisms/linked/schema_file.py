@@ -8,6 +8,7 @@ from typing import Any
 
 from mechanisms.linked.link import Link, check_links
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import load
@@ -15,6 +16,7 @@ from pgmkit.tables.schema_file import load
 _FIELDS = ("tables", "links")
 
 
+@typed
 def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema], list[Link]]:
     """Return the schemas by table and the links of a file, as `synthesize_linked` takes them.
 

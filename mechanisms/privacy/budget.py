@@ -14,6 +14,7 @@ from mechanisms.privacy.conversions import (
     rho_from_epsilon,
 )
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import one_of
 
 Accounting: TypeAlias = Literal["zcdp", "gaussian"]
 """The privacy definition by which costs are added up when delta > 0."""
@@ -57,8 +58,7 @@ class Budget:
             raise InvalidInput(
                 f"reserved must be below delta = {self.delta!r}, got {self.reserved!r}"
             )
-        if self.accounting not in get_args(Accounting):
-            raise InvalidInput(f"accounting must be 'zcdp' or 'gaussian', got {self.accounting!r}")
+        one_of(self.accounting, get_args(Accounting), "accounting")
         if self.pure and self.gaussian:
             raise InvalidInput(
                 "accounting='gaussian' needs delta above 0: no Gaussian noise is purely private"

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import plain_values, refusing, whole_file
 
 _DIGITS = hashlib.sha256().digest_size // 2
@@ -29,6 +30,7 @@ _DIGITS = hashlib.sha256().digest_size // 2
 _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 
 
+@typed_class
 class ChainedLines:
     """Lines of plain values in a file; `append` is atomic among processes of one machine.
 

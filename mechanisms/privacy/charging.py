@@ -15,8 +15,10 @@ from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.noise import Noise
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import AGREEMENT
+from pgmkit.runtime.typed import typed_class
 
 
+@typed_class
 class Charging(Counting):
     """The part of the Curator that holds the ledger and the source of noise: every noisy draw is
     charged first.

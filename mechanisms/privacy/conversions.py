@@ -12,6 +12,7 @@ from functools import lru_cache
 from numbers import Real
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import number
 
 
 def delta_from_rho(rho: float, epsilon: float) -> float:
@@ -120,4 +121,4 @@ def open_delta(delta: float) -> None:
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, Real) and math.isfinite(number(value))

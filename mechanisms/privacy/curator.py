@@ -31,9 +31,13 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.linear.matrix import MatrixLike
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts
+from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.precision import AGREEMENT
+from pgmkit.runtime.randomness import generator
+from pgmkit.runtime.typed import typed_class
 
 
+@typed_class
 class Curator(Selecting):
     """The holder of private records, their neighbour relation and the budget's ledger.
 
@@ -73,9 +77,7 @@ class Curator(Selecting):
     ) -> None:
         self.neighbours = relation(neighbours)
         self._data = data
-        self._noise: Noise = (
-            ExactNoise() if seed is None else SeededNoise(np.random.default_rng(seed))
-        )
+        self._noise: Noise = ExactNoise() if seed is None else SeededNoise(generator(seed, "seed"))
         self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
         self._kept = 0.0
         self.ledger = Ledger(
@@ -201,7 +203,7 @@ class Curator(Selecting):
         Raises the errors of `measure_queries`, and InvalidInput for shares that are not above 0, do
         not sum to 1 or are not as many as the queries.
         """
-        cliques = [self.domain.clique(clique) for clique in queries]
+        cliques = [self.domain.clique(c) for c in mapped(queries, "queries", "cliques to matrices")]
         if len(shares) != len(cliques) or not all(share > 0 for share in shares):
             raise InvalidInput(f"shares must be {len(cliques)} numbers above 0, got {shares!r}")
         if abs(math.fsum(shares) - 1) > AGREEMENT:
@@ -346,8 +348,7 @@ class Curator(Selecting):
         standard deviation.
 
         At most `Excess.most` rows of a unit are counted, so the number changes by at most that
-        between neighbours. Raises InvalidInput for a wrong cost, BudgetExceeded if it is not
-        available.
+        between neighbours. Raises the errors of `measure`.
         """
         exact = np.array([excess.rows], dtype=np.int64)
         noisy, stddev = self._noisy(step, exact, excess.most, excess.most, cost)
@@ -363,8 +364,7 @@ class Curator(Selecting):
         rows. Each of them changes by at most the relation's `max_rows` m between neighbours, the
         vector of k numbers by k m (L1) or sqrt(k) m (L2).
 
-        Raises InvalidInput if the number of unread values is not known, and for a wrong cost,
-        BudgetExceeded if it is not available.
+        Raises the errors of `measure`, and InvalidInput if the unread values were not counted.
         """
         unread = getattr(self._data, "unread", None)
         if unread is None:

@@ -15,6 +15,7 @@ from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.runtime.precision import AGREEMENT
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
 
 _HEADER = {"format": "pgmkit ledger", "version": 1}
@@ -24,6 +25,7 @@ class BudgetExceeded(PgmkitError):
     """A step asked for more than what remains of the budget; nothing was answered or charged."""
 
 
+@typed_class
 class Ledger:
     """A privacy budget, and the charges that were made on it, step by step.
 
@@ -226,6 +228,7 @@ class Ledger:
         return f"<Ledger: {len(self.entries)} charges, {spent}>"
 
 
+@typed_class
 class FileLedger(Ledger):
     """A ledger across runs: what all runs on one data set have spent, and may spend together.
 

@@ -19,8 +19,11 @@ from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import float_array
+from pgmkit.runtime.typed import typed_class
 
 
+@typed_class
 class Selecting(Charging):
     """The part of the Curator that selects cliques, cells, predicates and public distributions by
     noisy scores; each selection is charged before it is drawn.
@@ -166,7 +169,7 @@ class Selecting(Charging):
         are those of `choose_cells`; records must be in memory. Raises InvalidInput for wrong
         arguments, BudgetExceeded if cost is not available.
         """
-        table = np.asarray(estimates, dtype=np.float64)
+        table = float_array(estimates, "estimates")
         if table.shape != (len(predicates),) or not np.isfinite(table).all():
             raise InvalidInput(f"estimates must be {len(predicates)} finite numbers")
         grid = scores.on_grid("estimates", table)

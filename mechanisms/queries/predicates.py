@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.typed import typed, typed_class
 
 _NARROWEST = 1e-3
 """Spreads below a thousandth of an attribute's range count as this much."""
@@ -44,6 +45,7 @@ class Predicate:
         return tuple(dict.fromkeys(name for name, _ in (*self.codes, *self.weights)))
 
 
+@typed_class
 @dataclass(frozen=True)
 class MeasuredPredicate:
     """The noisy count of the records that satisfy a predicate.
@@ -82,6 +84,7 @@ class MeasuredPredicate:
             )
 
 
+@typed_class
 class Predicates:
     """A list of predicates over a domain, checked once.
 
@@ -163,6 +166,7 @@ def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
     return (codes.astype(np.float64) + 0.5) / size
 
 
+@typed
 def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[Predicate]:
     """Return a predicate for each code of each categorical attribute, each numeric attribute and
     each of `cuts` evenly spaced bounds between 0 and 1: the records with this code whose scaled
@@ -181,6 +185,7 @@ def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[P
     ]
 
 
+@typed
 def linear_thresholds(
     domain: Domain,
     numeric: Sequence[str],

@@ -20,6 +20,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.sizes import CACHE_CELLS
+from pgmkit.runtime.typed import typed
 
 
 def sklearn(module: str) -> Any:
@@ -84,6 +85,7 @@ def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int =
     return [clique for clique in chosen if domain.size(clique) <= AT_ONCE]
 
 
+@typed
 def marginal_errors(
     model: Model | Dataset, truth: Dataset, cliques: Sequence[Clique]
 ) -> dict[Clique, float]:

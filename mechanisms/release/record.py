@@ -23,6 +23,7 @@ from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.randomness import Rng
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST
 
 Measured: TypeAlias = "Measurement | MeasuredPredicate"
@@ -45,6 +46,7 @@ class Model(Protocol):
     def save(self, path: str | os.PathLike[str]) -> None: ...
 
 
+@typed_class
 @dataclass(frozen=True, repr=False)
 class Release:
     """The result of a mechanism; everything in it is safe to publish if `secure` is True.

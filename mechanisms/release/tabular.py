@@ -25,6 +25,7 @@ from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.constraints import Condition, codes_of
@@ -45,6 +46,7 @@ _PART = 16 * BATCH_ROWS
 _PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
 
 
+@typed_class
 @dataclass(frozen=True, repr=False)
 class TableRelease:
     """A Release with the schema of its columns; everything is safe to publish if `secure` is True.

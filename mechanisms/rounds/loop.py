@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from mechanisms.queries.cells import Question, clique_of
 from mechanisms.release.record import Measured
 from pgmkit.domain import Clique
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.progress import bar
+from pgmkit.runtime.typed import typed
 
 
 class Answers(Protocol):
@@ -58,6 +60,7 @@ class Round(Generic[Model, Picked]):
         return tuple(dict.fromkeys(map(clique_of, self.picked)))
 
 
+@typed
 def adapt(
     model: Model,
     measurements: Sequence[Measured],
@@ -85,7 +88,7 @@ def adapt(
     (('b',), ('a',))
     (2, ())
     """
-    taken = tuple(measurements)
+    taken = tuple(listed(measurements, "measurements", "noisy answers"))
     last: Round[Model, Picked] | None = None
     while (picked := select(model, last)) is not None:
         fresh = tuple(measure(picked))

@@ -17,6 +17,7 @@ from mechanisms.synthesis.work import (
 )
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed
 from pgmkit.tables.schema import Schema
 
 _MANY_ATTRIBUTES = 40
@@ -68,6 +69,7 @@ def choice_of(mechanism: str, schema: Schema, workload: Workload, **known: Any) 
     return choose_mechanism(schema, workload, **known)
 
 
+@typed
 def choose_mechanism(
     schema: Schema,
     workload: WorkloadLike,

@@ -8,9 +8,11 @@ from typing import Any
 from mechanisms.synthesis.questions import PlannedQuestion
 from mechanisms.synthesis.request import Request
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed
 from pgmkit.tables.schema import Schema
 
 
+@typed
 def expected_errors(
     schema: Schema, queries: Sequence[str], *, epsilon: float, delta: float, **options: Any
 ) -> tuple[PlannedQuestion, ...]:
@@ -38,6 +40,7 @@ def expected_errors(
     return request.planned
 
 
+@typed
 def least_epsilon(
     schema: Schema, queries: Sequence[str], within: float, *, delta: float, **options: Any
 ) -> float:

@@ -31,8 +31,10 @@ from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import check_count
 from pgmkit.runtime.memory import peak
 from pgmkit.runtime.printed import on_one_line
+from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@typed
 def plan(
     mechanism: str,
     workload: WorkloadLike,
@@ -147,6 +150,7 @@ def plan(
     >>> [(step.step, step.times) for step in found.steps]
     [('first: measure', 2), ('edge: select', 1), ('tree: measure', 1)]
     """
+    check_count(rows, "rows")
     entry, chosen = configure(mechanism, **dict(settings or {}))
     if entry.public:
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")

@@ -31,7 +31,7 @@ from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import listed, one_of
 from pgmkit.runtime.devices import device_of, gpu_memory
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.progress import Progress, ProgressReport, reporting
@@ -201,9 +201,7 @@ def estimate(
         method,
         tolerance,
     )
-    request.check(max_seconds, memory_limit)
-    if dtype not in (torch.float32, torch.float64):
-        raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
+    request.check(max_seconds, memory_limit, dtype)
     total, impossible = request.known_total(), check_zeros(domain, zeros)
     deadline = inf if max_seconds is None else started + max_seconds
     known = statistics(domain, request.used, loss, deadline)
@@ -357,9 +355,7 @@ def _check_inference(inference: str, **tree_only: object) -> None:
     """Raise InvalidInput for an unknown name of inference and, if a region model is requested, for
     arguments (``tree_only``) that have a meaning only for a junction tree.
     """
-    if inference not in get_args(Inference):
-        known = ", ".join(map(repr, get_args(Inference)))
-        raise InvalidInput(f"inference must be one of {known}; got {inference!r}")
+    one_of(inference, get_args(Inference), "inference")
     if inference != "region":
         return
     usual = {"method": ("auto",), "warm_start": (None,), "device": (None, "cpu", "auto")}

@@ -143,7 +143,11 @@ class ManyEstimates:
                 if place:
                     _check_same(domain, self.sets[0], self.sets[-1])
                 else:
-                    self._request(self.sets[0], None).check(max_seconds)
+                    self._request(self.sets[0], None).check(
+                        max_seconds,
+                        self.options.get("memory_limit"),
+                        self.options.get("dtype", torch.float64),
+                    )
         self.totals = self._known_totals(total)
 
     def _request(self, each: list[Measurement], total: float | None) -> Request:

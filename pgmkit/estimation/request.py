@@ -10,7 +10,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
 from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
-from pgmkit.runtime.arguments import number
+from pgmkit.runtime.arguments import number, one_of
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
 from pgmkit.total import estimate_total
 
@@ -31,13 +32,14 @@ class Request:
         """The measurements except those of the empty clique, which are used only for the total."""
         return [m for m in self.measurements if m.clique]
 
-    def check(self, max_seconds: float | None, memory_limit: int | None = None) -> None:
+    def check(
+        self, max_seconds: float | None, memory_limit: int | None, dtype: torch.dtype
+    ) -> None:
         """Raise InvalidInput for an argument of a wrong type or out of range."""
         check_domain(self.domain)
         checked_measurements(self.measurements, self.domain)
-        if self.method not in ("auto", *METHODS):
-            known = ", ".join(("auto", *METHODS))
-            raise InvalidInput(f"method {self.method!r} is unknown; known methods: {known}")
+        one_of(self.method, ("auto", *METHODS), "method")
+        one_of(dtype, (torch.float32, torch.float64), "dtype")
         if not 0 <= number(self.tolerance) < inf:
             raise InvalidInput(f"tolerance ({self.tolerance}) must be a finite number, 0 or above")
         check_seconds(max_seconds)

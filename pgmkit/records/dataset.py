@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import count_marginals
-from pgmkit.runtime.arguments import mapped
+from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.devices import device_of
 
 if TYPE_CHECKING:
@@ -137,12 +137,8 @@ class Dataset:
         array([[0, 1],
                [1, 1]])
         """
-        if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
-            raise InvalidInput(
-                "cliques must be a sequence of cliques, such as [('age', 'sex')]; "
-                f"got {type(cliques).__name__}"
-            )
-        wanted = [self._domain.clique(clique) for clique in cliques]
+        content = "cliques, such as [('age', 'sex')]"
+        wanted = [self._domain.clique(each) for each in listed(cliques, "cliques", content)]
         return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
 
     def on(self, device: str | torch.device) -> Counts:

@@ -17,6 +17,7 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.sizes import BLOCK_CELLS
 
 Method = Literal["round", "sample"]
@@ -69,12 +70,14 @@ def sample(
     return {name: columns[name] for name in tree.domain.attributes}
 
 
-def check_count(n: int) -> None:
-    """Raise InvalidInput unless ``n`` is a non-negative whole number that an array can have."""
+def check_count(n: int, name: str = "n") -> None:
+    """Raise InvalidInput unless ``n``, an argument called ``name``, is a non-negative whole number
+    that an array can have.
+    """
     whole = isinstance(n, int | np.integer) and not isinstance(n, bool)
     if not whole or not 0 <= n <= sys.maxsize // 8:
         raise InvalidInput(
-            "n must be a non-negative integer, the number of records, which memory can hold; "
+            f"{name} must be a non-negative integer, the number of records, which memory can hold; "
             f"got {n!r:.80}"
         )
 
@@ -89,8 +92,7 @@ def check_request(n: int, rng: np.random.Generator, method: str) -> None:
             f"rng must be a numpy.random.Generator, got {type(rng).__name__}; "
             "write numpy.random.default_rng(seed)"
         )
-    if method not in get_args(Method):
-        raise InvalidInput(f"method must be one of {get_args(Method)}, got {method!r}")
+    one_of(method, get_args(Method), "method")
 
 
 def grouped_table(tree: JunctionTree, i: int, marginal: np.ndarray) -> np.ndarray:

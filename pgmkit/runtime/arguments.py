@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -50,7 +51,17 @@ def instance(value: T, kind: type, name: str) -> T:
     return value
 
 
-def mapped(values: Mapping[str, T], name: str, content: str) -> Mapping[str, T]:
+def one_of(value: T, known: Iterable[T], name: str) -> T:
+    """Return the value. Raises InvalidInput, with the argument's name and the known values, unless
+    it is one of them.
+    """
+    kept = list(known)
+    if not any(type(value) is type(each) and value == each for each in kept):
+        raise InvalidInput(f"{name} must be one of {', '.join(map(repr, kept))}; got {value!r:.60}")
+    return value
+
+
+def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
     """Return the values. Raises InvalidInput, with the argument's name and what it should contain,
     if they are not a mapping.
     """

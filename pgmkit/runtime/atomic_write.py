@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from pgmkit.runtime.typed import typed
+
 
 @contextmanager
+@typed
 def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a binary file that replaces `path` when the block ends; after an error nothing is left
     of it.

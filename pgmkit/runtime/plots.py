@@ -75,6 +75,8 @@ def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> 
 def _drawable(axes: Any) -> Any:
     """Return the given axes, or those of a new figure if None is given."""
     if axes is not None:
+        if not hasattr(axes, "barh"):
+            raise InvalidInput(f"axes must be axes of matplotlib, got {type(axes).__name__}")
         return axes
     try:
         from matplotlib import pyplot

@@ -13,8 +13,8 @@ Rng: TypeAlias = "int | np.random.Generator | None"
 """A seed, a generator to draw from, or None for a fresh one."""
 
 
-def generator(rng: Rng) -> np.random.Generator:
-    """Return the generator that `rng` stands for.
+def generator(rng: Rng, name: str = "rng") -> np.random.Generator:
+    """Return the generator that `rng`, an argument called `name`, stands for.
 
     Raises InvalidInput unless it is a whole number of at least 0, a numpy Generator or None.
 
@@ -25,6 +25,6 @@ def generator(rng: Rng) -> np.random.Generator:
     if rng is None or seed or isinstance(rng, np.random.Generator):
         return np.random.default_rng(rng)
     raise InvalidInput(
-        f"rng must be a seed (a whole number, 0 or more), a numpy.random.Generator or None; got "
+        f"{name} must be a seed (a whole number, 0 or more), a numpy.random.Generator or None; got "
         f"{rng!r}"
     )

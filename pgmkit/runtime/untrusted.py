@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.sizes import CACHE_CELLS
+from pgmkit.runtime.typed import typed
 
 LARGEST = MEMORY_LIMIT // 4
 """The most bytes that a file of models or releases may hold or expand to."""
@@ -37,6 +38,7 @@ _KINDS = "biufU"
 
 
 @contextmanager
+@typed
 def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Turn every error in the block into InvalidInput, except those of a file that cannot be
     opened.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arguments import number as float_of
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST, BinCodes
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import equal_widths
@@ -27,6 +28,7 @@ from pgmkit.tables.values import (
 )
 
 
+@typed_class
 @dataclass(frozen=True)
 class Binned(Column):
     """Base of columns of ordered values: bins between edges, the last of which is closed.

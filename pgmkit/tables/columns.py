@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.sizes import CACHE_CELLS
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.values import dictionary, plain, text_of
 
 Values = NDArray[Any]
@@ -34,6 +36,7 @@ KINDS = ("text", "category", "integer", "number", "boolean", "date", "datetime")
 """The types of decoded values, for `decode_as`."""
 
 
+@typed_class
 @dataclass(frozen=True)
 class Column(ABC):
     """Base of all columns.
@@ -73,18 +76,16 @@ class Column(ABC):
             )
         if self.missing is not None:
             object.__setattr__(self, "missing", tuple(text_of(text) for text in self.missing))
-        if self.decode_as is not None and self.decode_as not in self.becomes:
-            raise InvalidInput(
-                f"decode_as must be one of {', '.join(self.becomes)} for this {self.type} column; "
-                f"got {self.decode_as!r}"
-            )
+        if self.decode_as is not None:
+            one_of(self.decode_as, self.becomes, f"decode_as for this {self.type} column")
 
     def _check_outside(self, *others: str) -> None:
         """Raise InvalidInput if `outside` is neither a label of the column, nor one of `others`,
         nor "missing" for a column that declares missing values.
         """
         allowed = [*others, *(["missing"] if self.missing is not None else [])]
-        if self.outside is None or self.outside in allowed or self.outside in self.own_labels:
+        known = [*allowed, *self.own_labels]
+        if self.outside is None or (isinstance(self.outside, str) and self.outside in known):
             return
         raise InvalidInput(
             f"outside must be {', '.join(map(repr, allowed))}{' or ' if allowed else ''}a label of "

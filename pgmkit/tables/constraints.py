@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed_class
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
 from pgmkit.tables.values import plain
@@ -49,6 +50,7 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
         ) from None
 
 
+@typed_class
 @dataclass(frozen=True)
 class Constraint(ABC):
     """Base of rules on which combinations of some columns' values cannot occur."""
@@ -74,6 +76,7 @@ class Constraint(ABC):
         return Zeros(self.columns, self.allowed(columns))
 
 
+@typed_class
 @dataclass(frozen=True)
 class Forbid(Constraint):
     """A combination that cannot occur: no record meets all these conditions.
@@ -103,6 +106,7 @@ class Forbid(Constraint):
         return {"forbid": plain_conditions(self.conditions)}
 
 
+@typed_class
 @dataclass(frozen=True)
 class Require(Constraint):
     """A rule that every record which meets the conditions `when` also meets those of `then`."""
@@ -131,6 +135,7 @@ class Require(Constraint):
         return {"when": plain_conditions(self.when), "then": plain_conditions(self.then)}
 
 
+@typed_class
 @dataclass(frozen=True)
 class Determines(Constraint):
     """A rule that the value of `source` determines that of `target`: {source's value: target's

@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import one_of
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 
 
+@typed_class
 @dataclass(frozen=True)
 class _Temporal(Binned):
     """Points in time on numpy's calendar, with a code for each `unit`, for each of `bins` bins of
@@ -41,8 +44,7 @@ class _Temporal(Binned):
     format: str | None = None
 
     def __post_init__(self) -> None:
-        if self.unit not in tuple(self.units):
-            raise InvalidInput(f"unit must be one of {', '.join(self.units)}; got {self.unit!r}")
+        one_of(self.unit, self.units, "unit")
         if self.format is not None and not (isinstance(self.format, str) and "%" in self.format):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
         if self.decode_as == "integer" and self.format != "%Y%m%d":

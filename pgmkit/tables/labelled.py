@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, text_of
@@ -22,6 +23,7 @@ from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, text
 _PADDED = re.compile("0[0-9]+")
 
 
+@typed_class
 class _Labelled(Column):
     """Base of columns whose values are distinguished by their texts."""
 

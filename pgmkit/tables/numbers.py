@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Values
 from pgmkit.tables.values import bare, number_of, numbers_among, text_of
 
 
+@typed_class
 class _Numbers(Binned):
     """Base of columns of whole and of real numbers.
 

@@ -16,6 +16,7 @@ from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.arguments import instance, listed, mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
@@ -59,6 +60,7 @@ _MOST_CELLS = 32 * TABLE_CELLS
 """The most combinations of a constraint's values: 128 MiB of truth values."""
 
 
+@typed_class
 class Schema:
     """Columns by name, in order, and constraints among them. A schema counts as public: it must not
     be made from private values.
@@ -232,7 +234,7 @@ class Schema:
                         "holds half of a character"
                     )
 
-    def encode(self, columns: Mapping[str, Any]) -> Dataset | NoRows:
+    def encode(self, columns: Any) -> Dataset | NoRows:
         """Return columns of values as coded records; columns not in the schema are ignored.
 
         `columns`: numpy or Arrow arrays by name, a pandas frame or an Arrow table.

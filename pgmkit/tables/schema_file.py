@@ -13,6 +13,7 @@ from typing import Any
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.typed import typed, typed_class
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.edges import MOST_BINS
 
@@ -22,6 +23,7 @@ have.
 """
 
 
+@typed_class
 @dataclass(frozen=True)
 class FileFormat:
     """The format of a data file, if it differs from a plain CSV file in UTF-8.
@@ -171,6 +173,7 @@ def dump_yaml(stored: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=True, width=100))
 
 
+@typed
 def _kind(path: str | os.PathLike[str]) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in (".yaml", ".yml", ".json"):

@@ -321,7 +321,7 @@ def test_nothing_is_answered_beyond_the_budget() -> None:
         (([], {}), "candidates is empty"),
         (([("a",)], {}), "no table for the candidate"),
         (([("x",)], {}), "unknown attribute 'x'"),
-        ((["a"], {}), "string"),
+        ((["a"], {}), "candidates must be a sequence.* with str"),
         (([("a",)], {("a",): [1.0]}), "shape"),
         (([("a",)], {("a",): [1.0, math.nan]}), "not finite"),
         (([("a",)], {("a",): [1.0, 2.0]}, 0.0), "cost"),

@@ -298,7 +298,7 @@ def test_conversions_refuse_what_is_no_promise(bad: float) -> None:
 
 
 def test_wrong_accountings_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="'zcdp' or 'gaussian', got 'renyi'"):
+    with pytest.raises(InvalidInput, match="'zcdp', 'gaussian'; got 'renyi'"):
         Budget(1.0, 1e-6, accounting="renyi")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="needs delta above 0"):
         Budget(1.0, accounting="gaussian")

@@ -16,6 +16,7 @@ import numpy as np
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.printed import on_one_line
+from pgmkit.runtime.typed import typed
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
@@ -56,6 +57,7 @@ class Drafted:
     note: str
 
 
+@typed
 def draft(
     path: str | os.PathLike[str],
     *,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import codes_of
@@ -40,6 +41,7 @@ _STDDEV = "stddev"
 _SEPARATORS = (",", ";", "\t")
 
 
+@typed
 def read_noisy_tables(
     path: str | os.PathLike[str],
     schema: Schema,

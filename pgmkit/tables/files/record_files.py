@@ -22,6 +22,7 @@ from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.atomic_write import atomic_writer
+from pgmkit.runtime.typed import typed
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
@@ -43,6 +44,7 @@ from pgmkit.tables.schema import FileFormat, Schema
 from pgmkit.tables.values import dictionary
 
 
+@typed
 def encode_file(
     path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
 ) -> Dataset | NoRows:
@@ -240,6 +242,7 @@ def batches(
     return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
 
 
+@typed
 def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
     """Write columns of plain values as CSV or parquet, by the suffix, completely or not at all.
 

@@ -1,0 +1,194 @@
+"""A check of public functions' arguments by their annotations."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from itertools import chain, cycle
+from numbers import Integral
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union
+from typing import get_args as parts_of
+from typing import get_origin as origin_of
+from typing import get_type_hints as hints_of
+
+import numpy as np
+
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import number
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+
+
+class Kind(NamedTuple):
+    """The values that an annotation allows: the end of "name must be ...", and a function that is
+    True for them.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+    entry: Kind | None = None
+    """The kind of the entries of a sequence, if they are checked."""
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function, with a check of each argument by its annotation before it is called.
+
+    Values of arrays, mappings and ``Any`` are not checked, and numbers and texts in sequences only
+    if these are lists or tuples. An object fits a protocol if it has all its names.
+
+    Raises InvalidInput with the argument's name, what is allowed and what was received: its value
+    if it is a number, a text, a truth value or None, else its type and that of a wrong entry,
+    which say nothing of its content.
+
+    >>> @typed
+    ... def repeated(text: str, times: int = 2) -> str:
+    ...     return text * times
+    >>> repeated("a", times=[3])
+    Traceback (most recent call last):
+    pgmkit.errors.InvalidInput: times must be a whole number, got list
+    """
+    parameters = inspect.signature(function).parameters
+    by_place = [name for name, each in parameters.items() if each.kind <= each.VAR_POSITIONAL]
+    several = [
+        name for name in by_place if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+    ]
+
+    @cache
+    def kinds() -> dict[str, Kind]:
+        found = {name: _kind_in(function, name) for name in parameters}
+        return {name: kind for name, kind in found.items() if kind is not None}
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        known = kinds()
+        names = chain(by_place, cycle(several))
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            kind = known.get(name)
+            if kind is not None and not kind.holds(value):
+                raise InvalidInput(f"{name} must be {kind.words}, got {_shown(kind, value)}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _kind_in(function: Callable[..., Any], name: str) -> Kind | None:
+    """Return the kind of a parameter; None if its annotation has names that only a type checker
+    imports.
+    """
+    alone = SimpleNamespace(__annotations__={name: function.__annotations__.get(name, Any)})
+    try:
+        return kind_of(hints_of(alone, inspect.unwrap(function).__globals__)[name])
+    except (NameError, TypeError):
+        return None
+
+
+def typed_class(cls: type[T]) -> type[T]:
+    """Return the class, with the check of ``typed`` in its constructor and public methods."""
+    for name, value in vars(cls).copy().items():
+        if name.startswith("_") and name != "__init__":
+            continue
+        if isinstance(value, classmethod | staticmethod):
+            setattr(cls, name, type(value)(typed(value.__func__)))
+        elif inspect.isfunction(value):
+            setattr(cls, name, typed(value))
+    return cls
+
+
+_PLAIN: dict[object, Kind] = {
+    None: Kind("None", lambda value: value is None),
+    NoneType: Kind("None", lambda value: value is None),
+    str: Kind("a text", lambda value: isinstance(value, str)),
+    bool: Kind("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    int: Kind("a whole number", lambda v: isinstance(v, Integral) and not isinstance(v, bool)),
+    # The only number that is not equal to itself is NaN, which later checks refuse by its value.
+    float: Kind("a number", lambda v: number(v) == number(v) or isinstance(v, float)),
+}
+
+
+def kind_of(hint: Any) -> Kind | None:
+    """Return the kind of values that an annotation allows, or None if they are not checked."""
+    origin, parts = origin_of(hint), parts_of(hint)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if origin in (Union, UnionType):
+        return _either([kind_of(part) for part in parts])
+    if origin is Literal:
+        return Kind(
+            f"one of {', '.join(map(repr, parts))}",
+            lambda value: isinstance(value, str) and value in parts,
+        )
+    if origin is os.PathLike:
+        return Kind("a path", lambda value: isinstance(value, os.PathLike))
+    if origin is Callable:
+        return Kind("a function", callable)
+    if origin is Mapping:
+        return Kind("a mapping", lambda value: isinstance(value, Mapping))
+    if origin is np.ndarray:
+        return Kind("an array", lambda value: isinstance(value, np.ndarray))
+    if origin in (Sequence, Iterable, Collection, tuple, list):
+        same = parts[:1] if origin is not tuple or parts[1:] == (...,) else ()
+        return _sequence(kind_of(same[0]) if same else None, origin is not Iterable)
+    if isinstance(hint, type) and origin is None and hint not in (Any, object):
+        if not getattr(hint, "_is_protocol", False):
+            return Kind(_article(hint), lambda value: isinstance(value, hint))
+        has = [name for base in hint.__mro__[:-1] for name in vars(base) if name[0] != "_"]
+        return Kind(_article(hint), lambda value: all(hasattr(value, name) for name in has))
+    return None
+
+
+def _either(kinds: list[Kind | None]) -> Kind | None:
+    known = [kind for kind in kinds if kind is not None]
+    if len(known) < len(kinds):
+        return None
+    words = " or ".join(dict.fromkeys(kind.words for kind in known))
+    return Kind(words, lambda value: any(kind.holds(value) for kind in known))
+
+
+def _sequence(entry: Kind | None, sized: bool) -> Kind:
+    def holds(value: Any) -> bool:
+        if isinstance(value, str | bytes) or (sized and isinstance(value, Mapping)):
+            return False
+        try:
+            iter(value)  # an array or tensor of no axes has __iter__, but raises here
+            _ = len(value) if sized else 0
+        except TypeError:
+            return False
+        fast = isinstance(value, list | tuple) or (sized and entry not in _PLAIN.values())
+        return not fast or _all(entry, value)
+
+    return Kind(f"a sequence of {_plural(entry.words)}" if entry else "a sequence", holds, entry)
+
+
+def _all(kind: Kind | None, values: Iterable[Any]) -> bool:
+    return kind is None or all(map(kind.holds, values))
+
+
+def _plural(words: str) -> str:
+    """Return the plural of "a text", "a sequence of texts" and the like.
+
+    >>> _plural("a sequence of texts"), _plural("a text"), _plural("a text or None")
+    ('sequences of texts', 'texts', 'entries, each a text or None')
+    """
+    first, of, rest = words.partition(" of ")
+    noun = first.partition(" ")[2]
+    return f"entries, each {words}" if " or " in first else f"{noun}s{of}{rest}"
+
+
+def _article(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+
+
+def _shown(kind: Kind, value: object) -> str:
+    if value is None or isinstance(value, str | bool | int | float):
+        return f"{value!r:.60}"
+    found = type(value).__name__
+    if kind.entry is not None and isinstance(value, list | tuple):
+        wrong = next(each for each in value if not kind.entry.holds(each))
+        return f"a {found} with {type(wrong).__name__}"
+    return found

@@ -398,7 +398,7 @@ def test_identity_and_named_matrix_agree() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"method": "simplex"}, "known methods: auto, mirror_descent"),
+        ({"method": "simplex"}, "method must be one of 'auto', 'mirror_descent'"),
         ({"loss": "cubed"}, "known losses: squared, absolute, huber"),
         ({"loss": 3}, "known losses: squared, absolute, huber"),
         ({"tolerance": math.nan}, "tolerance"),

@@ -182,7 +182,10 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
         (lambda: Integer(0, 99, special=(9,)), "list it in spikes"),
         (lambda: Integer(0, 99, spikes=(999,)), "list it in special"),
         (lambda: Integer(0, 99, outside="missing"), "missing ones need"),
-        (lambda: Integer(0, 9, decode_as="date"), "decode_as must be"),
+        (
+            lambda: Integer(0, 9, decode_as="date"),
+            "decode_as for this integer column must be one of",
+        ),
         (lambda: Numeric(0, 9, bins=2, decimals=-1), "decimals must be"),
         (lambda: Numeric(0, 9, bins=2, decode_as="integer"), "needs decimals: 0"),
         (lambda: Date("2020-01-01", "2020-02-01", format="iso"), "format must be"),

@@ -443,7 +443,7 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         mock.patch.object(torch, "Generator", _AnyGenerator),
         mock.patch.object(torch.cuda, "device", _entered),
         mock.patch.object(torch.cuda, "Stream", lambda: f"a stream of {_CURRENT[-1]}"),
-        mock.patch.object(kernels, "has_triton", lambda: True),
+        mock.patch.object(kernels, "has_triton", lambda device: True),
         mock.patch.object(torch.cuda, "CUDAGraph", CardGraph),
         _modules_move(),
         PretendCard() as card,

@@ -127,11 +127,11 @@ def advance(objective: Objective, s: State) -> None:
     new = objective.point(
         torch.addcmul(origin.potentials, s.step.unsqueeze(-1), gradient, value=-1.0)
     )
-    # The potentials move by -step * gradient, so this is the divergence divided by the step.
+    # The potentials move by -step * gradient, so this is minus the divergence divided by the step.
     risen = objective.totals * (new.log_partition - origin.log_partition) / s.step
-    divergence = -torch.linalg.vecdot(gradient, new.marginals) - risen
+    closer = torch.linalg.vecdot(gradient, new.marginals) + risen
     excess = objective.excess(new.residual, origin.residual)
-    taken = excess <= divergence + 4 * EPSILON * origin.loss
+    taken = excess + closer <= 4 * EPSILON * origin.loss
     taken = taken & (new.loss + origin.loss < inf)
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again

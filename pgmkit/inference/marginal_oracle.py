@@ -193,15 +193,14 @@ class MarginalOracle:
         """
         potentials = self.masked(potentials)
         peaks, guess = self._read(potentials), self._guess
-        self._load(potentials, peaks + guess / len(peaks))
+        self._load(potentials, torch.add(peaks, guess, alpha=1 / len(peaks)))
         partition = self._passing.forward()[0]
         change = partition.log()
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
-        guess.copy_(torch.where(held, below, guess))  # A captured CUDA graph reads it again.
+        torch.where(held, below, guess, out=guess)  # A captured CUDA graph reads it again.
         marginals = self._counts(total / partition)
-        log_partition = below + peaks.sum()
-        return marginals, log_partition.masked_fill_(~held, nan)
+        return marginals, torch.where(held, below + peaks.sum(), self._failed)
 
     @cached_property
     def _guess(self) -> torch.Tensor:
@@ -209,6 +208,10 @@ class MarginalOracle:
         successful ``try_marginals`` found it.
         """
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def _failed(self) -> torch.Tensor:
+        return torch.full((), nan, dtype=torch.float64, device=self.device)
 
     def wait(self) -> None:
         """Make ``begin_marginals`` compute as ``fast_marginals`` does from now on, because a pass

@@ -37,7 +37,8 @@ def check_limit(memory_limit: int) -> None:
 
 def available(device: torch.device | None = None) -> int:
     """Return the most bytes that this process may use: those of the machine, or the least limit of
-    its control groups and address space; for a CUDA GPU, the bytes free there.
+    its control groups and address space; for a CUDA GPU, the bytes free there, with those that
+    torch keeps for its next tensors.
 
     Containers and batch systems set limits for groups of processes (Linux cgroups, version 1 or 2),
     and end a process that exceeds them without a message.
@@ -48,7 +49,8 @@ def available(device: torch.device | None = None) -> int:
     if device is not None and device.type == "cuda":
         import torch
 
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     limits = [limit for limit, _ in _groups()]
     return min(
         [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _address_space(), *limits]

@@ -68,8 +68,8 @@ def test_shifted_exponentials_are_those_of_torch(
 @st.composite
 def tables(draw: st.DrawFn) -> torch.Tensor:
     """Logarithms of shape (rows, terms, columns), of any spread, some of them minus infinity."""
-    shape = [draw(st.sampled_from([1, 2, 3, 17, 70])) for _ in "rtc"]
-    shape[draw(st.integers(0, 2))] = draw(st.sampled_from([1, 5, 1100]))
+    shape = [draw(st.sampled_from([1, 2, 5])) for _ in "rtc"]
+    shape[draw(st.integers(0, 2))] = draw(st.sampled_from([1, 17, 70, 1100]))
     random = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     dtype = draw(st.sampled_from([torch.float64, torch.float32]))
     cells = draw(st.sampled_from([1.0, 300.0])) * torch.randn(shape, generator=random, dtype=dtype)
@@ -78,10 +78,10 @@ def tables(draw: st.DrawFn) -> torch.Tensor:
 
 
 @FEW
-@given(tables(), st.sampled_from([1 << 20, 500]))
-def test_sums_of_exponentials_are_those_of_torch(table: torch.Tensor, most: int) -> None:
+@given(tables(), st.sampled_from([1, cuda.PROGRAMS]))
+def test_sums_of_exponentials_are_those_of_torch(table: torch.Tensor, programs: int) -> None:
     """In pieces of one lot, or of up to sixteen; ``spread`` then writes what was summed."""
-    with mock.patch.object(cuda, "PROGRAMS", most / cuda.RUN):
+    with mock.patch.object(cuda, "PROGRAMS", programs):
         peaks, sums = cuda.fold(table)
     highest = peaks.amax(1)
     torch.testing.assert_close(highest, table.double().amax(1), rtol=0, atol=0)
@@ -188,7 +188,7 @@ def test_kernels_are_launched_on_the_gpu_of_their_operands(
 def test_without_a_compiler_torch_computes(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fails() -> None:
+    def fails(device: torch.device) -> None:
         raise error
 
     kernels.has_triton.cache_clear()

@@ -20,6 +20,7 @@ from pgmkit.estimation.model_size import BASE_BYTES, needed_bytes
 from pgmkit.estimation.problem import Monitor
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.devices import WORTH_A_GPU, device_of
+from pgmkit.runtime.memory import available
 
 METHODS = ("accelerated", "proximal", "newton")
 
@@ -208,7 +209,7 @@ def test_a_card_without_triton_computes_the_same(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """With torch's operations; passes that linear space cannot hold as well."""
-    monkeypatch.setattr(kernels, "has_triton", lambda: False)
+    monkeypatch.setattr(kernels, "has_triton", lambda device: False)
     measured = noisy(CLIQUE_SETS[name])
     there, here = (estimate(FIVE, measured, total=1000, device=d) for d in ("cuda", "cpu"))
     assert not {"contract_steps", "shift_exp", "max_contract"} & set(card.ops)
@@ -275,6 +276,14 @@ def test_the_card_counts_what_is_moved(card: PretendCard) -> None:
         card.reset()
         work()
         assert card.moved_bytes == 4 * cells
+
+
+def test_memory_that_torch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second model of the same size is not refused for what the first one left behind."""
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    with pretend_card(card_bytes=1000):
+        assert available(torch.device("cuda")) == 1050
 
 
 def test_memory_is_asked_of_the_card() -> None:

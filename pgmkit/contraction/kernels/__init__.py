@@ -130,20 +130,20 @@ def spread(
 
 def on_gpu(device: torch.device) -> bool:
     """Return True if the Triton kernels are used for tensors of this device."""
-    return device.type == "cuda" and has_triton()
+    return device.type == "cuda" and has_triton(device)
 
 
 @cache
-def has_triton() -> bool:
+def has_triton(device: torch.device) -> bool:
     """Return True if Triton is installed, as it is with CUDA builds of torch for Linux, and can
-    compile and run a kernel. Otherwise the reference kernels run on the GPU.
+    compile and run a kernel there. Otherwise the reference kernels run on the GPU.
     """
     if importlib.util.find_spec("triton") is None:
         return False
     from pgmkit.contraction.kernels import cuda
 
     try:
-        cuda.try_out()
+        cuda.try_out(device)
     except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
         warnings.warn(
             f"Triton cannot run its kernels here ({type(error).__name__}: {error}), so the GPU "

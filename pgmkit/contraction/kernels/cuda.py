@@ -285,9 +285,9 @@ def spread(
     return out
 
 
-def try_out() -> None:
-    """Run the smallest of the kernels on torch's current GPU."""
-    one = torch.zeros(1, 1, 1, device="cuda")
+def try_out(device: torch.device) -> None:
+    """Run one of the kernels on a GPU."""
+    one = torch.zeros(1, 1, 1, device=device)
     spread(one, one[0, 0].double(), one[0].double(), torch.empty_like(one))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
-from math import log
+from math import inf, log, nan
 from typing import TypeAlias
 
 from pgmkit.runtime.deferred import torch
@@ -196,7 +196,7 @@ def finite(highest: torch.Tensor) -> torch.Tensor:
     """Return the maxima with 0 in place of minus infinity. Subtracting such a maximum from values
     that are all minus infinity then leaves them so instead of making them NaN.
     """
-    return highest.masked_fill(highest.isneginf(), 0.0)
+    return highest.nan_to_num(nan, inf, 0.0)
 
 
 def _blocks(

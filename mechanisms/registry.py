@@ -10,7 +10,6 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.runtime.typed import typed
 
 ENTRY_POINTS = "pgmkit.mechanisms"
 """The group in which an installed package lists its entries."""
@@ -226,7 +225,6 @@ def register(entry: Entry) -> None:
     MECHANISMS.register(entry)
 
 
-@typed
 def configure(name: str, **options: object) -> tuple[Entry, Any]:
     """Return the mechanism of this name, and its settings with these options.
 
@@ -236,7 +234,7 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
     >>> configure("mwem+pgm", rounds=5)[1].rounds
     5
     """
-    if name not in MECHANISMS:
+    if not isinstance(name, str) or name not in MECHANISMS:
         near = did_you_mean(name, MECHANISMS)
         raise InvalidInput(
             f"mechanism {name!r} is unknown{near}; known are {', '.join(MECHANISMS)}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import nan
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgmkit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -74,6 +75,8 @@ def float_array(values: object, name: str) -> NDArray[np.float64]:
     """Return a copy of the values as an array of float64. Raises InvalidInput, with what they are
     called, for anything that is not an array of numbers.
     """
+    import numpy as np
+
     try:
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:

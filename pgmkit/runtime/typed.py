@@ -14,8 +14,6 @@ from typing import get_args as parts_of
 from typing import get_origin as origin_of
 from typing import get_type_hints as hints_of
 
-import numpy as np
-
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import number
 
@@ -104,7 +102,7 @@ _PLAIN: dict[object, Kind] = {
     None: Kind("None", lambda value: value is None),
     NoneType: Kind("None", lambda value: value is None),
     str: Kind("a text", lambda value: isinstance(value, str)),
-    bool: Kind("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    bool: Kind("True or False", lambda value: type(value).__name__ in ("bool", "bool_")),
     int: Kind("a whole number", lambda v: isinstance(v, Integral) and not isinstance(v, bool)),
     # The only number that is not equal to itself is NaN, which later checks refuse by its value.
     float: Kind("a number", lambda v: number(v) == number(v) or isinstance(v, float)),
@@ -129,8 +127,8 @@ def kind_of(hint: Any) -> Kind | None:
         return Kind("a function", callable)
     if origin is Mapping:
         return Kind("a mapping", lambda value: isinstance(value, Mapping))
-    if origin is np.ndarray:
-        return Kind("an array", lambda value: isinstance(value, np.ndarray))
+    if getattr(origin, "__name__", "") == "ndarray":  # numpy is not imported for a check
+        return Kind("an array", lambda value: isinstance(value, origin))
     if origin in (Sequence, Iterable, Collection, tuple, list):
         same = parts[:1] if origin is not tuple or parts[1:] == (...,) else ()
         return _sequence(kind_of(same[0]) if same else None, origin is not Iterable)

@@ -321,7 +321,7 @@ class TestRefusals:
         self.check_refused(some, "no measurement determines the total", TotalUndetermined)
 
     def test_options_are_those_of_estimate(self) -> None:
-        self.check_refused(self.sets(), "method 'best'", method="best")
+        self.check_refused(self.sets(), "got 'best'", method="best")
         self.check_refused(self.sets(), "loss 'cubic'", loss="cubic")
         self.check_refused(self.sets(), "max_seconds", max_seconds=-1)
 

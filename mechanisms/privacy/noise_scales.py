@@ -18,14 +18,13 @@ from mechanisms.privacy.conversions import positive
 
 def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
     """Return the scale of discrete Laplace noise, l1 / epsilon, or of discrete Gaussian noise, l2 /
-        sqrt(2 rho); slightly more under Gaussian accounting, see `gaussian_dp.scale`.
+    sqrt(2 rho); slightly more under Gaussian accounting, see `gaussian_dp.scale`.
 
-        >>> from mechanisms.privacy.budget import Budget
-    from mechanisms.privacy.conversions import positive
-        >>> additive(Budget(1.0), 2, 1.5, 0.5), additive(Budget(1.0, 1e-6), 2, 1.5, 0.125)
-        (4.0, 3.0)
-        >>> additive(Budget(1.0, 1e-6, accounting="gaussian"), 2, 1.5, 0.125)
-        3.017...
+    >>> from mechanisms.privacy.budget import Budget
+    >>> additive(Budget(1.0), 2, 1.5, 0.5), additive(Budget(1.0, 1e-6), 2, 1.5, 0.125)
+    (4.0, 3.0)
+    >>> additive(Budget(1.0, 1e-6, accounting="gaussian"), 2, 1.5, 0.125)
+    3.017...
     """
     positive("cost", cost)
     if budget.gaussian:
@@ -35,14 +34,13 @@ def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
 
 def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
     """Return the exponential mechanism's scale, 2 sensitivity / epsilon; it costs rho = epsilon^2 /
-        8.
+    8.
 
-        >>> from mechanisms.privacy.budget import Budget
-    from mechanisms.privacy.conversions import positive
-        >>> exponential(Budget(1.0), 1.0, 0.5), exponential(Budget(1.0, 1e-6), 1.0, 0.5)
-        (4.0, 1.0)
-        >>> exponential(Budget(1.0, 1e-6, accounting="gaussian"), 1.0, 0.5)
-        1.239...
+    >>> from mechanisms.privacy.budget import Budget
+    >>> exponential(Budget(1.0), 1.0, 0.5), exponential(Budget(1.0, 1e-6), 1.0, 0.5)
+    (4.0, 1.0)
+    >>> exponential(Budget(1.0, 1e-6, accounting="gaussian"), 1.0, 0.5)
+    1.239...
     """
     if budget.gaussian:
         return 2 * sensitivity / gaussian_dp.range_of(cost)
@@ -52,14 +50,13 @@ def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
 def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
     """Return the scale of permute-and-flip, 2 sensitivity / epsilon; it costs rho = epsilon^2 / 2.
 
-        Its log ratios lie in -epsilon..epsilon, a range of twice epsilon.
+    Its log ratios lie in -epsilon..epsilon, a range of twice epsilon.
 
-        >>> from mechanisms.privacy.budget import Budget
-    from mechanisms.privacy.conversions import positive
-        >>> permute_and_flip(Budget(1.0), 1.0, 0.5), permute_and_flip(Budget(1.0, 1e-6), 1.0, 0.5)
-        (4.0, 2.0)
-        >>> permute_and_flip(Budget(1.0, 1e-6, accounting="gaussian"), 1.0, 0.5)
-        2.478...
+    >>> from mechanisms.privacy.budget import Budget
+    >>> permute_and_flip(Budget(1.0), 1.0, 0.5), permute_and_flip(Budget(1.0, 1e-6), 1.0, 0.5)
+    (4.0, 2.0)
+    >>> permute_and_flip(Budget(1.0, 1e-6, accounting="gaussian"), 1.0, 0.5)
+    2.478...
     """
     if budget.gaussian:
         return 4 * sensitivity / gaussian_dp.range_of(cost)
@@ -69,12 +66,11 @@ def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
 def several(budget: Budget, sensitivity: float, count: int, cost: float) -> float:
     """Return the scale of `count` exponential mechanisms, which share the cost evenly.
 
-        >>> from mechanisms.privacy.budget import Budget
-    from mechanisms.privacy.conversions import positive
-        >>> pure, zcdp = Budget(1.0), Budget(1.0, 1e-6)
-        >>> several(pure, 1.0, 4, 2.0) == exponential(pure, 1.0, 0.5)
-        True
-        >>> several(zcdp, 1.0, 4, 2.0) == exponential(zcdp, 1.0, 0.5)
-        True
+    >>> from mechanisms.privacy.budget import Budget
+    >>> pure, zcdp = Budget(1.0), Budget(1.0, 1e-6)
+    >>> several(pure, 1.0, 4, 2.0) == exponential(pure, 1.0, 0.5)
+    True
+    >>> several(zcdp, 1.0, 4, 2.0) == exponential(zcdp, 1.0, 0.5)
+    True
     """
     return exponential(budget, sensitivity, cost / count)

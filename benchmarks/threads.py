@@ -2,12 +2,10 @@
 
     python -m benchmarks.threads [--repeat 5]
 
-Every figure is the least wall time of some calls in processes of their own, which take turns on one
-and on two threads (OMP_NUM_THREADS): on a shared machine the least is nearest to what the work
-takes by itself. Where other work takes the cores that says little of a second one, and so the
-processor time of the busiest thread stands beside it: what the call would have taken at least on
-cores of its own. Prints a table and writes ``results/threads.json``, where the works that
-``--only`` leaves out keep their figures.
+Every figure is the median wall time of calls in processes of their own, which take turns on one and
+on two threads (OMP_NUM_THREADS). Only quiet calls count: those during which all other processes of
+the machine together used at most a twentieth of a core. Prints a table and writes
+``results/threads.json``, where the works that ``--only`` leaves out keep their figures.
 """
 
 from __future__ import annotations
@@ -16,11 +14,10 @@ import argparse
 import itertools
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest import mock
 
@@ -31,10 +28,10 @@ from benchmarks.common import fresh_process, machine, read_results, serve, table
 
 Work = Callable[[], object]
 HEADER = (
-    "work", "1 thread: wall s", "2 threads: wall s", "speed-up", "1 thread: busiest CPU s",
-    "2 threads: busiest CPU s", "speed-up on cores of their own",
+    "work", "1 thread: wall s", "2 threads: wall s", "speed-up", "1 thread: CPU s",
+    "2 threads: CPU s", "quiet calls", "calls",
 )  # fmt: skip
-_LOOK_SECONDS = 0.005
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def estimation(name: str) -> Work:
@@ -142,63 +139,34 @@ WORKS: dict[str, Callable[[], Work]] = {
 }
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """The least wall time of some calls, and the least CPU time of the busiest thread of one."""
+def answer(request: dict[str, Any]) -> list[tuple[float, float]]:
+    """The wall and CPU seconds of the quiet ones of so many calls."""
     work = WORKS[request["work"]]()
     work()
-    walls, busiest = [], []
+    found = []
     for _ in range(request["calls"]):
-        with Busiest() as threads:
-            start = time.perf_counter()
-            work()
-            walls.append(time.perf_counter() - start)
-        busiest.append(threads.seconds)
-    return {"wall": min(walls), "cpu": min(busiest)}
-
-
-class Busiest:
-    """The processor time of the thread that used most of it in the block (Linux).
-
-    Threads that end leave no record, so they are looked at every few milliseconds.
-    """
-
-    def __enter__(self) -> Busiest:
-        self._before, self._last, self._done = used(), used(), threading.Event()
-        self._looking = threading.Thread(target=self._look)
-        self._looking.start()
-        return self
-
-    def _look(self) -> None:
-        while not self._done.wait(_LOOK_SECONDS):
-            self._last |= used()
-
-    def __exit__(self, *_: object) -> None:
-        self._last |= used()
-        self._done.set()
-        self._looking.join()
-        own = str(self._looking.native_id)
-        self.seconds = max(
-            seconds - self._before.get(thread, 0.0)
-            for thread, seconds in self._last.items()
-            if thread != own
-        )
-
-
-def used() -> dict[str, float]:
-    """Seconds that each thread of this process has spent on a processor."""
-    found = {}
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended
-            found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+        before = time.perf_counter(), time.process_time(), busy_seconds()
+        work()
+        after = time.perf_counter(), time.process_time(), busy_seconds()
+        wall, cpu, busy = (end - start for start, end in zip(before, after, strict=True))
+        if busy - cpu <= 0.05 * wall + 2 * _TICK:
+            found.append((wall, cpu))
     return found
 
 
-def on(threads: int, work: str, calls: int) -> dict[str, Any]:
+def busy_seconds() -> float:
+    """Seconds that the machine's cores have worked, for all processes (Linux)."""
+    ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+    idle, waiting = ticks[3:5]
+    return (sum(ticks) - idle - waiting) * _TICK
+
+
+def on(threads: int, work: str, calls: int) -> list[tuple[float, float]]:
     """``answer`` in a process that has so many threads."""
     # A thread that waits for another sleeps: what it spins would count as its work.
     asked = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
     with mock.patch.dict(os.environ, asked):
-        return fresh_process("benchmarks.threads", {"work": work, "calls": calls})
+        return fresh_process("benchmarks.threads", {"work": work, "calls": calls})["quiet"]
 
 
 def main() -> None:
@@ -214,21 +182,22 @@ def main() -> None:
             [on(threads, work, arguments.calls) for threads in (1, 2)]
             for _ in range(arguments.repeat)
         ]
-        one, two = (
-            {name: min(run[name] for run in side) for name in ("wall", "cpu")}
-            for side in zip(*runs, strict=True)
-        )
-        found = [work]
-        for name in ("wall", "cpu"):
-            found += [one[name], two[name], one[name] / two[name]]
+        sides = [list(itertools.chain.from_iterable(side)) for side in zip(*runs, strict=True)]
+        quiet, calls = sum(map(len, sides)), 2 * arguments.repeat * arguments.calls
+        if not all(sides):
+            print(f"{work}: no quiet call on one thread or on two, of {calls}", file=sys.stderr)
+            continue
+        walls, cpus = ([median(call[which] for call in side) for side in sides] for which in (0, 1))
+        found = [work, *walls, walls[0] / walls[1], *cpus, quiet, calls]
         known[work] = dict(zip(HEADER, found, strict=True))
         rows = [known[each] for each in WORKS if each in known]
         write_results("threads", {"machine": machine(), "rows": rows})
+    rows = [known[each] for each in WORKS if each in known]
     print(table(HEADER, [list(row.values()) for row in rows]))
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1].endswith(".json"):
-        serve(answer)
+        serve(lambda request: {"quiet": answer(request)})
     else:
         main()

@@ -128,8 +128,19 @@ def test_levels_of_a_pass_are_the_pass(
 def test_passes_that_read_logarithms_twice_are_those_that_store_exponentials(
     structure: tuple[dict[str, int], list[tuple[str, ...]]], seed: int
 ) -> None:
-    """With every sum of an input streamed, whatever its axes."""
-    sizes, cliques = structure
+    check_streamed(*structure, seed)
+
+
+@pytest.mark.parametrize("kept", ["", "a", "b", "c", "d", "ab", "ac", "ad", "bd", "cd", "abd"])
+def test_the_axes_that_are_summed_may_lie_anywhere(kept: str) -> None:
+    sizes = {"a": 3, "b": 4, "c": 5, "d": 2}
+    assert check_streamed(sizes, [("a", "b", "c", "d"), *((name,) for name in kept)], 0) == 1
+
+
+def check_streamed(sizes: dict[str, int], cliques: list[tuple[str, ...]], seed: int) -> int:
+    """Compare passes in which every sum of an input is streamed with plain ones, and return how
+    many inputs were.
+    """
     used = plan(cliques, (), sizes)
     random = torch.Generator().manual_seed(seed)
     count = sum(map(used.cells, range(len(cliques))))
@@ -140,6 +151,7 @@ def test_passes_that_read_logarithms_twice_are_those_that_store_exponentials(
         mock.patch.object(kernels, "TERMS", 1),
         mock.patch("pgmkit.contraction.buffers.CACHE_CELLS", 1),
         mock.patch("pgmkit.contraction.kernels.levels.FEW_CELLS", 0),
+        mock.patch.object(kernels, "fold", wraps=kernels.fold) as folded,
     ):
         passing = StreamedBuffers(used, torch.device("cpu"), torch.float64)
         peaks = passing.read(logs)
@@ -150,6 +162,7 @@ def test_passes_that_read_logarithms_twice_are_those_that_store_exponentials(
     plain.inputs.copy_(torch.cat([t - peak for t, peak in zip(tables, peaks, strict=True)]).exp_())
     assert_near(result, plain.forward())
     assert_near(found, plain.weighted(2.0, torch.float64))
+    return int(folded.call_count)
 
 
 @pytest.mark.parametrize("kernel", ["max_contract", "log_contract"])

@@ -2,14 +2,18 @@
 
     python -m benchmarks.linked --epsilons 1,4 --seeds 2
     python -m benchmarks.linked --register years        # RandHIE: persons over years
+    python -m benchmarks.linked --register orders       # TPC-H: orders and their items
     python -m benchmarks.linked --sdv .venv-sdv/bin/python --parents 2000   # SDV's HMA, not private
+    python -m benchmarks.linked --dpsynth .venv-dpsynth/bin/python --parents 2000
 
 Distances are mean total variations of pairs of columns from the private data's: of a child with its
 parent ("parent-child"), within a child ("child"), and of all pairs of children of one parent
 ("siblings"). "flat" is `synthesize` on children with their parent's columns, under the same budget
 and unit; "independent siblings" gives the data's own children to other parents at random, within
-their position. Registers are households with their persons, and persons with their years of a
-health insurance experiment. Writes results/linked.json, or results/linked_years.json.
+their position. Registers are households with their persons, persons with their years of a health
+insurance experiment, and TPC-H's customers with their orders and orders with their items, which
+`tpchgen-cli csv -s 0.01 --output-dir=$PGMKIT_DATA/tpch` writes. `--sdv` has SDMetrics' quality
+report as well. Writes results/linked.json, or results/linked_REGISTER.json.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ import pandas as pd
 
 from benchmarks.common import RESULTS, fresh_process
 from mechanisms import Link, synthesize, synthesize_linked
+from mechanisms.privacy.budget import Budget
 from pgmkit.tables.constraints import Constraint, Forbid
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.schema import Schema
@@ -89,6 +94,46 @@ def years() -> Register:
     return _bounded(parents, children, "zper", "year", 5)
 
 
+def customers() -> Register:
+    """TPC-H's customers, and up to thirty orders of each by their date."""
+    parents, children = _tpch("customer"), _tpch("orders")
+    parents["balance"] = pd.qcut(parents["c_acctbal"], 4, labels=False)
+    children["year"] = children["o_orderdate"].str[:4]
+    children["price"] = pd.qcut(children["o_totalprice"], 6, labels=False)
+    parents = parents.rename(columns={"c_custkey": "customer"})
+    children = children.rename(columns={"o_custkey": "customer"})
+    own = ["o_orderstatus", "o_orderpriority", "year", "price"]
+    return _bounded(
+        parents[["customer", "c_mktsegment", "balance"]],
+        children[["customer", "o_orderdate", *own]],
+        "customer",
+        "o_orderdate",
+        30,
+    )
+
+
+def orders() -> Register:
+    """TPC-H's orders, and their items by number."""
+    parents, children = _tpch("orders"), _tpch("lineitem")
+    parents["year"] = parents["o_orderdate"].str[:4]
+    children["quantity"] = pd.cut(children["l_quantity"], 5, labels=False)
+    children["shipped"] = children["l_shipdate"].str[:4]
+    parents = parents.rename(columns={"o_orderkey": "order"})
+    children = children.rename(columns={"l_orderkey": "order"})
+    own = ["quantity", "l_discount", "l_returnflag", "l_linestatus", "shipped", "l_shipmode"]
+    return _bounded(
+        parents[["order", "o_orderstatus", "o_orderpriority", "year"]],
+        children[["order", "l_linenumber", *own]],
+        "order",
+        "l_linenumber",
+        7,
+    )
+
+
+def _tpch(table: str) -> Any:
+    return pd.read_csv(Path(os.environ["PGMKIT_DATA"], "tpch", f"{table}.csv"))
+
+
 def _bounded(
     parents: Any,
     children: Any,
@@ -109,7 +154,12 @@ def first_of(register: Register, parents: int) -> Register:
     return replace(register, parents=kept, children=children)
 
 
-REGISTERS = {"households": households, "years": years}
+REGISTERS = {
+    "households": households,
+    "years": years,
+    "customers": customers,
+    "orders": orders,
+}
 
 
 def schema(frame: Any, names: Sequence[str]) -> Schema:
@@ -169,16 +219,33 @@ def independent(register: Register, rng: np.random.Generator) -> Any:
     return children
 
 
+def schemas(register: Register) -> tuple[Schema, Schema]:
+    """The schemas of the parents and of the children."""
+    return schema(register.parents, register.above), schema(register.children, register.own)
+
+
+def synthetic(register: Register, **options: Any) -> Any:
+    """The tables drawn from one linked release, parent and child."""
+    names = dict(zip(("parent", "child"), schemas(register), strict=True))
+    link = Link(
+        "child",
+        "parent",
+        register.key,
+        register.most,
+        order=register.order,
+        constraints=register.rules,
+    )
+    frames = {"parent": register.parents, "child": register.children}
+    return synthesize_linked(frames, names, [link], **options).sample(rng=options["seed"])
+
+
 def run(register: Register, epsilon: float, seed: int) -> dict[str, Any]:
     """The figures of one linked release and one flat one."""
     key, order = register.key, register.order
-    above, own = schema(register.parents, register.above), schema(register.children, register.own)
-    link = Link("child", "parent", key, register.most, order=order, constraints=register.rules)
-    frames = {"parent": register.parents, "child": register.children}
+    above, own = schemas(register)
     options: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-9, "seed": seed}
     started = time.process_time()
-    release = synthesize_linked(frames, {"parent": above, "child": own}, [link], **options)
-    drawn = release.sample(rng=seed)
+    drawn = synthetic(register, **options)
     seconds = time.process_time() - started
     first = drawn["child"][drawn["child"][order] == 1]
     both = register.children.merge(register.parents, on=key)
@@ -197,22 +264,51 @@ def run(register: Register, epsilon: float, seed: int) -> dict[str, Any]:
     }
 
 
-def beside_sdv(register: Register, python: str) -> dict[str, Any]:
-    """The figures of SDV's HMA under its own interpreter: no privacy, a yardstick."""
+def beside_sdv(register: Register, python: str, epsilons: Sequence[float]) -> dict[str, Any]:
+    """The figures of SDV's HMA under its own interpreter: no privacy, a yardstick. SDMetrics'
+    quality report has linked records at each epsilon beside HMA's.
+    """
     tables = {"parent": register.parents, "child": register.children}
+    drawn = {str(each): synthetic(register, epsilon=each, delta=1e-9, seed=0) for each in epsilons}
     request = {
-        "tables": {n: json.loads(t.to_json(orient="columns")) for n, t in tables.items()},
+        "tables": _sent(tables),
+        "drawn": {name: _sent(each) for name, each in drawn.items()},
         "key": register.key,
         "order": register.order,
         "cap": 8000,
     }
     found = fresh_process("benchmarks.rivals.sdv_hma", request, python)
-    drawn = [pd.DataFrame(found["tables"][name]) for name in ("parent", "child")]
+    theirs = [pd.DataFrame(found["tables"][name]) for name in ("parent", "child")]
     return {
+        "quality": found["quality"],
         "version": found["version"],
         "cpu_seconds": found["cpu_seconds"],
-        "linked": figures(register, *drawn),
+        "linked": figures(register, *theirs),
     }
+
+
+def beside_dpsynth(register: Register, python: str, model: str, epsilon: float) -> dict[str, Any]:
+    """The figures of dpsynth's relational mechanism, under its own interpreter."""
+    request = {
+        "tables": _sent({"parent": register.parents, "child": register.children}),
+        "key": register.key,
+        "order": register.order,
+        "most": register.most,
+        "model": model,
+        "rho": Budget(epsilon, 1e-9).total,
+        "seed": 0,
+        "cap": 600,
+    }
+    found = fresh_process("benchmarks.rivals.dpsynth_relational", request, python)
+    if "over" in found:
+        return found
+    drawn = found.pop("tables")
+    theirs = [pd.DataFrame(drawn[name]) for name in ("parent", "child")]
+    return {**found, "epsilon": epsilon, "linked": figures(register, *theirs)}
+
+
+def _sent(tables: Any) -> dict[str, Any]:
+    return {name: json.loads(t.to_json(orient="columns")) for name, t in tables.items()}
 
 
 def main() -> None:
@@ -221,13 +317,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--register", choices=REGISTERS, default="households")
     parser.add_argument("--sdv", help="an interpreter that has SDV, which alone is run")
+    parser.add_argument("--dpsynth", help="an interpreter that has dpsynth, which alone is run")
+    parser.add_argument("--model", choices=("AIM", "MST"), default="MST", help="dpsynth's")
     parser.add_argument("--parents", type=int, help="the number of parents that are used")
     arguments = parser.parse_args()
     register = REGISTERS[arguments.register]()
     if arguments.parents is not None:
         register = first_of(register, arguments.parents)
+    epsilons = [float(each) for each in arguments.epsilons.split(",")]
     if arguments.sdv:
-        print(beside_sdv(register, arguments.sdv))
+        print(beside_sdv(register, arguments.sdv, epsilons))
+        return
+    if arguments.dpsynth:
+        for each in epsilons:
+            print(beside_dpsynth(register, arguments.dpsynth, arguments.model, each), flush=True)
         return
     alone = independent(register, np.random.default_rng(0))
     rows: list[dict[str, Any]] = [
@@ -235,7 +338,7 @@ def main() -> None:
     ]
     print(rows[0], flush=True)
     name = "linked" if arguments.register == "households" else f"linked_{arguments.register}"
-    for epsilon in map(float, arguments.epsilons.split(",")):
+    for epsilon in epsilons:
         for seed in range(arguments.seeds):
             rows.append(run(register, epsilon, seed))
             print(rows[-1], flush=True)

@@ -61,8 +61,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "real rows, no numbers": ("real rows", {"numbers": False}),
     "rap++ (50 epochs)": ("rap++", {"rounds": 50, "queries": 10}),
     **{
-        f"rap++ ({count:,} thresholds)": ("rap++", {"directions": count // 4})
-        for count in (1_000, 10_000, 50_000)
+        f"rap++ ({count} thousand thresholds)": ("rap++", {"directions": 1000 * count // 4})
+        for count in (1, 10, 50)
     },
     "authors' rap++": ("authors' rap++", {"epochs": 50, "projections": 2000}),
     "mwem+pgm (30 bins)": ("mwem+pgm", {}),

@@ -124,9 +124,12 @@ def aim(
     )
     final = estimator(domain, curator.public_total, device=settings.device)
     released = final(model, measurements)
-    if not (released.certified or workload.plain):
-        # With dense query rows the first steps from a warm start may be too long: try both starts.
-        released = min(released, final(None, measurements), key=lambda each: each.loss)
+    if released.poor_fit or not (released.certified or workload.plain):
+        # With dense query rows, or where many cells are empty, the first steps from a warm start
+        # may be too long: try both starts.
+        released = min(
+            released, final(None, measurements), key=lambda each: (each.poor_fit, each.loss)
+        )
     return Release("aim", released, measurements, curator.ledger, settings)
 
 

@@ -66,7 +66,9 @@ def run(
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
     curator = Curator(data, budget, neighbours=neighbours, seed=seed, ledger=ledger)
     with closing(curator.ledger):
-        return run_on(curator, entry, settings, workload, public=public, progress=progress)
+        release = run_on(curator, entry, settings, workload, public=public, progress=progress)
+    warn_of_poor_fit(release)
+    return release
 
 
 def run_on(
@@ -83,8 +85,8 @@ def run_on(
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
     `first`: measurements made before, for mechanisms that take them. `bins`: the number of ordered
-    codes of each attribute, for mechanisms that merge codes. Warns if the released model fits the
-    measurements poorly.
+    codes of each attribute, for mechanisms that merge codes. A poor fit is for the caller to report
+    (`warn_of_poor_fit`), who may fit another model to the measurements.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
@@ -96,15 +98,19 @@ def run_on(
     if bins is not None and entry.name in ("mixture", "pair-graph"):
         options["bins"] = bins
     release: Release = entry.load()[0](curator, workload, settings, **options)
+    return release
+
+
+def warn_of_poor_fit(release: Release) -> None:
+    """Warn (NotCertified) if the released model fits the measurements poorly."""
     if getattr(release.model, "poor_fit", False):
         warnings.warn(
-            f"the released model of {entry.name} is {release.certificate}: its answers may be "
-            "off by more than the noise explains; the noisy tables themselves are in "
+            f"the released model of {release.mechanism} is {release.certificate}: its answers may "
+            "be off by more than the noise explains; the noisy tables themselves are in "
             "release.measurements",
             NotCertified,
             stacklevel=2,
         )
-    return release
 
 
 def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:

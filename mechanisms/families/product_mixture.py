@@ -165,11 +165,17 @@ class ProductAnswers:
         """
         if shares is None:
             shares = rows.new_full((len(rows),), 1 / len(rows))
+        # One split: in the backward pass each slice of its own would make a gradient of all rows.
+        split = torch.split(rows, self._columns.sizes, dim=1)
+        parts = dict(zip(self._columns.domain, split, strict=True))
         tables: dict[Clique, torch.Tensor] = {(): shares.sum()} if self._total else {}
         for prefix, group in self.groups.items():
             lasts = [ordered[-1] for _, ordered in group]
-            right = torch.cat([rows[:, self._columns.of(name)] for name in lasts], dim=1)
-            product = self._left(rows, shares, prefix).t() @ right
+            right = torch.cat([parts[name] for name in lasts], dim=1)
+            left = shares.unsqueeze(1)  # the row-wise Kronecker products over the prefix: K x cells
+            for name in prefix:
+                left = (left.unsqueeze(2) * parts[name].unsqueeze(1)).flatten(1)
+            product = left.t() @ right
             sizes = [self._columns.domain.sizes[name] for name in lasts]
             for (clique, ordered), flat in zip(
                 group, torch.split(product, sizes, dim=1), strict=True
@@ -177,16 +183,6 @@ class ProductAnswers:
                 table = flat.reshape(self._columns.domain.shape(ordered))
                 tables[clique] = table.permute([ordered.index(name) for name in clique])
         return tables
-
-    def _left(self, rows: torch.Tensor, shares: torch.Tensor, prefix: Clique) -> torch.Tensor:
-        """Return the row-wise Kronecker products over the prefix, times the shares; K x its
-        cells.
-        """
-        product = shares.unsqueeze(1)
-        for name in prefix:
-            part = rows[:, self._columns.of(name)]
-            product = (product.unsqueeze(2) * part.unsqueeze(1)).flatten(1)
-        return product
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.baselines import Projection
-from mechanisms.dispatch import run_on
+from mechanisms.dispatch import run_on, warn_of_poor_fit
 from mechanisms.families.graphical import model_megabytes
 from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
@@ -223,6 +223,7 @@ def _spent(
         release = run_on(table, entry, settings, workload, first=first)
         logger.info("the table %s is measured", name)
         final = constrained(release, request.schema, None)
+        warn_of_poor_fit(final)
         found[name] = TableRelease(final, request.schema, None, chosen.reason + said[name])
     return found
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.dispatch import run_on
+from mechanisms.dispatch import run_on, warn_of_poor_fit
 from mechanisms.privacy.budget import Accounting
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.units import Excess
 from mechanisms.registry import configure
-from mechanisms.release.record import Model, Release
+from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.synthesis.auto import Choice
@@ -39,9 +39,10 @@ from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
+from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
@@ -210,6 +211,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
         with keeping(schema, curator) if found else nullcontext():
             release, why = _released(request, curator, schema, excess, report)
     final = constrained(release, schema, request.device)
+    warn_of_poor_fit(final)
     return TableRelease(final, schema, form, why + said)
 
 
@@ -340,16 +342,24 @@ def constrained(release: Release, schema: Schema, device: str | None) -> Release
     zero.
 
     The model is a region model if constraints between columns that were not measured together make
-    the junction tree too large.
+    the junction tree too large. A graphical model of the release is where the search starts. How
+    well the result fits is for the caller to report.
     """
     if not schema.constraints:
         return release
     tables = [m for m in release.measurements if isinstance(m, Measurement)]
     total, zeros = release.model.total, schema.zeros
-    if isinstance(release.model, RegionModel):
-        model: Model = estimate(schema.domain, tables, total=total, zeros=zeros, inference="region")
-    else:
+    earlier = release.model
+    region = isinstance(earlier, RegionModel)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotCertified)
         model = estimate(
-            schema.domain, tables, total=total, zeros=zeros, device=device, inference="auto"
+            schema.domain,
+            tables,
+            total=total,
+            zeros=zeros,
+            device=None if region else device,
+            inference="region" if region else "auto",
+            warm_start=earlier if isinstance(earlier, GraphicalModel) else None,
         )
     return replace(release, model=model)

@@ -3,6 +3,8 @@
 import datetime
 import math
 import re
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ from mechanisms import run as run_mechanism
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
+from mechanisms.synthesis import pipeline
 from mechanisms.synthesis.auto import Choice, choose_mechanism
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import k_way, table_workload
-from pgmkit import InvalidInput, RegionModel
+from pgmkit import InvalidInput, NotCertified, RegionModel
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import (
     Boolean,
@@ -365,6 +369,22 @@ def test_auto_says_why_and_targets_weigh_more() -> None:
 def test_wrong_requests_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         run(**{"data": people(), **change})
+
+
+def test_only_the_released_model_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = pipeline.run_on
+
+    def far_from_the_best(*given: Any, **options: Any) -> Release:
+        found = measured(*given, **options)
+        return replace(found, model=replace(found.model, certified=False, gap=1e6))
+
+    monkeypatch.setattr(pipeline, "run_on", far_from_the_best)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotCertified)
+        refitted = run(people(), mechanism="mst")  # with the schema's constraint
+    assert refitted.certified
+    with pytest.warns(NotCertified, match="the released model of mst"):
+        run(people(), OPEN, mechanism="mst")
 
 
 def test_open_columns_need_a_delta() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed
 
 __all__ = [
     "RULE",
@@ -98,6 +99,7 @@ def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
     )
 
 
+@typed
 def whole_number(least: int = 1, most: int | None = None) -> Rule:
     """Return the rule for a whole number from `least` (to `most`)."""
     words = f"a whole number, {least} or more"
@@ -120,6 +122,7 @@ def positive() -> Rule:
     return Rule("a finite number above 0", lambda value: _is_finite(value) and value > 0)
 
 
+@typed
 def at_least(least: float) -> Rule:
     """Return the rule for a finite number, `least` or above."""
     return Rule(
@@ -128,6 +131,7 @@ def at_least(least: float) -> Rule:
     )
 
 
+@typed
 def fraction(*, below: float = 1.0, zero: bool = False) -> Rule:
     """Return the rule for a fraction, above 0 (or from 0, with `zero`) and below `below`."""
     low = "at least 0" if zero else "above 0"
@@ -155,11 +159,13 @@ def text() -> Rule:
     return Rule("a string, not empty", lambda value: isinstance(value, str) and value != "")
 
 
+@typed
 def or_none(rule: Rule) -> Rule:
     """Return the rule that allows None and the values of another rule."""
     return Rule(f"{rule.words}, or None", lambda value: value is None or rule.holds(value))
 
 
+@typed
 def tuple_of(rule: Rule, *, empty: bool = False) -> Rule:
     """Return the rule for a tuple whose entries all satisfy ``rule``. The empty tuple is allowed
     only if `empty`.
@@ -172,6 +178,7 @@ def tuple_of(rule: Rule, *, empty: bool = False) -> Rule:
     )
 
 
+@typed
 def mapping_to(rule: Rule) -> Rule:
     """Return the rule for a mapping from attributes to values that satisfy ``rule``."""
     return Rule(

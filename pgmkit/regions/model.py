@@ -270,7 +270,7 @@ class RegionModel(QueryAnswers):
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
         """Return a model of only those records in which each attribute of ``evidence`` has the
-        given code, or one of the given codes.
+        given code, or one of the given codes. If no record has them, all its counts are 0.
 
         Raises ``InvalidInput`` for unknown attributes or codes.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import number
 from pgmkit.runtime.arrays import Array
 from pgmkit.uncertainty.bounded import nonnegative_interval
 
@@ -89,6 +90,6 @@ def checked_level(level: Any) -> float:
     """Return the level as a float. Raises InvalidInput unless it is a number above 0 and
     below 1.
     """
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+    if not 0.5 < (1 + number(level)) / 2 < 1:
         raise InvalidInput(f"level must be above 0 and below 1, got {level!r}; 0.95 is usual")
     return float(level)

@@ -320,7 +320,7 @@ class TestRunning:
         with pytest.raises(InvalidInput, match="model is conditioned"):
             error_bars(model.given({"a": 0}), y)
 
-    @pytest.mark.parametrize("level", [0, 1, -0.5, 95, True, "0.95", float("nan")])
+    @pytest.mark.parametrize("level", [0, 1, 1e-320, -0.5, 95, True, "0.95", float("nan")])
     def test_bad_level(
         self, problem: tuple[GraphicalModel, list[Measurement]], level: float
     ) -> None:

@@ -32,7 +32,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         start = device_search(problem, start, monitor)
         if monitor.stopped:
             return start
-        problem.inference.wait()
+        problem.inference.waits = True
     point, previous = start, start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
     step, weight, growth = first_step(gradient, point), 1.0, FIRST_GROWTH

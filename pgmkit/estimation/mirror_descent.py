@@ -58,7 +58,7 @@ def proximal_step(
         new = problem.begin(origin.potentials - step * gradient)
         compared = None if new is None else _compare(problem, origin, loss, gradient, new)
         if new is not None and compared is not None and isnan(compared.log_partition):
-            problem.inference.wait()
+            problem.inference.waits = True
             if isnan(read(origin.log_partition)[0]):
                 return None
             new = problem.attempt(new.potentials)

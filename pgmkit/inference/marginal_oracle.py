@@ -95,7 +95,7 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(tiny)
         self.smallest, self.largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
-        self.waits = self.device.type == "cpu"
+        self.waits = self.device.type == "cpu"  # set after a pass has failed on a GPU
         self.log_passes = 0
         self._balancing: torch.Tensor | None = None
         self._balance_at = 0
@@ -200,7 +200,7 @@ class MarginalOracle:
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
         torch.where(held, below, guess, out=guess)  # A captured CUDA graph reads it again.
         marginals = self._counts(total / partition)
-        return marginals, torch.where(held, below + peaks.sum(), self._failed)
+        return marginals, (below + peaks.sum()).masked_fill_(~held, nan)
 
     @cached_property
     def _guess(self) -> torch.Tensor:
@@ -208,16 +208,6 @@ class MarginalOracle:
         successful ``try_marginals`` found it.
         """
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
-
-    @cached_property
-    def _failed(self) -> torch.Tensor:
-        return torch.full((), nan, dtype=torch.float64, device=self.device)
-
-    def wait(self) -> None:
-        """Make ``begin_marginals`` compute as ``fast_marginals`` does from now on, because a pass
-        failed on the GPU.
-        """
-        self.waits = True
 
     def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return potentials of the same distribution that cancel each other less, by max-sum

@@ -173,6 +173,8 @@ def schema(frame: Any, names: Sequence[str]) -> Schema:
 
 
 def _text(value: Any) -> str:
+    if pd.isna(value):  # None or nan, by the program
+        return "missing"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

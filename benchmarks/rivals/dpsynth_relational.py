@@ -41,10 +41,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     mechanism = config.configure(zcdp_rho=request["rho"])
     drawn = mechanism(np.random.default_rng(request["seed"]), tables).synthetic_tables
     return {
-        "tables": {
-            name: table.replace("missing", None).to_dict(orient="list")
-            for name, table in drawn.items()
-        },
+        "tables": {name: table.to_dict(orient="list") for name, table in drawn.items()},
         "cpu_seconds": round(time.process_time() - started, 1),
         "peak_mb": round(peak_rss_mb()),
         "version": f"dpsynth {version('dpsynth')}",

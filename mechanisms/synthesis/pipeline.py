@@ -42,7 +42,6 @@ from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
@@ -342,15 +341,13 @@ def constrained(release: Release, schema: Schema, device: str | None) -> Release
     zero.
 
     The model is a region model if constraints between columns that were not measured together make
-    the junction tree too large. A graphical model of the release is where the search starts. How
-    well the result fits is for the caller to report.
+    the junction tree too large. How well the result fits is for the caller to report.
     """
     if not schema.constraints:
         return release
     tables = [m for m in release.measurements if isinstance(m, Measurement)]
     total, zeros = release.model.total, schema.zeros
-    earlier = release.model
-    region = isinstance(earlier, RegionModel)
+    region = isinstance(release.model, RegionModel)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotCertified)
         model = estimate(
@@ -360,6 +357,5 @@ def constrained(release: Release, schema: Schema, device: str | None) -> Release
             zeros=zeros,
             device=None if region else device,
             inference="region" if region else "auto",
-            warm_start=earlier if isinstance(earlier, GraphicalModel) else None,
         )
     return replace(release, model=model)

@@ -123,14 +123,25 @@ def aim(
         rough(None, first), first, select=select, measure=measure, update=rough, progress=progress
     )
     final = estimator(domain, curator.public_total, device=settings.device)
-    released = final(model, measurements)
-    if released.poor_fit or not (released.certified or workload.plain):
-        # With dense query rows, or where many cells are empty, the first steps from a warm start
-        # may be too long: try both starts.
-        released = min(
-            released, final(None, measurements), key=lambda each: (each.poor_fit, each.loss)
-        )
+    released = _final_fit(final, model, measurements, plain=workload.plain)
     return Release("aim", released, measurements, curator.ledger, settings)
+
+
+def _final_fit(
+    fit: Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel],
+    start: GraphicalModel,
+    measurements: Sequence[Measurement],
+    *,
+    plain: bool,
+) -> GraphicalModel:
+    """Fit a model from the last one. If that ends poorly, fit one from the uniform model too and
+    return the better: where many cells are empty, or with dense query rows (not `plain`), the first
+    steps from the last model may be too long.
+    """
+    found = fit(start, measurements)
+    if found.poor_fit or not (found.certified or plain):
+        found = min(found, fit(None, measurements), key=lambda each: (each.poor_fit, each.loss))
+    return found
 
 
 @dataclass

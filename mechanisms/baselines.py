@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from mechanisms.families.graphical import estimator
-from mechanisms.families.tables import TablesModel, projected
+from mechanisms.families.tables import TablesModel, check_projection, projected
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.settings import Settings, at_least, flag, one_of, setting, torch_device
@@ -116,10 +116,13 @@ def projection(
     (`mechanisms.families.tables.projected`).
 
     `first`: noisy tables that are known already, which are used too. Raises InvalidInput (before
-    anything is spent) for a workload over another domain.
+    anything is spent) for a workload over another domain, and ModelTooLarge for tables that the
+    memory left cannot make agree.
     """
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
+    cliques = [*[m.clique for m in first], *workload.cliques]
+    check_projection(curator.domain, cliques, cliques, settings)
     measurements = (*first, *_measure(curator, workload, curator.measure))
     total = curator.public_total
     model = projected(curator.domain, measurements, measurements, total, settings)

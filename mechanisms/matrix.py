@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mechanisms.families.lattice import least_squares
-from mechanisms.families.tables import TablesModel, least_squares_table, projected
+from mechanisms.families.tables import (
+    TablesModel,
+    check_projection,
+    least_squares_table,
+    projected,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.query_sets import QUERIES
 from mechanisms.release.record import Release
@@ -115,7 +120,8 @@ def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = N
     """
     settings = settings or Matrix()
     workload = Workload.over(curator.domain, workload).asking(settings.queries)
-    strategy, measurements = _measured(curator, workload, settings.objective)
+    strategy = _chosen(curator, workload, settings.objective)
+    measurements = _measured(curator, strategy)
     known, domain = curator.public_total, curator.domain
     if isinstance(strategy, MarginalsStrategy):
         tables = least_squares(domain, measurements, workload.cliques, known)
@@ -139,20 +145,23 @@ def matrix_pgm(
     It is a graphical model if the junction tree of the measured cliques takes at most `model_mb`,
     otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
 
-    Raises InvalidInput (before anything is spent) as `matrix` does.
+    Raises InvalidInput (before anything is spent) as `matrix` does, and ModelTooLarge for tables
+    that the memory left cannot make agree.
     """
     settings = settings or MatrixPgm()
     workload = Workload.over(curator.domain, workload).asking(settings.queries)
-    strategy, measurements = _measured(curator, workload, settings.objective)
+    strategy = _chosen(curator, workload, settings.objective)
+    residual = isinstance(strategy, ResidualsStrategy)
+    tabled = workload.cliques if residual else tuple(strategy.shares)
+    check_projection(curator.domain, strategy.shares, tabled, settings)
+    measurements = _measured(curator, strategy)
     total = curator.public_total
     tables = _tables(workload, strategy, measurements, total)
     model = projected(curator.domain, measurements, tables, total, settings)
     return Release("matrix+pgm", model, measurements, curator.ledger, settings)
 
 
-def _measured(
-    curator: Curator, workload: Workload, objective: Goal
-) -> tuple[Strategy, tuple[Measurement, ...]]:
+def _chosen(curator: Curator, workload: Workload, objective: Goal) -> Strategy:
     norm = 1 if curator.ledger.budget.pure else 2
     known = curator.public_total is not None
     strategy = best_strategy(
@@ -160,13 +169,17 @@ def _measured(
     )
     for clique in strategy.shares:
         check_memory([clique], curator.domain.sizes)  # before the first charge
-    whole = curator.remaining
-    if isinstance(strategy, ResidualsStrategy) and norm == 2 and curator.neighbours.exchanged:
-        return strategy, _at_once(curator, strategy)
+    return strategy
+
+
+def _measured(curator: Curator, strategy: Strategy) -> tuple[Measurement, ...]:
+    whole, pure = curator.remaining, curator.ledger.budget.pure
+    if isinstance(strategy, ResidualsStrategy) and not pure and curator.neighbours.exchanged:
+        return _at_once(curator, strategy)
     *others, last = strategy.shares
     costs = {clique: strategy.shares[clique] * whole for clique in others}
     measurements = [_measure(curator, strategy, clique, cost) for clique, cost in costs.items()]
-    return strategy, (*measurements, _measure(curator, strategy, last, curator.remaining))
+    return (*measurements, _measure(curator, strategy, last, curator.remaining))
 
 
 def _at_once(curator: Curator, strategy: ResidualsStrategy) -> tuple[Measurement, ...]:

@@ -16,7 +16,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
-from pgmkit.least_squares.consistency import consistent_tables
+from pgmkit.least_squares.consistency import agreement_bytes, consistent_tables
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.linear.named_axes import sum_to
@@ -24,7 +24,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.memory import MEMORY_LIMIT
+from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.untrusted import LARGEST, refusing
@@ -165,11 +165,7 @@ def projected(
     >>> projected(domain, noisy, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
-    used = [m for m in measurements if m.clique]
-    limit = min(settings.model_mb, MEMORY_LIMIT / 2**20)
-    without = settings.inference == "region"
-    tree = None if without else junction_tree(domain, [m.clique for m in used])
-    if tree is not None and tree_megabytes(tree) <= limit:
+    if _has_tree(domain, [m.clique for m in measurements], settings):
         return estimator(domain, known_total, device=settings.device)(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     tables = [m for m in noisy if m.clique]
@@ -177,6 +173,33 @@ def projected(
         return pgmkit.estimate(domain, tables, total=total, inference="region")
     consistent = consistent_tables(domain, tables, total).tables if tables else {}
     return TablesModel(domain, {c: t * (total / t.sum()) for c, t in consistent.items()}, total)
+
+
+def check_projection(
+    domain: Domain, measured: Iterable[Clique], tables: Iterable[Clique], settings: Projecting
+) -> None:
+    """Raise ModelTooLarge if `projected` would need more memory than is left to this process to
+    make the `tables` agree; to be called before anything is measured.
+
+    >>> from mechanisms.baselines import Projection
+    >>> pair = ("a", "b")
+    >>> check_projection(Domain({"a": 2, "b": 2}), [pair], [pair], Projection(model_mb=0))
+    """
+    if settings.inference == "exact" and not _has_tree(domain, measured, settings):
+        cliques = list(dict.fromkeys(clique for clique in tables if clique))
+        check_room(
+            agreement_bytes(domain, cliques),
+            f"making {len(cliques)} tables agree",
+            remedy='set inference="region", ask for fewer or smaller marginals',
+        )
+
+
+def _has_tree(domain: Domain, cliques: Iterable[Clique], settings: Projecting) -> bool:
+    """Return whether the junction tree of the cliques is wanted and fits `model_mb`."""
+    if settings.inference == "region":
+        return False
+    tree = junction_tree(domain, [clique for clique in cliques if clique])
+    return tree_megabytes(tree) <= min(settings.model_mb, MEMORY_LIMIT / 2**20)
 
 
 def least_squares_table(measurement: Measurement) -> Measurement:

@@ -34,6 +34,7 @@ from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
+from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
 if TYPE_CHECKING:
@@ -199,6 +200,21 @@ def agreement_and_totals(
     parts, rows = _agreeing(domain, cliques)
     parts += [(place, (), rows + place, 1.0) for place in range(len(cliques))]
     return _sums(domain, cliques, parts, rows + len(cliques)), rows
+
+
+def agreement_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
+    """Return the most bytes that `consistent_tables` holds at once for tables over ``cliques``.
+
+    Row, column and entry of each coefficient of the constraints are listed by groups of tables,
+    listed together, and held by the sparse matrix that is made of them: three copies of three
+    numbers. The multipliers of the search are fewer by the size of the tables that are summed.
+
+    >>> agreement_bytes(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
+    360
+    """
+    parts, _ = _agreeing(domain, cliques)
+    summed = [*cliques, *[cliques[place] for place, *_ in parts]]
+    return 3 * 3 * CELL_BYTES * sum(map(domain.size, summed))
 
 
 def agreement(

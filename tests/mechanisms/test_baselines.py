@@ -1,6 +1,8 @@
 """The baselines: draws against charges, what the tables answer, projections, refusals."""
 
+import itertools
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +12,18 @@ from pricing import Priced, total_variation
 from mechanisms.baselines import Gaussian, Projection, gaussian, independent, projection
 from mechanisms.datasets.census import census
 from mechanisms.families.tables import TablesModel, least_squares_table, projected
+from mechanisms.matrix import MatrixPgm, matrix_pgm
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.least_squares.consistency import agreement_bytes, consistent_tables
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery, prefix
+from pgmkit.records.dataset import Dataset
 
 DATA = census(2000).project(["sex", "work", "hours", "income"])
 PAIRS = k_way(DATA.domain, 2)
@@ -150,3 +155,31 @@ def test_refusals_come_before_spending() -> None:
     for tables, total in [({}, 1.0), ({("a",): [1.0]}, 1.0), ({("a",): [1.0, 2.0]}, 0.0)]:
         with pytest.raises(InvalidInput):
             TablesModel(Domain({"a": 2}), tables, total)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "settings"),
+    [(projection, Projection(model_mb=1)), (matrix_pgm, MatrixPgm(model_mb=1))],
+)
+def test_tables_that_cannot_be_made_to_agree_in_memory_cost_no_budget(
+    monkeypatch: pytest.MonkeyPatch, mechanism: object, settings: object
+) -> None:
+    domain = Domain(dict.fromkeys("abc", 300))
+    data = Dataset(domain, {name: [0] for name in "abc"})
+    curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
+    monkeypatch.setattr("pgmkit.runtime.memory.room", lambda: 0)
+    with pytest.raises(ModelTooLarge, match="making 3 tables agree"):
+        mechanism(curator, k_way(domain, 2), settings)
+    assert not curator.ledger.entries
+
+
+def test_the_bytes_of_agreement_are_those_that_are_held() -> None:
+    domain = Domain(dict.fromkeys("abc", 150))
+    pairs = list(itertools.combinations("abc", 2))
+    rng = np.random.default_rng(0)
+    noisy = [Measurement(pair, rng.random(150**2), 1.0) for pair in pairs]
+    tracemalloc.start()
+    consistent_tables(domain, noisy, 1.0, deadline=0.0)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1 / 1.25 < held / agreement_bytes(domain, pairs) < 1.25

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_level, splits
 from mechanisms.families.misfit import Misfit
@@ -145,6 +146,10 @@ def mixture(
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
+    If pairs are selected because there are too many cells to measure all, codes that the noisy
+    one-way marginals cannot tell from 0 count as one code of their attribute in pairs
+    (`mechanisms.families.frequent`).
+
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins; neighbouring bins
     may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is left out
     has none.
@@ -162,6 +167,7 @@ def mixture(
     whole = curator.remaining
     first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
+    frequent = Frequent(domain, [] if kept else first, total)
 
     if orders:
         alone = estimator(domain, curator.public_total)(None, measurements)
@@ -169,12 +175,16 @@ def mixture(
             kept = [_thinned(curator, alone, orders[0], settings, whole)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
-        measurements += _measured(curator, kept, alone, measurements, distances, bins or {})
+        measurements += _measured(
+            curator, kept, alone, measurements, distances, bins or {}, frequent
+        )
+    singles = frequent.measured(m for m in measurements if len(m.clique) == 1)
+    fitted = [*singles, *(frequent.merged(m) for m in measurements if len(m.clique) > 1)]
     with one_thread(), gpu_memory(device):
-        rows = _fitted(columns, measurements, total, settings, device)
+        rows = _fitted(Columns(frequent.domain), fitted, total, settings, device)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
-    model = family(domain, rows.double().cpu().numpy(), total)
+    model = family(domain, frequent.expand(rows.double().cpu().numpy()), total)
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
 
 
@@ -185,6 +195,7 @@ def _measured(
     first: Sequence[Measurement],
     distances: Distances,
     bins: Mapping[str, int],
+    frequent: Frequent,
 ) -> list[Measurement]:
     """Spend all that remains on the cliques of `orders`, one group for each number of attributes,
     and return the measurements. Each group gets half as much as the group before.
@@ -193,7 +204,7 @@ def _measured(
     (`mechanisms.rounds.merging`); single attributes are measured again with shares of their own.
     Larger cliques are measured on all cells, with equal shares. `alone`: the model of independent
     columns estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`:
-    as in `mixture`.
+    as in `mixture`. `frequent`: an attribute's codes that are rare there are one code in pairs.
     """
     shares = 0.5 ** np.arange(len(orders))
     shares *= curator.remaining / shares.sum()
@@ -201,18 +212,23 @@ def _measured(
     names = curator.domain.ordered({name for pair in pairs for name in pair})
     noise = curator.expected_error(shares[0])
     pure = curator.ledger.budget.pure
+    places = {name: frequent.places(name) for name in names}
     tables = best_tables(
         pairs,
-        {name: alone.marginal((name,)) for name in names},
+        {name: np.bincount(places[name], alone.marginal((name,))) for name in names},
         _likely(distances, pairs),
         known_noise(names, first, noise / curator.scale(shares[0])),
         noise,
-        bins=bins,
+        bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         pure=pure,
         residuals=not pure,
     )
+    groups = [
+        (a[places[left]], b[places[right]])
+        for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
+    ]
     parts = np.maximum(tables.pairs, _LEAST * tables.pairs.mean())
-    tables = replace(tables, pairs=parts)
+    tables = replace(tables, groups=groups, pairs=parts)
     measurements = measure_tables(
         curator, names, pairs, tables, float(shares[0]), residuals=not pure
     )

@@ -109,12 +109,15 @@ def total_variation(data: Dataset, model: GraphicalModel | Dataset, workload: Wo
     )
 
 
-def residual_price(m: Measurement, relation: str) -> float:
-    """The zCDP price of the noise on linear answers, by every pair of neighbouring columns."""
+def matrix_price(m: Measurement, relation: str, pure: bool = False) -> float:
+    """The price of the noise on linear answers, by every pair of neighbouring columns: rho of
+    Gaussian noise, epsilon of Laplace noise.
+    """
     assert isinstance(m.matrix, Kronecker)
     columns = np.kron(*m.matrix.factors).T
+    power = 1 if pure else 2
+    norms = (np.abs(columns - each) ** power for each in columns)
     if relation == "add/remove":
-        moved = (columns**2).sum(axis=1).max()
-    else:
-        moved = max(((columns - each) ** 2).sum(axis=1).max() for each in columns)
-    return float(moved / (2 * m.stddev**2))
+        norms = iter([np.abs(columns) ** power])
+    moved = max(each.sum(axis=1).max() for each in norms)
+    return float(moved * math.sqrt(2) / m.stddev if pure else moved / (2 * m.stddev**2))

@@ -19,6 +19,8 @@ from mechanisms.privacy.cell_line import index_among, measured_cell, selector
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import Workload
 from pgmkit.domain import Domain
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 
 DEVIATIONS = 2.0
@@ -94,6 +96,30 @@ class Frequent:
             else:
                 found.append(m)
         return found
+
+    def places(self, name: str) -> NDArray[np.intp]:
+        """Return the code over `self.domain` of each code of an attribute of the whole domain.
+
+        >>> first = [Measurement(("a",), [50.0, 0.5, 40.0, -1.0], 1.0)]
+        >>> Frequent(Domain({"a": 4}), first, 90.0).places("a")
+        array([0, 2, 1, 2])
+        """
+        found = np.full(self.whole.sizes[name], len(self.codes[name]))
+        found[self.codes[name]] = np.arange(len(self.codes[name]))
+        return found
+
+    def merged(self, measurement: Measurement) -> Measurement:
+        """Return a measurement that does not tell an attribute's rare codes apart, as a measurement
+        over `self.domain`. One without a matrix per attribute is returned as it is, for domains
+        that have no rare codes.
+        """
+        if not isinstance(measurement.matrix, Kronecker):
+            return measurement
+        kept = [
+            as_dense(side)[:, np.unique(self.places(name), return_index=True)[1]]
+            for name, side in zip(measurement.clique, measurement.matrix.factors, strict=True)
+        ]
+        return Measurement(measurement.clique, measurement.values, measurement.stddev, kept)
 
     def expand(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return rows (K x all codes) from rows over `self.domain`. The probability of a merged

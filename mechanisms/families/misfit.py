@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,13 +17,14 @@ from pgmkit.measurement import Measurement
 
 _Place = tuple[int, int]
 _Tables = dict[tuple[_Place, _Place], tuple[float, NDArray[np.float64]]]
+_Group = tuple[_Place, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Misfit:
     """The sum over measured cells of ((answer - noisy value) / stddev)^2, up to a constant.
 
     If most pairs were measured, one matrix product of the rows with themselves answers all of them;
-    if few were, a batch of small ones. A pair may have been measured on merged codes
+    if few were, one small product for each attribute. A pair may have been measured on merged codes
     (`mechanisms.rounds.merging`), which the rows answer by sums. Larger cliques are answered one by
     one.
 
@@ -79,79 +81,80 @@ class Misfit:
         return (self._squares * (errors - self._values).square()).sum()
 
 
-class _Pairs:
-    """The misfit of pairs, by one matrix product of the rows with themselves.
+class _Sums:
+    """The rows of the pairs' matrices: for each attribute one matrix, its codes x its sums."""
 
-    `sums`: a matrix, columns.width x W, whose columns are the rows of the pairs' matrices along
-    their attributes; None if every pair was measured code by code. `weights` and `means`: W x W,
+    def __init__(self, matrices: Sequence[torch.Tensor]) -> None:
+        self._matrices = matrices
+        self._codes, self._sums = ([m.shape[side] for m in matrices] for side in (0, 1))
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the sums of rows of probabilities, K x all sums."""
+        parts = zip(rows.split(self._codes, 1), self._matrices, strict=True)
+        return torch.cat([part @ matrix for part, matrix in parts], 1)
+
+    def transposed(self, slope: torch.Tensor) -> torch.Tensor:
+        """Return the gradient for the rows from that for their sums."""
+        parts = zip(slope.split(self._sums, 1), self._matrices, strict=True)
+        return torch.cat([part @ matrix.t() for part, matrix in parts], 1)
+
+
+class _Pairs:
+    """The misfit of pairs, by one matrix product of the rows' sums with themselves.
+
+    `sums`: None if every pair was measured code by code. `weights` and `means`: W x W for W sums,
     with each pair twice.
     """
 
-    def __init__(
-        self, sums: torch.Tensor | None, weights: torch.Tensor, means: torch.Tensor
-    ) -> None:
+    def __init__(self, sums: _Sums | None, weights: torch.Tensor, means: torch.Tensor) -> None:
         self._sums, self._weights, self._means = sums, weights, means
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return (self._weights * self._missed(rows).square()).sum() / 2
+        wide = self._wide(rows)
+        return (self._weights * self._missed(wide).square()).sum() / 2
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the gradient, in the shape of the rows."""
-        pull = self._weights * self._missed(rows)
-        if self._sums is not None:
-            pull = self._sums @ pull @ self._sums.t()
-        return 2 / len(rows) * (rows @ pull)
+        wide = self._wide(rows)
+        found = 2 / len(wide) * (wide @ (self._weights * self._missed(wide)))
+        return found if self._sums is None else self._sums.transposed(found)
 
-    def _missed(self, rows: torch.Tensor) -> torch.Tensor:
-        # There are usually more rows than columns, so codes are merged after the product.
-        answers = rows.t() @ rows / len(rows)
-        if self._sums is not None:
-            answers = self._sums.t() @ answers @ self._sums
-        return answers - self._means
+    def _missed(self, wide: torch.Tensor) -> torch.Tensor:
+        return wide.t() @ wide / len(wide) - self._means
+
+    def _wide(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows if self._sums is None else self._sums(rows)
 
 
 class _FewPairs(_Pairs):
-    """The misfit of pairs if most pairs of groups were not measured: a small product for each
-    pair.
+    """The misfit of pairs if most pairs of sums were not measured: for some attributes, one product
+    of each of their matrices with all that it was measured with.
 
-    `places`: two arrays, one for each attribute of the pairs, of shape pairs x g, with the columns
-    of the groups; if a pair has fewer than g groups, the rest of its row is W. `weights` (zero
-    where filled) and `means`: pairs x g x g.
+    `groups`: for each of these matrices its first sum and the one after its last, the places of the
+    sums it was measured with, and the weights and means, both of its sums x those places.
     """
 
-    def __init__(
-        self,
-        sums: torch.Tensor | None,
-        places: tuple[torch.Tensor, torch.Tensor],
-        weights: torch.Tensor,
-        means: torch.Tensor,
-    ) -> None:
-        super().__init__(sums, weights, means)
-        self._places = places
+    def __init__(self, sums: _Sums | None, groups: Sequence[_Group]) -> None:
+        self._sums, self._groups = sums, groups
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        left, right = self._sides(self._wide(rows))
-        answers = left @ right.transpose(1, 2) / len(rows)
-        return (self._weights * (answers - self._means).square()).sum()
+        lines = self._wide(rows).t().contiguous()
+        missed = [
+            (weights * (lines[slice(*part)] @ lines[places].t() / len(rows) - means).square()).sum()
+            for part, places, weights, means in self._groups
+        ]
+        return torch.stack(missed).sum()
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        wide = self._wide(rows)
-        left, right = self._sides(wide)
-        missed = self._weights * (left @ right.transpose(1, 2) / len(wide) - self._means)
-        found = wide.new_zeros(wide.shape[1] + 1, len(wide))
-        found.index_add_(0, self._places[0].flatten(), (missed @ right).flatten(0, 1))
-        found.index_add_(
-            0, self._places[1].flatten(), (missed.transpose(1, 2) @ left).flatten(0, 1)
-        )
-        slope = 2 / len(wide) * found[:-1].t()
-        return slope if self._sums is None else slope @ self._sums.t()
-
-    def _wide(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows if self._sums is None else rows @ self._sums
-
-    def _sides(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        lines = torch.cat([wide.t(), wide.new_zeros(1, len(wide))])
-        return lines[self._places[0]], lines[self._places[1]]
+        lines = self._wide(rows).t().contiguous()
+        found = torch.zeros_like(lines)
+        for part, places, weights, means in self._groups:
+            left, right = lines[slice(*part)], lines[places]
+            missed = weights * (left @ right.t() / len(rows) - means)
+            found[slice(*part)] += missed @ right
+            found.index_add_(0, places, missed.t() @ left)
+        slope = 2 / len(rows) * found.t()
+        return slope if self._sums is None else self._sums.transposed(slope)
 
 
 def _pairs(
@@ -163,33 +166,30 @@ def _pairs(
     """Return the misfit of these tables, as shares of the total. Several tables of one pair on the
     same groups of codes count as one: their mean, weighted by inverse variance.
     """
-    places: dict[tuple[str, bytes], _Place] = {}
-    sums: list[NDArray[np.float64]] = []
-    tables: _Tables = {}
-    width = 0
+    matrices: dict[str, dict[bytes, NDArray[np.float64]]] = {name: {} for name in columns.domain}
+    keys = []
     for each in pairs:
-        keys = []
-        for name, factor in zip(each.clique, factors(columns.domain, each), strict=True):
-            keys.append((name, factor.tobytes()))
-            if keys[-1] not in places:
-                places[keys[-1]] = width, (width := width + len(factor))
-                sums.append(np.zeros((len(factor), columns.width)))
-                sums[-1][:, columns.of(name)] = factor
-        first, second = (places[key] for key in keys)
+        sides = list(zip(each.clique, factors(columns.domain, each), strict=True))
+        keys.append([(name, factor.tobytes()) for name, factor in sides])
+        for name, factor in sides:
+            matrices[name].setdefault(factor.tobytes(), factor)
+    listed = {(name, key): m for name, found in matrices.items() for key, m in found.items()}
+    ends = np.cumsum([len(matrix) for matrix in listed.values()]).tolist()
+    places = dict(zip(listed, itertools.pairwise([0, *ends]), strict=True))
+    width = ends[-1]
+    tables: _Tables = {}
+    for each, (left, right) in zip(pairs, keys, strict=True):
+        first, second = places[left], places[right]
         table = np.reshape(each.values / total, (first[1] - first[0], -1))
         if second < first:
             first, second, table = second, first, table.T
         weight, mean = tables.get((first, second), (0.0, table))
         more = weight + (total / each.stddev) ** 2
         tables[first, second] = more, mean + (1 - weight / more) * (table - mean)
-    summing = np.concatenate(sums).T
-    plain = np.array_equal(summing, np.eye(columns.width))
-    adding = None if plain else _tensor(summing).to(device)
-    most = max(max(table.shape) for _, table in tables.values())
-    # For each cell, small products, padded to the largest pair, are about eight times slower than a
-    # large product.
-    if 8 * len(tables) * most**2 < width**2:
-        return _few_pairs(adding, width, most, tables, device)
+    adding = _sums(columns.domain, matrices, device)
+    # For each cell, small products take about five times as long as a large product.
+    if 5 * sum(table.size for _, table in tables.values()) < width**2:
+        return _FewPairs(adding, _groups(tables, device))
     weights, means = np.zeros((2, width, width))
     for parts, (weight, mean) in tables.items():
         rows, across = (slice(*part) for part in parts)
@@ -198,22 +198,37 @@ def _pairs(
     return _Pairs(adding, _tensor(weights).to(device), _tensor(means).to(device))
 
 
-def _few_pairs(
-    adding: torch.Tensor | None,
-    width: int,
-    most: int,
-    tables: _Tables,
+def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
+    """Return the tables by the larger of their two sides."""
+    partners: dict[_Place, list[tuple[_Place, float, NDArray[np.float64]]]] = {}
+    for (first, second), (weight, table) in tables.items():
+        if table.shape[0] < table.shape[1]:
+            first, second, table = second, first, table.T
+        partners.setdefault(first, []).append((second, weight, table))
+    groups = []
+    for part, found in partners.items():
+        places = torch.from_numpy(np.concatenate([np.arange(*other) for other, *_ in found]))
+        weights = np.concatenate([np.full(table.shape, weight) for _, weight, table in found], 1)
+        means = np.concatenate([table for *_, table in found], 1)
+        groups.append(
+            (part, places.to(device), _tensor(weights).to(device), _tensor(means).to(device))
+        )
+    return groups
+
+
+def _sums(
+    domain: Domain,
+    matrices: Mapping[str, Mapping[bytes, NDArray[np.float64]]],
     device: torch.device | str,
-) -> _FewPairs:
-    places = np.full((2, len(tables), most), width)
-    weights, means = np.zeros((2, len(tables), most, most))
-    for i, (parts, (weight, table)) in enumerate(tables.items()):
-        for side, part in enumerate(parts):
-            places[side, i, : part[1] - part[0]] = np.arange(*part)
-        rows, lines = table.shape
-        weights[i, :rows, :lines], means[i, :rows, :lines] = weight, table
-    left, right = (torch.from_numpy(each).to(device) for each in places)
-    return _FewPairs(adding, (left, right), _tensor(weights).to(device), _tensor(means).to(device))
+) -> _Sums | None:
+    """Return the sums by these matrices, or None if they are the codes themselves."""
+    joined = [
+        np.concatenate([np.zeros((0, domain.sizes[name])), *found.values()])
+        for name, found in matrices.items()
+    ]
+    if all(np.array_equal(matrix, np.eye(matrix.shape[1])) for matrix in joined):
+        return None
+    return _Sums([_tensor(matrix.T).to(device) for matrix in joined])
 
 
 def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64]]:

@@ -225,7 +225,7 @@ def _sums(both: tuple[Groups, Groups]) -> list[Array]:
     """Return for each of the two attributes a 0/1 matrix, groups x codes, with ones at the codes of
     each group.
     """
-    return [(np.arange(groups[-1] + 1)[:, None] == groups).astype(float) for groups in both]
+    return [(np.arange(groups.max() + 1)[:, None] == groups).astype(float) for groups in both]
 
 
 def _measure_table(

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from chance import assert_mean, assert_stddev
-from pricing import Priced, residual_price, total_variation
+from pricing import Priced, matrix_price, total_variation
 
 from mechanisms.datasets.census import census
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import best_level, splits
 from mechanisms.families.misfit import Misfit
 from mechanisms.families.mixture_fit import MixtureFit, nearest_counts
@@ -22,6 +23,7 @@ from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
+from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 
@@ -97,13 +99,39 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float, cells: 
     # Six distances at once, each of which a neighbour moves by l1, not as a table's cells.
     squares = {"replace-one": 2, "add/remove": 1}[relation]
     noise.costs[4 + selected] *= 6 if delta == 0 else 6 * squares
-    if delta:
-        pairs = slice(4 + selected + 1 + again, 4 + selected + 1 + again + 6)
-        noise.costs[pairs] = [
-            residual_price(m, relation) for m in release.measurements if len(m.clique) == 2
-        ]
+    last = len(noise.costs) - 6 - triples
+    pairs = [m for m in release.measurements if len(m.clique) == 2]
+    for i, m in enumerate(pairs, last):
+        if m.matrix is not None:
+            noise.costs[i] = matrix_price(m, relation, pure=delta == 0)
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+
+
+def test_pairs_without_their_rare_codes_answer_as_with_them() -> None:
+    whole = Domain({"a": 6, "b": 4})
+    first = [
+        Measurement(("a",), [50.0, 0.5, 40.0, 2.5, -1.0, 9.0], 2.0),
+        Measurement(("b",), [1.0, 60.0, 0.5, 40.0], 2.0),
+    ]
+    frequent = Frequent(whole, first, 100.0)
+    assert frequent.domain.shape() == (4, 3)
+    rng = np.random.default_rng(0)
+    matrices = []
+    for name in whole:
+        groups = rng.integers(3, size=frequent.domain.sizes[name])[frequent.places(name)]
+        matrices.append((groups == np.arange(3)[:, None]) - 1 / 3)
+    pair = Measurement(("a", "b"), rng.normal(size=9), 1.5, matrices)
+    merged = frequent.merged(pair)
+    row = rng.dirichlet(np.ones(7), 1)
+    table = np.outer(row[0, :4], row[0, 4:])
+    expanded = frequent.expand(row)[0]
+    whole_table = np.outer(expanded[:6], expanded[6:]).ravel()
+    assert isinstance(merged.matrix, Kronecker)
+    np.testing.assert_allclose(
+        np.kron(*merged.matrix.factors) @ table.ravel(), np.kron(*matrices) @ whole_table
+    )
+    assert merged.stddev == 1.5 and np.array_equal(merged.values, pair.values)
 
 
 def missed(model: ProductMixtureModel, measured: list[Measurement]) -> float:

@@ -215,7 +215,7 @@ def _measured(
     places = {name: frequent.places(name) for name in names}
     tables = best_tables(
         pairs,
-        {name: np.bincount(places[name], alone.marginal((name,))) for name in names},
+        {n: np.bincount(places[n], alone.marginal((n,))).astype(float) for n in names},
         _likely(distances, pairs),
         known_noise(names, first, noise / curator.scale(shares[0])),
         noise,

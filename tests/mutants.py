@@ -777,8 +777,8 @@ MUTANTS = (
     Mutant(
         "bins merged by their exact counts",
         "mechanisms/mixture.py",
-        "{name: alone.marginal((name,)) for name in names}",
-        "{n: c.astype(float) for (n,), c in curator._marginals([(n,) for n in names]).items()}",
+        "{n: np.bincount(places[n], alone.marginal((n,))).astype(float) for n in names}",
+        "{n: np.bincount(places[n], curator._marginals([(n,)])[n,]).astype(float) for n in names}",
         "merging",
     ),
     Mutant(

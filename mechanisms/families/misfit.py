@@ -90,12 +90,12 @@ class _Sums:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the sums of rows of probabilities, K x all sums."""
-        parts = zip(rows.split(self._codes, 1), self._matrices, strict=True)
+        parts = zip(torch.split(rows, self._codes, 1), self._matrices, strict=True)
         return torch.cat([part @ matrix for part, matrix in parts], 1)
 
     def transposed(self, slope: torch.Tensor) -> torch.Tensor:
         """Return the gradient for the rows from that for their sums."""
-        parts = zip(slope.split(self._sums, 1), self._matrices, strict=True)
+        parts = zip(torch.split(slope, self._sums, 1), self._matrices, strict=True)
         return torch.cat([part @ matrix.t() for part, matrix in parts], 1)
 
 

@@ -34,8 +34,8 @@ class NumericalFailure(PgmkitError, ArithmeticError):
 
 
 class EngineFailed(PgmkitError, RuntimeError):
-    """The engine that holds the records (Spark, Dask, DuckDB) failed; the pass over the records
-    gave no result.
+    """The package that holds or reads the records (Spark, Dask, DuckDB, polars, pyarrow) failed. Its
+    message is left out, since it may quote a private value.
     """
 
 

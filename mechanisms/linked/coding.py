@@ -23,6 +23,7 @@ from mechanisms.synthesis.units import unit_numbers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset, NoRows
+from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import columns_of, in_memory, names_of
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
@@ -42,6 +43,7 @@ class Coded:
     steps: Mapping[str, Counts]
 
 
+@unquoted
 def coded(
     frames: Mapping[str, Any],
     schemas: Mapping[str, Schema],

@@ -12,6 +12,7 @@ import numpy as np
 from mechanisms.privacy.units import Excess, bounded, random_keys
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import in_memory, names_of, other_columns
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.schema import Schema
@@ -47,6 +48,7 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
         )
 
 
+@unquoted
 def bounded_frame(
     frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
 ) -> tuple[Any, Excess]:

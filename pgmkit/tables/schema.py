@@ -17,6 +17,7 @@ from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.arguments import instance, listed, mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
+from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
@@ -248,7 +249,9 @@ class Schema:
         )  # an Arrow table iterates arrays
         codes, unread = {}, {}
         for name, column in self.columns.items():
-            codes[name], without = column.read(columns[name])
+            codes[name], without = without_quotes(
+                f"reading the column {name!r} failed", column.read, columns[name]
+            )
             unread[name] = int(without.sum())
             if unread[name] and column.outside is None:
                 raise outside_error(name, unread[name])

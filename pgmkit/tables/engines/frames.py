@@ -18,6 +18,7 @@ import pyarrow as pa
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.unquoted import unquoted, without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.tally import Tally
@@ -36,6 +37,7 @@ _LIBRARIES = {
 }
 
 
+@unquoted
 def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     """Return the frame's columns as codes in memory; columns that the schema does not have are
     ignored.
@@ -52,14 +54,19 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     return schema.encode(_collected(frame, schema))
 
 
+@unquoted
 def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
     """Return columns of a frame as Arrow arrays, or as numpy arrays of objects if types are
     mixed.
     """
     table = in_memory(frame, names)
-    return {name: series_values(table[name]) for name in names}
+    return {
+        name: without_quotes(f"reading the column {name!r} failed", series_values, table[name])
+        for name in names
+    }
 
 
+@unquoted
 def in_memory(frame: Any, names: list[str]) -> nw.DataFrame[Any]:
     """Return columns of a frame in memory; those of an engine are fetched."""
     needed = _wrapped(frame).select(*names)
@@ -71,6 +78,7 @@ def _collected(frame: Any, schema: Schema) -> dict[str, Any]:
     return columns_of(frame, list(schema.columns))
 
 
+@unquoted
 def names_of(frame: Any) -> list[str]:
     """Return the frame's column names; raise InvalidInput for anything but a data frame.
 
@@ -94,6 +102,7 @@ def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -
     return [name for name in names_of(frame) if name not in known and not is_index(name)]
 
 
+@unquoted
 def counts_of(
     frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
 ) -> Dataset | NoRows | FrameCounts:
@@ -122,6 +131,7 @@ def counts_of(
     return encode(frame, schema)
 
 
+@unquoted
 def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
     """Return the number of rows of each text of an open column, counted by its engine; None is
     missing.

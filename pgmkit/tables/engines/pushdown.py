@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import EngineFailed, InvalidInput, PgmkitError
+from pgmkit.errors import InvalidInput
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.records.counting import check_memory
 from pgmkit.runtime.sizes import TABLE_CELLS
+from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema, outside_error
@@ -115,16 +116,12 @@ class FrameCounts:
                 self._check_same(line[: len(read)], chosen)
 
     def _line(self, scan: Scan) -> NDArray[np.int64]:
-        try:
-            return self._engine.line(scan)
-        except PgmkitError:
-            raise
-        except Exception as error:
-            raise EngineFailed(
-                f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records "
-                f"({type(error).__name__}, above); nothing was counted in it. Once the engine runs "
-                "again, give its frame anew"
-            ) from error
+        return without_quotes(
+            f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records, in "
+            "which nothing was counted (once the engine runs again, give its frame anew)",
+            self._engine.line,
+            scan,
+        )
 
     def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
         """Raise InvalidInput if a pass shows that the records are not those of the first pass: if

@@ -23,6 +23,7 @@ from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed
+from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
@@ -45,6 +46,7 @@ from pgmkit.tables.values import dictionary
 
 
 @typed
+@unquoted
 def encode_file(
     path: str | os.PathLike[str], schema: Schema, *, ignore_extra: bool = True
 ) -> Dataset | NoRows:
@@ -98,6 +100,7 @@ def _coded(column: Column, values: Any) -> tuple[NDArray[Any], int]:
     return codes.astype(kind).take(places), int(unread.take(places).sum()) if unread.any() else 0
 
 
+@unquoted
 def read_frame(
     path: str | os.PathLike[str],
     schema: Schema,

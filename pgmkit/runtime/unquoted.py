@@ -1,0 +1,55 @@
+"""Errors of other packages that read private records, without their messages.
+
+pandas, polars, pyarrow, DuckDB, Spark and other packages may quote a value in an error, such as one
+that cannot be converted to a number, and numpy names the number of rows that it has no memory for.
+Every function that reads private records is called through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from pgmkit.errors import EngineFailed, PgmkitError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def unquoted(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with the errors of `without_quotes`."""
+
+    @wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        return without_quotes("reading the records failed", function, *args, **kwargs)
+
+    return guarded
+
+
+def without_quotes(what: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what the function returns. Raises EngineFailed in place of an error of another
+    package: its message is `what` and the type of that error, and no other error is chained to it.
+
+    Errors of pgmkit, which quote no private value, are raised without the errors that caused them.
+    Those of a file that does not exist or may not be read are raised as they are.
+
+    >>> without_quotes("reading the column 'age' failed", int, "secret")
+    Traceback (most recent call last):
+    pgmkit.errors.EngineFailed: reading the column 'age' failed: ValueError. Its message is left ...
+    """
+    failed: Exception
+    try:
+        return function(*args, **kwargs)
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        failed = error
+    except PgmkitError as error:
+        error.__cause__ = error.__context__ = None
+        failed = error
+    except Exception as error:
+        failed = EngineFailed(
+            f"{what}: {type(error).__name__}. Its message is left out, because it may quote "
+            "private values; to see it, read the same data with that package alone"
+        )
+    # An error that is raised here has no context, unlike one that is raised in a clause above.
+    raise failed

@@ -34,8 +34,8 @@ class NumericalFailure(PgmkitError, ArithmeticError):
 
 
 class EngineFailed(PgmkitError, RuntimeError):
-    """The package that holds or reads the records (Spark, Dask, DuckDB, polars, pyarrow) failed. Its
-    message is left out, since it may quote a private value.
+    """The package that holds or reads the records (Spark, Dask, DuckDB, polars, pyarrow) failed.
+    Its message is left out, since it may quote a private value.
     """
 
 

@@ -56,10 +56,14 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
 
 def from_pgmpy(model: Any) -> FactorGraph:
     """Return the graph of a pgmpy ``DiscreteBayesianNetwork``, with its states' names. Raises
-    InvalidInput if a variable has no table, or if the tables do not form a Bayesian network.
+    InvalidInput for another object, if a variable has no table, or if the tables do not form a
+    Bayesian network.
     """
+    _pgmpy()
+    from pgmpy.models import DiscreteBayesianNetwork
+
     tables, states = {}, {}
-    for name in model.nodes():
+    for name in instance(model, DiscreteBayesianNetwork, "model").nodes():
         table = model.get_cpds(name)
         if table is None:
             raise InvalidInput(f"the network has no table for {name!r}; the file may be cut short")

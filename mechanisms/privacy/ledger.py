@@ -14,6 +14,7 @@ from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
+from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.precision import AGREEMENT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import refusing
@@ -192,9 +193,13 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Ledger:
-        """Return the ledger that `to_dict` stored. Raises InvalidInput for charges beyond the
-        budget.
+        """Return the ledger that `to_dict` stored. Raises InvalidInput for a part that is missing,
+        and for charges beyond the budget.
         """
+        stored = mapped(stored, "stored", "names to the parts of a ledger")
+        for name in ("secure", "neighbours", "epsilon", "delta", "reserved", "entries"):
+            if name not in stored:
+                raise InvalidInput(f"a stored ledger has {name!r}; this one has not")
         secure, neighbours = stored["secure"], stored["neighbours"]
         if not isinstance(secure, bool) or not (neighbours == "" or is_promise(neighbours)):
             raise InvalidInput("a ledger says whether it is secure, and of which neighbours")

@@ -47,9 +47,9 @@ class _Temporal(Binned):
         one_of(self.unit, self.units, "unit")
         if self.format is not None and not (isinstance(self.format, str) and "%" in self.format):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
+        super().__post_init__()
         if self.decode_as == "integer" and self.format != "%Y%m%d":
             raise InvalidInput('decode_as "integer" needs format: "%Y%m%d"')
-        super().__post_init__()
 
     @property
     def kind(self) -> str:

@@ -231,8 +231,7 @@ class Schema:
             for text in (name, *labels, *(column.missing or ())):
                 if LONE_SURROGATE.search(text):
                     raise InvalidInput(
-                        f"column {name!r} has the text {text!r}, which is not Unicode text: it "
-                        "holds half of a character"
+                        f"column {name!r} has a text with half of a character: {text!r}"
                     )
 
     def encode(self, columns: Any) -> Dataset | NoRows:
@@ -244,14 +243,12 @@ class Schema:
         break a constraint; the message says how many rows there are but shows no value.
         """
         self._check_resolved()
-        self.check_names(
-            getattr(columns, "column_names", columns)
-        )  # an Arrow table iterates arrays
+        names = getattr(columns, "column_names", columns)  # an Arrow table iterates arrays
+        self.check_names(names)
         codes, unread = {}, {}
         for name, column in self.columns.items():
-            codes[name], without = without_quotes(
-                f"reading the column {name!r} failed", column.read, columns[name]
-            )
+            what = f"reading the column {name!r} failed"
+            codes[name], without = without_quotes(what, column.read, columns[name])
             unread[name] = int(without.sum())
             if unread[name] and column.outside is None:
                 raise outside_error(name, unread[name])

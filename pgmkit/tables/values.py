@@ -261,7 +261,10 @@ def number_of(value: object) -> int | float:
             return int(value)
         except ValueError:
             pass
-    return float(value)  # type: ignore[arg-type]
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError("not a number") from None
 
 
 def bare(text: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mechanisms.privacy.ledger import Ledger
 from pgmkit import (
     Categorical,
     Date,
@@ -82,3 +83,20 @@ def test_refused_frames_are_not_shown() -> None:
     with pytest.raises(InvalidInput) as refused:
         counts_of(FRAME, pd.DataFrame({"secret": [4711]}))  # type: ignore[arg-type]
     assert "4711" not in str(refused.value) and "DataFrame" in str(refused.value)
+
+
+def test_frames_as_arguments_are_refused_without_their_content() -> None:
+    frame = pd.DataFrame({"age": ["6174-Kaprekar"]})
+    calls: list[Callable[[], object]] = [
+        lambda: Date("2020-01-01", "2020-02-01", decode_as=frame),  # type: ignore[arg-type]
+        lambda: Date("2020-01-01", "2020-02-01", unit=frame),  # type: ignore[arg-type]
+        lambda: Ledger.from_dict(frame),  # type: ignore[arg-type]
+        lambda: Ledger.from_dict({}),
+        lambda: Ledger.from_dict({"age": frame}),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput) as caught:
+            call()
+        assert "6174" not in str(caught.value)
+    with pytest.raises(ValueError, match="not a number"):
+        Integer(1, 5).position(frame)

@@ -65,7 +65,7 @@ def one_of(value: T, known: Iterable[T], name: str) -> T:
 
 
 def _shown(value: object) -> str:
-    """Return a number or text, or the type of another value, which may hold private data."""
+    """Return a number or text, or the type of another value, which may hold records."""
     plain = isinstance(value, str | int | float | None)
     return f"{value!r:.60}" if plain else type(value).__name__
 

@@ -1,0 +1,24 @@
+"""The choice of "auto" for many columns of few records."""
+
+import pytest
+
+from mechanisms.privacy.budget import Budget
+from mechanisms.synthesis.auto import choose_mechanism
+from mechanisms.workload import k_way
+from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.schema import Schema
+
+WIDE = Schema({f"c{i}": Categorical([str(code) for code in range(4)]) for i in range(300)})
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "name"),
+    [(1.0, 1e-7, "independent"), (2.0, 1e-7, "independent"), (4.0, 1e-7, "pair-graph"),
+     (2.0, 0.0, "independent")],
+)  # fmt: skip
+def test_pairs_are_measured_where_noise_leaves_the_strongest(
+    epsilon: float, delta: float, name: str
+) -> None:
+    workload = k_way(WIDE.domain, 2)
+    found = choose_mechanism(WIDE, workload, Budget(epsilon, delta), rows=3000)
+    assert found.name == name

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
-from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted, without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
@@ -102,6 +102,7 @@ def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -
     return [name for name in names_of(frame) if name not in known and not is_index(name)]
 
 
+@typed
 @unquoted
 def counts_of(
     frame: Any, schema: Schema, expected: Iterable[Iterable[str]] = (), *, keep: bool = False
@@ -123,7 +124,6 @@ def counts_of(
     (array([[0, 1],
            [0, 1]]), 1)
     """
-    instance(schema, Schema, "schema")
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
         schema.check_names(_names(wrapped))

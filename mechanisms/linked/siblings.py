@@ -16,13 +16,14 @@ wanted one. The population itself is the result, so that its tables, and not an 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.regions.raking import raked
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import PATIENCE
 
@@ -132,12 +133,11 @@ class Children:
 class _Field:
     """The tables' potentials, with the steps that bring each table nearer to its wanted counts."""
 
-    def __init__(self, children: Children, wanted: Sequence[Wanted], total: float) -> None:
-        scale = len(children) / total
+    def __init__(self, children: Children, wanted: Sequence[Wanted]) -> None:
         self.children = children
         self.cliques = [each.clique for each in wanted]
-        self.counts = [each.counts * scale for each in wanted]
-        self.softness = [_FIT * each.stddev * scale for each in wanted]
+        self.counts = [each.counts for each in wanted]
+        self.softness = [_FIT * each.stddev for each in wanted]
         self.potentials = [np.zeros_like(counts) for counts in self.counts]
         attributes = [[n.removeprefix(PREVIOUS) for n in clique] for clique in self.cliques]
         load = {b: sum(b in names for names in attributes) for b in children.records}
@@ -216,11 +216,57 @@ def draw_children(
     `total`: the number of children in the wanted counts, which are scaled to the number of children
     here. `impossible`: by clique, a mask that is True for the cells that no child may have.
     Children in such cells leave them when they are redrawn; `broken` counts those that could not.
+
+    The children are drawn twice, first without the tables over siblings. The column of the previous
+    sibling has its own noise, so its counts contradict those of the same column of the child. Each
+    table over siblings is therefore scaled to the mean of its own sums and of those in the first
+    draw. On TPC-H's customers with up to thirty orders this lowers the error of pairs of siblings
+    by a tenth at epsilon 1, that of parent and child by a sixth, and that within a child by a
+    quarter; elsewhere it changes errors by a few hundredths in either direction. Weights by inverse
+    variance and the draw's sums alone are no better.
     """
     if not len(children):
         return
-    field = _Field(children, wanted if total > 0 else (), max(total, 1.0))
-    barred = dict(impossible or {})
+    barred, scale = dict(impossible or {}), len(children) / max(total, 1.0)
+    known = [
+        replace(each, counts=each.counts * scale, stddev=each.stddev * scale)
+        for each in wanted
+        if total > 0
+    ]
+    alone = [each for each in known if not _previous(each.clique)]
+    _draw_to(children, alone, barred, rng)
+    if len(alone) < len(known):
+        siblings = [_reconciled(children, each) for each in known if _previous(each.clique)]
+        _draw_to(children, [*alone, *siblings], barred, rng)
+
+
+def _previous(clique: Clique) -> list[str]:
+    """Return the columns of a clique that are the previous sibling's."""
+    return [name for name in clique if name.startswith(PREVIOUS)]
+
+
+def _reconciled(children: Children, wanted: Wanted) -> Wanted:
+    """Return a table over siblings with the odds ratios of `wanted`; its sums over the columns of
+    the previous sibling, and over the others, are halfway between its own and the children's.
+    """
+    before = set(_previous(wanted.clique))
+    axes = {name: axis for axis, name in enumerate(wanted.clique)}
+    summed = [tuple(axes[name] for name in others) for others in (set(axes) - before, before)]
+    middle = (children.table(wanted.clique) + wanted.counts) / 2
+    goals = [middle.sum(axis=away, keepdims=True) for away in summed]
+    return replace(wanted, counts=raked(wanted.counts, goals, _SWEEPS))
+
+
+def _draw_to(
+    children: Children,
+    wanted: Sequence[Wanted],
+    barred: Mapping[Clique, NDArray[np.bool_]],
+    rng: np.random.Generator,
+) -> None:
+    """Redraw the children's records in place, so that their tables come near the wanted ones, whose
+    total is the number of children. `barred`: by clique, a mask of the impossible cells.
+    """
+    field = _Field(children, wanted)
     best, least = dict(children.records), (len(children) + 1, np.inf)
     for sweep in range(2 * _SWEEPS + 1):
         excess = field.excess()

@@ -230,6 +230,37 @@ def test_tables_of_children_are_fitted() -> None:
         assert distance < 0.02
 
 
+def test_tables_of_siblings_do_not_contradict_those_of_children() -> None:
+    """The sibling's column of a table of siblings is off by a third of its counts; the records
+    have half of that error, the children's own column has next to nothing of it, and the odds
+    ratio is the table's.
+    """
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 5, 3000)
+    domain = Domain({"position": 4, "age": 3, "previous age": 4})
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    fresh = rng.random(len(starts)) < 0.4
+    # A child has its own age, or that of the last sibling with an age of its own.
+    source = np.maximum.accumulate(np.where(fresh, np.arange(len(starts)), starts))
+    ages = rng.choice(3, size=len(starts), p=[0.5, 0.3, 0.2])[np.maximum(source, starts)]
+    true = Children(domain, counts, {}, {"age": ages})
+    pair = ("previous age", "age")
+    off = true.table(pair) * np.array([[1.3], [0.8], [0.7], [1.0]])
+    off *= len(true) / off.sum()
+    drawn = Children(domain, counts, {}, {"age": rng.integers(0, 3, len(true))})
+    wanted = [Wanted(("age",), true.table(("age",)), 10.0), Wanted(pair, off, 30.0)]
+    draw_children(drawn, wanted, float(len(true)), rng)
+
+    def distance(one: Any, other: Any) -> float:
+        return float(np.abs(one - other).sum() / 2 / len(true))
+
+    table = drawn.table(pair)
+    assert distance(drawn.table(("age",)), true.table(("age",))) < 0.013
+    assert distance(table, true.table(pair)) < 0.65 * distance(off, true.table(pair))
+    odds = [t[0, 0] * t[1, 1] / (t[0, 1] * t[1, 0]) for t in (table, off)]
+    assert 0.8 < odds[0] / odds[1] < 1.25
+
+
 def test_fidelity_is_the_distance_of_records_from_the_models() -> None:
     """Of one table of each kind, counted again from the data frames of the same draw."""
     frames = homes(np.random.default_rng(0), 300)

@@ -234,7 +234,7 @@ def _frames(
     """
     from pgmkit.tables.files.record_files import check_columns, read_frame
 
-    also: dict[str, tuple[str, ...]] = {link.parent: (link.key,) for link in links}
+    also: dict[str, tuple[str, ...]] = {link.parent: (link.parent_key,) for link in links}
     for link in links:
         also[link.child] = (link.key,) if link.order is None else (link.key, link.order)
     for name, path in paths.items():

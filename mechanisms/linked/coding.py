@@ -60,13 +60,13 @@ def coded(
     Raises InvalidInput for anything but a data frame, and for a frame that lacks a column of its
     schema, or the key or order of its link.
     """
-    parent, key = links[0].parent, links[0].key
+    parent, key = links[0].parent, links[0].parent_key
     held = {parent: _held(frames[parent], schemas[parent], parent, [key])}
     for link in links:
-        needed = [key] if link.order is None else [key, link.order]
+        needed = [link.key] if link.order is None else [link.key, link.order]
         held[link.child] = _held(frames[link.child], schemas[link.child], link.child, needed)
-    tables = [parent, *(link.child for link in links)]
-    numbers = unit_numbers([series_values(held[name][key]) for name in tables])
+    named = [(parent, key), *((link.child, link.key) for link in links)]
+    numbers = unit_numbers([series_values(held[name][column]) for name, column in named])
     chosen, _ = bounded(numbers[0], 1, random_keys(len(numbers[0]), rng))
     parents, unread = _read(held[parent], schemas[parent], chosen)
     # `place` has, for the number of each unit, the unit's place among the chosen parents, or -1.
@@ -97,7 +97,8 @@ def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
         if name not in names:
             raise InvalidInput(
                 f"the table {table!r} has no column {name!r}{did_you_mean(name, names)}, which its "
-                f"link needs; it has {', '.join(map(repr, names[:30]))}"
+                "link needs (a key that the parents name otherwise is the link's `parent_key`); "
+                f"it has {', '.join(map(repr, names[:30]))}"
             )
     return in_memory(frame, [*schema.columns, *needed])
 

@@ -21,7 +21,7 @@ POSITION = "position"
 @typed_class
 @dataclass(frozen=True)
 class Link:
-    """A rule that rows of the table `child` belong to the row of `parent` with the same `key`.
+    """A rule that rows of the table `child` belong to the row of `parent` with the same key.
 
     Raises InvalidInput for names that are empty or no texts, tables' names that no file can have,
     a key that is also the order or the count, and `most` below 1.
@@ -29,7 +29,8 @@ class Link:
     Attributes:
         child: The name of the children's table, such as "person".
         parent: The name of the parents' table, such as "household".
-        key: The column of both tables that says which rows belong together. It is not released.
+        key: The children's column that says which parent they belong to, and the parents' unless
+            `parent_key` names another. It is not released.
         most: The largest number of children of one parent that are used, above 0; if there are
             more, this many are kept at random. Noise grows with this number.
         order: The children's column by which siblings are ordered, such as a person's number within
@@ -40,6 +41,8 @@ class Link:
             (1 is the first child), the child's own columns, and the previous sibling's columns,
             which have the prefix "previous ". Rules over the parent's columns and `count` alone
             hold for parents without children too. They are public, like those of a schema.
+        parent_key: The parents' column with the key; by default it has the same name. The parents
+            of all links have one key.
 
     >>> Link("person", "household", key="id", most=6).count
     'number of person'
@@ -52,6 +55,7 @@ class Link:
     order: str | None = None
     count: str = ""
     constraints: tuple[Constraint, ...] = ()
+    parent_key: str = ""
 
     def __post_init__(self) -> None:
         for name in ("child", "parent", "key"):
@@ -77,8 +81,15 @@ class Link:
                 f"most must be a whole number above 0, the children of one {self.parent} that are "
                 f"looked at; got {self.most!r}"
             )
+        if not self.parent_key:
+            object.__setattr__(self, "parent_key", self.key)
         if not self.count:
             object.__setattr__(self, "count", f"number of {self.child}")
+        if self.parent_key == self.count:
+            raise InvalidInput(
+                f"parent_key and count of a link must be different columns, got {self.count!r} "
+                "twice"
+            )
         object.__setattr__(self, "constraints", tuple(self.constraints))
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,10 +176,11 @@ def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
             "cannot be modelled; link every table to the topmost one by its key, or make the "
             "topmost table's columns columns of its children"
         )
-    if len({link.key for link in links}) > 1:
+    keys = [link.parent_key for link in links]
+    if len(set(keys)) > 1:
         raise InvalidInput(
-            f"all links must have the same key, got {[link.key for link in links]}: it says which "
-            "rows are one unit"
+            f"all links must have the same key of the parents, got {keys}: it says which rows are "
+            "one unit; if children name it otherwise, give `parent_key` as well"
         )
     (parent,) = parents
     named = [parent, *(link.child for link in links)]
@@ -195,14 +207,17 @@ def _check_columns(link: Link, schemas: Mapping[str, Schema]) -> None:
     """Raise InvalidInput if a schema releases the link's key, order or count, or leaves values of
     its columns to be found in the data.
     """
-    for name in (link.parent, link.child):
+    linking: dict[str, list[str | None]] = {
+        link.parent: [link.parent_key],
+        link.child: [link.key, link.order],
+    }
+    for name, hidden in linking.items():
         schema = schemas[name]
         if schema.unresolved:
             raise InvalidInput(
                 f"the columns {list(schema.unresolved)} of {name!r} are to be found in the data, "
                 "which linked tables do not support; list their values, or give edges"
             )
-        hidden = [link.key, link.order if name == link.child else None]
         shown = [column for column in hidden if column in schema.shown]
         if shown:
             raise InvalidInput(

@@ -86,7 +86,8 @@ def synthesize_linked(
             into memory.
         schemas: The released columns of each table. They include neither keys nor the columns that
             order siblings, nor the number of children, which is counted.
-        links: Which table's rows belong to which (`Link`). All links have the same parent and key.
+        links: Which table's rows belong to which (`Link`). All links have the same parent and the
+            same `parent_key`.
         epsilon: The epsilon promised for units.
         delta: The delta promised for units.
         neighbours: "add/remove" of a unit, or "replace-one".
@@ -124,7 +125,7 @@ def synthesize_linked(
         "epsilon": epsilon,
         "delta": delta,
         "neighbours": neighbours,
-        "unit": links[0].key,
+        "unit": links[0].parent_key,
         "mechanism": named,
         "settings": settings,
         "report_unread": report_unread,

@@ -146,7 +146,7 @@ class LinkedRelease:
         """
         parents = self.parents.codes(n, rng=random)
         first = self.links[0]
-        keys = {first.key: np.arange(1, len(parents) + 1)}
+        keys = {first.parent_key: np.arange(1, len(parents) + 1)}
         found = {first.parent: _linking(parents, self.parents.schema, keys, random)}
         for link in self.links:
             drawn = self._drawn(link, parents, random)

@@ -65,7 +65,7 @@ def _released(release: LinkedRelease) -> Iterator[str]:
     yield "<h2>What was released</h2>"
     rows = [["promise", promise(release.parents)]]
     rows += [
-        [f"{each.child} of a {each.parent}", f"at most {each.most}, by the key {each.key}"]
+        [f"{each.child} of a {each.parent}", f"at most {each.most}, by the key {each.parent_key}"]
         for each in release.links
     ]
     for name, each in found.items():

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -259,6 +260,25 @@ def test_tables_of_siblings_do_not_contradict_those_of_children() -> None:
     assert distance(table, true.table(pair)) < 0.65 * distance(off, true.table(pair))
     odds = [t[0, 0] * t[1, 1] / (t[0, 1] * t[1, 0]) for t in (table, off)]
     assert 0.8 < odds[0] / odds[1] < 1.25
+
+
+def test_the_key_of_parents_may_have_a_name_of_its_own(tmp_path: Path) -> None:
+    frames = homes(np.random.default_rng(0), 60)
+    plain = run(frames).sample(rng=1)
+    renamed = frames | {"home": frames["home"].rename(columns={"id": "home_id"})}
+    release = run(renamed, links=[replace(LINK, parent_key="home_id")])
+    drawn = release.sample(rng=1)
+    assert drawn["home"].rename(columns={"home_id": "id"}).equals(plain["home"])
+    assert drawn["person"].equals(plain["person"])
+    release.save(tmp_path / "release")
+    read = LinkedRelease.load(tmp_path / "release")
+    assert read.links == release.links and read.links[0].parent_key == "home_id"
+    with pytest.raises(InvalidInput, match="'home' has no column 'id'.*`parent_key`"):
+        run(renamed)
+    with pytest.raises(InvalidInput, match="parent_key and count .* 'size' twice"):
+        replace(LINK, parent_key="size")
+    with pytest.raises(InvalidInput, match="'rich'.* link or order"):
+        run(frames, links=[replace(LINK, parent_key="rich")])
 
 
 def test_fidelity_is_the_distance_of_records_from_the_models() -> None:
@@ -577,7 +597,10 @@ def test_a_release_is_saved_and_read(tmp_path: Path) -> None:
     wrong: list[Any] = [{"child": 3}, {}, 3]
     wrong += [stored | {"count": name} for name in ("rich", "id", "other")]
     wrong += [stored | {"order": name} for name in ("id", "age")]
-    wrong += [stored | each for each in ({"most": 4}, {"key": "area"}, {"child": "home"})]
+    wrong += [
+        stored | each
+        for each in ({"most": 4}, {"key": "sex"}, {"parent_key": "area"}, {"child": "home"})
+    ]
     for links in ([], 3, [stored, stored], *([each] for each in wrong)):
         (tmp_path / "out" / "links.json").write_text(json.dumps(links))
         with pytest.raises(InvalidInput, match="links"):

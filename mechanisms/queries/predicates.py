@@ -166,15 +166,26 @@ def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
     return (codes.astype(np.float64) + 0.5) / size
 
 
+def _check_number(value: int, name: str) -> None:
+    """Raise InvalidInput for a number of predicates that is below 1 or that no memory holds."""
+    if not 1 <= value <= 10**6:
+        raise InvalidInput(f"{name} must be from 1 to 1,000,000, got {value}")
+
+
 @typed
 def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[Predicate]:
     """Return a predicate for each code of each categorical attribute, each numeric attribute and
     each of `cuts` evenly spaced bounds between 0 and 1: the records with this code whose scaled
     value of the numeric attribute is at most the bound.
 
+    Raises InvalidInput for `cuts` that is not from 1 to 1,000,000, and for attributes that the
+    domain does not have.
+
     >>> len(mixed_marginals(Domain({"sex": 2, "age": 100}), ["age"], 3))
     6
     """
+    _check_number(cuts, "cuts")
+    domain.clique(numeric, "numeric")
     bounds = np.arange(1, cuts + 1) / (cuts + 1)
     return [
         Predicate(((name, code),), ((number, 1.0),), float(bound))
@@ -204,7 +215,14 @@ def linear_thresholds(
     attributes weigh alike whatever their spread, each bound is the weighted sum of a random point,
     and weighted sums are scaled to the spread of a uniform number: bounds drawn evenly leave nearly
     all records of skewed attributes on one side.
+
+    Raises InvalidInput for a `count` that is not from 1 to 1,000,000, for no numeric attributes,
+    and for attributes that the domain does not have.
     """
+    _check_number(count, "count")
+    domain.clique([*numeric, label], "numeric and label")
+    if not numeric:
+        raise InvalidInput("numeric must name at least one attribute, got none")
     found = []
     spread = np.ones(len(numeric)) if points is None else points.std(axis=0) + _NARROWEST
     for _ in range(count):

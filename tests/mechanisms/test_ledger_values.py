@@ -144,7 +144,16 @@ def test_sealed_lines_that_make_no_ledger_are_refused_by_the_name_of_the_file(
 
 
 @pytest.mark.parametrize(
-    "entry", [{"cost": -0.01}, {"cost": 0.0}, {"cost": math.nan}, {"delta": -1e-9}, {"step": None}]
+    "entry",
+    [
+        {"cost": -0.01},
+        {"cost": 0.0},
+        {"cost": 1e-320},
+        {"cost": 9e-101},
+        {"cost": math.nan},
+        {"delta": -1e-9},
+        {"step": None},
+    ],
 )
 def test_charges_of_no_run_are_checked_too(tmp_path: Path, entry: dict[str, object]) -> None:
     ledger = Ledger.create(tmp_path / "l", Budget(1.0, 1e-6), neighbours="replace-one")

@@ -58,6 +58,26 @@ def some_predicates() -> Predicates:
     )
 
 
+@pytest.mark.parametrize(
+    ("numeric", "label", "count", "said"),
+    [
+        (NUMERIC, "ill", 2**70, "count must be from 1 to 1,000,000, got 1180591620717411303424"),
+        (NUMERIC, "ill", 0, "count must be from 1"),
+        ((), "ill", 3, "numeric must name at least one"),
+        (NUMERIC, "height", 3, "unknown attribute 'height'"),
+        (("height",), "ill", 3, "unknown attribute 'height'"),
+    ],
+)
+def test_thresholds_that_cannot_be_drawn_are_refused_at_once(
+    numeric: tuple[str, ...], label: str, count: int, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        linear_thresholds(DOMAIN, numeric, label, count, np.random.default_rng(0))
+    if label == "ill" and numeric:
+        with pytest.raises(InvalidInput, match=said.replace("count", "cuts")):
+            mixed_marginals(DOMAIN, numeric, count)
+
+
 def some_rows() -> MixedRows:
     counts = {name: DATA.marginal([name]).astype(float) for name in NUMERIC}
     groups = {name: groups_of(each, 16, len(each)) for name, each in counts.items()}

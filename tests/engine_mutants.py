@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         "marginals of distant attributes are divided by the total instead of the separator's marginal",
         P + "inference/tree_marginals.py",
-        "found = self.keep(members, joint / mass.masked_fill(mass == 0, 1.0))",
-        "found = self.keep(members, joint / mass.sum())",
+        "found = self.keep(members, joint / divisor)",
+        "found = self.keep(members, joint / over_separator.sum())",
         TREE,
     ),
     Mutant(
@@ -225,8 +225,8 @@ MUTANTS = (
     Mutant(
         "pairs of attributes below one separator are weighed by the separator's mean",
         P + "inference/pair_marginals.py",
-        "whole = all_of_it.given.T @ (mass * all_of_it.given)",
-        "whole = all_of_it.given.T @ all_of_it.given * mass.mean()",
+        "whole = merged.given.T @ (over_separator * merged.given)",
+        "whole = merged.given.T @ merged.given * over_separator.mean()",
         PAIRS,
     ),
     Mutant(

@@ -1,14 +1,14 @@
 """Expectation propagation with distributions of small width: marginals and an estimate of log Z.
 
-The tables are covered by a few subgraphs of small width. Those that all subgraphs have form the
-*base*, whose bags are the cliques of an elimination. Each subgraph is a *site*: the distribution of
-the base, of the tables that are assigned to this site, and of messages, tables over the base's bags
-that stand for the tables of the other sites. A step computes a site's marginals over the bags and
-replaces the base's distribution by the one that has these marginals (tree-structured expectation
-propagation: Minka and Qi, 2004, here with wider trees). With spanning trees this is belief
-propagation; with one site it is exact. If the steps do not converge, a double loop follows, which
-always does (Heskes and Zoeter, 2002; Opper and Winther, 2005): its inner problem minimises a convex
-function (``pgmkit.approximate.split``) with the base fixed.
+The tables are covered by a few subgraphs of small width. Those tables that are in all subgraphs
+form the *base*, whose bags are the cliques of an elimination order. Each subgraph is a *site*: the
+distribution of the base, of the tables that are assigned to this site, and of messages, tables over
+the base's bags that stand for the tables of the other sites. A step computes a site's marginals
+over the bags and replaces the base's distribution by the one that has these marginals
+(tree-structured expectation propagation: Minka and Qi, 2004, here with wider trees). With spanning
+trees this is belief propagation; with one site it is exact. If the steps do not converge, a double
+loop follows, which always does (Heskes and Zoeter, 2002; Opper and Winther, 2005): its inner
+problem minimises a convex function (``pgmkit.approximate.split``) with the base fixed.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class _Sites:
         scopes = [sum(1 << places[name] for name in clique) for clique, _ in tables]
         trees = cover(order, sizes, scopes, most)
         base = set.intersection(*map(set, trees))
+        # The bags of the base. Each axis order is (attributes shared with later bags, attributes
+        # summed out), so that the conditional distribution of the latter is along runs of cells.
         bags = Bags(order, sizes, most)
         for place in base:
             bags.add(scopes[place])
@@ -95,6 +97,7 @@ class _Sites:
         widths = np.repeat(summed, np.floor_divide(counts, summed))
         self.runs = np.concatenate([[0], np.cumsum(widths)])
         hosts = {v: place for place, (_, own) in enumerate(parts) for v in own}
+        # Every table of the base is added to the bag in which its first attribute is summed out.
         self.base = np.zeros(self.starts[-1])
         for place in sorted(base):
             host = hosts[bags.first(scopes[place])]
@@ -103,6 +106,7 @@ class _Sites:
             self.base[cells] += table.reshape(-1)[domain.cell_map(self.bags[host], clique)]
         self.impossible = np.isneginf(self.base)
         self.base[self.impossible] = 0.0
+        # Any other table belongs to the first subgraph that contains it.
         owners = {place: k for k, tree in reversed([*enumerate(trees)]) for place in tree}
         self.own = [
             [tables[place] for place in tree if owners[place] == k and place not in base]
@@ -186,6 +190,8 @@ class MessageSearch:
         cells = [np.concatenate([bags, np.arange(*ends[k : k + 2])]) for k in range(count)]
         split = Split(sites.oracles, cells, int(ends[-1]))
         for _ in range(MOST_ROUNDS):
+            # Inner problem, with the base's distribution fixed: the sites' potentials sum to the
+            # tables' logarithms and K - 1 times the prior; at its minimum the sites agree.
             base = np.where(sites.impossible, -inf, sites.base + (count - 1) * self.prior)
             start = [
                 np.concatenate([self.prior - message, np.zeros(len(logs))])
@@ -205,6 +211,7 @@ class MessageSearch:
             for site, table in enumerate(state.tables):
                 held = np.where(sites.impossible, 0.0, table[: sites.cells])
                 self.messages[site] = self.prior - held
+            # Outer step: the base gets the sites' mean marginals.
             middle = np.mean(self._bags, axis=0)
             self.residual = max(state.residual, float(np.abs(middle - before).max()))
             if self.residual <= self.tolerance or time.perf_counter() >= self.deadline:

@@ -83,7 +83,9 @@ class Bags:
         return True
 
     def remove(self, v: int) -> None:
-        """Leave attribute ``v`` out of every bag from now on."""
+        """Leave attribute ``v`` out of the bags that ``add`` makes from now on. Scopes added later
+        must not contain it.
+        """
         self.absent |= 1 << v
 
     def cliques(self) -> list[tuple[int, tuple[int, ...]]]:

@@ -1,14 +1,14 @@
 """Elimination trees: the order in which tables are multiplied and attributes summed out.
 
-A tree's first nodes are the inputs. Every further node is the product of two nodes, or a copy of
-one, from which the attributes that no other remaining node has are summed out. Sets of attributes
-are integers with one bit for each attribute.
+A tree's first nodes are the inputs. Every further node is made from two nodes by multiplying them,
+or from one by copying it; then the attributes that occur in no other node still to be multiplied
+are summed out. Sets of attributes are integers with one bit for each attribute.
 
-If the inputs are conditional distributions, then a product from which all attributes that it is a
-distribution of have been summed out is 1 everywhere (*barren*: Shachter 1986). Such a node is part
-of the tree, since its attributes connect others, but it has no table, and a product with it is a
-copy of the other operand. So a node has two sets of attributes: those of its place in the tree
-(``scope``) and those that its table depends on.
+If the inputs are conditional distributions P(heads | parents), their product is one too. Once all
+of its heads have been summed out, it is 1 everywhere (*barren*: Shachter 1986). A barren node stays
+in the tree, since it joins the parents, but it has no table, and a product with it is a copy of the
+other operand. So a node has two sets of attributes: those of its place in the tree (``scope``) and
+those that its table depends on.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ class EliminationTree:
         )
 
     def products_across(self, node: int, inside: int) -> Iterator[tuple[int, int]]:
-        """Yield the products that compute the value of ``node`` if the attributes ``inside`` are
-        not summed out on the way: for each product its attributes, and those that are left after
-        its sum.
+        """Yield the products that compute the value of ``node`` anew, with the attributes
+        ``inside`` kept where they were summed out. For each product, the first set has the
+        attributes of its operands, and the second those of its result.
         """
         kept, left = inside & self.below[node], [node]
         for each in left:
@@ -208,8 +208,8 @@ class Planning:
 
 
 class _Growing:
-    """A tree under construction. ``holders`` has, for each attribute, those nodes with this
-    attribute that are not operands yet.
+    """A tree under construction. ``holders`` has, for each attribute, the nodes with this attribute
+    that have not been multiplied yet.
     """
 
     def __init__(self, scopes: Sequence[int], heads: Sequence[int], sizes: tuple[int, ...]) -> None:

@@ -151,8 +151,8 @@ class EvidenceMarginals:
         return float(messages.log_sum) + log_scale
 
     def _sound(self, relevant: int) -> Inputs:
-        """Return the inputs. Raises Underflow if one of them is zero, or so small that products
-        without logarithms may underflow.
+        """Return the input tables for the relevant attributes (a bit mask). Raises Underflow if one
+        of them is zero, or so small that products without logarithms may underflow.
         """
         inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:

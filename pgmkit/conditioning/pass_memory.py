@@ -76,9 +76,9 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
 
 
 def kept_bytes(tree: EliminationTree, limit: int) -> float:
-    """Return an upper bound on the bytes that marginals leave in memory for further ones (inputs,
-    values and adjoints), while a second computation runs. The bound is a quick one, or the exact
-    one if the quick one is above ``limit``.
+    """Return an upper bound on the bytes of the inputs, values and adjoints that stay in memory
+    after marginals were computed. A second computation has to fit beside them. The bound is a quick
+    one, or the exact one if the quick one is above ``limit``.
     """
     if (bound := 2 * CELL_BYTES * tree.cells) <= limit:
         return bound
@@ -111,6 +111,8 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
     """Return the cells that the marginals of these sets need in addition to the values: the
     adjoints, the largest step, and the answers.
     """
+    # `reached` are the nodes whose adjoints the answers need, `held` the cells that stay in memory,
+    # and `largest` those of the largest single step.
     reached: set[int] = set()
     held = largest = 0
     for members in set(sets):

@@ -186,10 +186,11 @@ class _Group:
 
 
 def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
-    """Return short chordless cycles that span all cycles together with the cliques, each linearly
-    independent of the others; an empty list if short cycles with at most ``most_cells`` cells in
-    total do not.
+    """Return linearly independent, short, chordless cycles that together with the triangles in
+    cliques span the cycle space of the graph in which attributes of one clique are joined. Returns
+    an empty list if that would take tables of more than ``most_cells`` cells in total.
     """
+    # Cycles are vectors modulo 2 over the edges; a clique's cycles are sums of its triangles.
     graph = networkx.Graph()
     for clique in layout.cliques:
         graph.add_edges_from(combinations(clique, 2))
@@ -199,6 +200,7 @@ def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
         for a, b in combinations(clique[1:], 2):
             span.add(_bits([clique[0], a, b], bit))
     pieces = networkx.number_connected_components(graph)
+    # The dimension of the cycle space is edges - attributes + connected components.
     missing = len(graph.edges) - len(graph) + pieces - span.size
     if not 0 < missing * len(graph.edges) <= _MOST_LOOKED_AT:
         return []

@@ -120,7 +120,7 @@ class _State:
     below: Array
     barrier: float
 
-    def moved(self, share: float, way: _Way) -> _State:
+    def moved(self, share: float, way: _Direction) -> _State:
         logs = self.logs + share * way.logs
         return replace(
             self,
@@ -138,7 +138,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Direction:
     """A direction of search: the changes of the state's ``logs`` and ``dual``."""
 
     logs: Array
@@ -270,7 +270,7 @@ class _Joint:
             rounds += 1
             curvature = self._curvature(state)
             lag = self._lag(state, origin, step, shares)
-            way, falls = self._newton_way(shares, step, curvature, force, lag)
+            way, falls = self._newton_direction(shares, step, curvature, force, lag)
             if not isfinite(falls):
                 break
             found = self._search(state, way, self._longest(state, way), falls)
@@ -311,7 +311,7 @@ class _Joint:
             curvature += state.barrier * (state.above**-2 + state.below**-2)
         return curvature
 
-    def _longest(self, state: _State, way: _Way) -> float:
+    def _longest(self, state: _State, way: _Direction) -> float:
         """Return the longest step, at most 1, that keeps the multipliers within their bounds."""
         if not self.bounded:
             return 1.0
@@ -319,7 +319,7 @@ class _Joint:
         return min(1.0, 0.95 * float((ahead / np.maximum(np.abs(way.dual), 1e-300)).min()))
 
     def _search(
-        self, state: _State, way: _Way, share: float, falls: float
+        self, state: _State, way: _Direction, share: float, falls: float
     ) -> tuple[_State, Array, Array] | None:
         """Shorten the step until the dual objective does not rise steeply at its end. Return the
         state there, its probabilities and gradient; None if no step is short enough.
@@ -332,9 +332,9 @@ class _Joint:
             share /= 2 if attempt < 4 else 8
         return None
 
-    def _newton_way(
+    def _newton_direction(
         self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
-    ) -> tuple[_Way, float]:
+    ) -> tuple[_Direction, float]:
         """Return the solution of both linearised equations, with C the curvature, and the fall of
         the dual objective along it:
 
@@ -355,7 +355,7 @@ class _Joint:
         dual = slack / scale
         logs = -lag - step * (dual @ self.matrix - dual @ centre)
         logs[kept] = -lag[kept] - step * inner / spread
-        return _Way(logs, dual), float(slack @ slack + inner @ inner)
+        return _Direction(logs, dual), float(slack @ slack + inner @ inner)
 
 
 def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:

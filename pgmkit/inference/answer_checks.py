@@ -42,8 +42,8 @@ from pgmkit.runtime.sizes import FEW_CELLS
 
 RARE = -log(EPSILON)
 """The exponent in the bound on a count of drawn records. By Bernstein's inequality a correct count
-exceeds the bound with a probability of at most 2 exp(-36) = 4e-16, which is small even though the
-counted cell is one of thousands.
+exceeds the bound with a probability of at most 2 exp(-36) = 4e-16, which stays small if a test
+counts thousands of cells.
 """
 
 
@@ -92,7 +92,9 @@ class SecondOpinion:
             beside._table(clique, found[clique], total, left, chance)
 
     def _beside_tables(self, found: Mapping[Clique, Array]) -> SecondOpinion:
-        """Return the same checks with as much less memory as these tables take."""
+        """Return these checks with their memory limit (``sums.room``) lowered by the bytes of the
+        tables in ``found``, which are in memory at the same time.
+        """
         room = self.sums.room - sum([table.nbytes for table in found.values()])
         return replace(self, sums=replace(self.sums, room=room))
 
@@ -121,7 +123,9 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """Check the largest and one random number of an answer in counts, without evidence."""
+        """Check two numbers of an answer in counts: the one of largest magnitude, and one drawn at
+        random. There must be no evidence.
+        """
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
         for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):
@@ -351,7 +355,7 @@ class SecondOpinion:
         if len(singles) == len(found):
             return
         deadline = time.perf_counter() + seconds
-        seen = {c[0]: table / total for c, table in found.items() if len(c) == 1}
+        shares = {c[0]: table / total for c, table in found.items() if len(c) == 1}
         for clique, table in found.items():
             if time.perf_counter() + CELL_SECONDS * table.size > deadline:
                 return
@@ -361,7 +365,7 @@ class SecondOpinion:
             for axis, name in enumerate(clique):
                 away = tuple([other for other in range(len(clique)) if other != axis])
                 line = table.sum(axis=away) / total
-                apart = float(np.abs(line - seen.setdefault(name, line)).max())
+                apart = float(np.abs(line - shares.setdefault(name, line)).max())
                 self._compare(f"what two marginals say of {name!r}: apart, {clique},", apart, 0.0)
 
 

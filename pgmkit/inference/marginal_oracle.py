@@ -95,7 +95,9 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(tiny)
         self.smallest, self.largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
-        self.waits = self.device.type == "cpu"  # set after a pass has failed on a GPU
+        # True if `begin_marginals` waits for its result: on a processor always, on a GPU after a
+        # pass has failed.
+        self.waits = self.device.type == "cpu"
         self.log_passes = 0
         self._balancing: torch.Tensor | None = None
         self._balance_at = 0

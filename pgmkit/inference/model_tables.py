@@ -240,8 +240,8 @@ class ModelTables:
 
     @cached_property
     def plain(self) -> PlainBeliefs | None:
-        """The clique probabilities of a small model on the processor, computed without torch; None
-        for others.
+        """The clique beliefs of a small model whose potentials are in the processor's memory,
+        computed without torch; None for any other model.
         """
         tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
         known = [(clique, table) for clique, table in tables if table is not None]

@@ -118,16 +118,17 @@ class PairMarginals:
         Each comes with the attributes of its rows and, for each branch, those of its columns.
         """
         joined = [_joined(group) for group in groups]
-        for place, (group, all_of_it) in enumerate(zip(groups, joined, strict=True)):
+        for place, (group, merged) in enumerate(zip(groups, joined, strict=True)):
             columns = [branch.attributes for branch in group]
             for index in self._own[here]:
-                yield (index,), self._carried(here, 1 << index, all_of_it), columns
+                yield (index,), self._carried(here, 1 << index, merged), columns
             for other in joined[:place]:
-                table = self._carried(here, other.separator, all_of_it)
+                table = self._carried(here, other.separator, merged)
                 yield other.attributes, other.given.T @ table, columns
             if len(group) > 1:
-                mass = self._inside.inside(here, all_of_it.separator).reshape(-1, 1)
-                whole = all_of_it.given.T @ (mass * all_of_it.given)
+                # P(x, y) = sum over s of P(x | s) P(s) P(y | s), for x and y in different branches.
+                over_separator = self._inside.inside(here, merged.separator).reshape(-1, 1)
+                whole = merged.given.T @ (over_separator * merged.given)
                 start = 0
                 for number, branch in enumerate(group[:-1]):
                     end = start + branch.given.shape[1]
@@ -162,14 +163,17 @@ class PairMarginals:
         for group in map(_joined, groups):
             parts.append(self._carried(here, separator, group))
             attributes += group.attributes
-        mass = self._inside.inside(here, separator).reshape(-1, 1)
-        joint = torch.cat(parts, 1) if parts else mass[:, :0]
-        return _Branch(separator, tuple(attributes), joint / mass.masked_fill(mass == 0, 1.0))
+        over_separator = self._inside.inside(here, separator).reshape(-1, 1)
+        joint = torch.cat(parts, 1) if parts else over_separator[:, :0]
+        divisor = over_separator.masked_fill(over_separator == 0, 1.0)
+        return _Branch(separator, tuple(attributes), joint / divisor)
 
     def _carried(self, here: int, members: int, branch: _Branch) -> torch.Tensor:
         """Return the table, in counts, over the attributes ``members`` of the clique (rows) and all
         values of a branch's attributes (columns).
         """
+        # sum over s of N(m, s) P(x | s), where m are the members and s the rest of the separator.
+        # Members in the separator are in both operands, so they form the batch of the product.
         paths, separator = self.paths, branch.separator
         both, own, other = members & separator, members & ~separator, separator & ~members
         order = [*each_bit(both), *each_bit(own), *each_bit(other)]

@@ -116,12 +116,13 @@ class PlainBeliefs:
             for near in (tree.parents[place], *tree.children[place]):
                 if near < 0 or near in found:
                     continue
+                # P(x, near) = P(near) P(x, separator) / P(separator), one neighbour after another.
                 shared = tree.separators[near if tree.parents[near] == place else place]
                 away = [axis for axis, n in enumerate(tree.cliques[place]) if n not in shared]
                 message = found[place].sum(axis=tuple(1 + axis for axis in away))
                 summed = [axis for axis, n in enumerate(tree.cliques[near]) if n not in shared]
-                mass = self.tables[near].sum(axis=tuple(summed))
-                given = message / np.where(mass == 0, 1.0, mass)
+                belief = self.tables[near].sum(axis=tuple(summed))
+                given = message / np.where(belief == 0, 1.0, belief)
                 spread = [tree.domain.sizes[n] if n in shared else 1 for n in tree.cliques[near]]
                 found[near] = given.reshape([size, *spread]) * self.tables[near]
                 waiting.append(near)

@@ -170,16 +170,16 @@ def _check_tables(inference: MarginalOracle, found: Array, allowed: float, secon
             f"{sums[worst]!r} of the total. Please report these {len(layout.cliques)} cliques"
         )
     deadline = time.perf_counter() + seconds
-    seen: dict[str, Array] = {}
+    singles: dict[str, Array] = {}
     for clique, place, shape in zip(layout.cliques, layout.slices, layout.shapes, strict=True):
         if time.perf_counter() > deadline:
             return
         for axis, name in enumerate(clique):
             table = found[place].reshape(prod(shape[:axis]), shape[axis], -1).sum(axis=(0, 2))
-            if not np.abs(seen.setdefault(name, table) - table).max() <= allowed:
+            if not np.abs(singles.setdefault(name, table) - table).max() <= allowed:
                 raise Contradiction(
                     f"inference contradicts itself: the marginal of {name!r} differs between "
-                    f"cliques by {np.abs(seen[name] - table).max():.3g} of the total, here "
+                    f"cliques by {np.abs(singles[name] - table).max():.3g} of the total, here "
                     f"{clique}. Please report these {len(layout.cliques)} cliques"
                 )
 

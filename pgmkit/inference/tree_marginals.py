@@ -239,9 +239,10 @@ class Tables:
                 n if given >> i & 1 else 1
                 for i, n in zip(each_bit(members), joint.shape, strict=True)
             ]
-            mass = self.inside(here, given).reshape(shape)
+            over_separator = self.inside(here, given).reshape(shape)
             self.reserve(members)
-            found = self.keep(members, joint / mass.masked_fill(mass == 0, 1.0))
+            divisor = over_separator.masked_fill(over_separator == 0, 1.0)
+            found = self.keep(members, joint / divisor)
             self._local[key] = found
         return found
 

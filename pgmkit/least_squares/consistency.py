@@ -1,7 +1,7 @@
 """Least squares over locally consistent tables: a certified bound and a start in milliseconds.
 
-Every measured table y_c, with noise of standard deviation s_c, becomes a nonnegative table x_c of
-its own, and tables must agree on the attributes that they share (B x = b):
+For every measured table y_c, with noise of standard deviation s_c, a nonnegative table x_c is
+sought. These tables must agree on the attributes that they share (B x = b):
 
     minimise  sum_c |x_c - y_c|^2 / (2 s_c^2)   over  x >= 0,  B x = b.
 
@@ -9,9 +9,9 @@ Real marginals satisfy the constraints, so the optimum is a lower bound of the l
 over the marginal polytope; for a decomposable set of cliques it equals that loss and the tables are
 the marginals. The Lagrange dual is smooth and piecewise quadratic in the multipliers l, with x =
 max(0, y + s^2 B'l) in closed form, and every dual value is a valid bound; L-BFGS needs no
-inference. The total of every table is a constraint of its own, though agreement implies it:
-otherwise the total would pass from table to table, and the steps for a chain would grow with its
-length.
+inference. The total of every table is a constraint of its own, although it follows from the
+agreement of the tables. Without these constraints the total would reach one table after another,
+and the number of steps for a chain would grow with its length.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Relaxation:
         return np.asarray(np.clip(x, 0.0, self._highest, out=x))
 
     def negative_dual(self, multipliers: Table) -> tuple[Table, Table]:
-        """Return minus the dual's value, of each set, and its gradient."""
+        """Return minus the value of the dual objective (for each set), and its gradient."""
         x = self.flat_tables(multipliers)
         violated = self._constraints @ x - self._b
         moved = np.subtract(x, self.y, out=x)
@@ -205,9 +205,9 @@ def agreement_and_totals(
 def agreement_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
     """Return the most bytes that `consistent_tables` holds at once for tables over ``cliques``.
 
-    Row, column and entry of each coefficient of the constraints are listed by groups of tables,
-    listed together, and held by the sparse matrix that is made of them: three copies of three
-    numbers. The multipliers of the search are fewer by the size of the tables that are summed.
+    Each coefficient of the constraints is stored as three numbers (row, column and entry), and
+    three copies of them exist at the same time: in lists by group of tables, in one list, and in
+    the sparse matrix made from it. The multipliers of the search take less.
 
     >>> agreement_bytes(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
     360
@@ -221,7 +221,7 @@ def agreement(
     domain: Domain, cliques: Sequence[Clique], total: float | None
 ) -> tuple[scipy.sparse.csr_array, NDArray[np.float64]]:
     """Return B and b of the constraints B x = b: tables agree on shared attributes and in their
-    sums, and one of them sums to the total, unless that is unknown (None).
+    sums, and, if ``total`` is not None, one of them sums to it.
 
     Columns are the tables' cells, one table after the other.
     """
@@ -242,8 +242,8 @@ sign.
 def _agreeing(
     domain: Domain, cliques: Sequence[Clique], *, sums_too: bool = False
 ) -> tuple[list[_Part], int]:
-    """Return the constraints that tables agree on shared attributes, and with ``sums_too`` in their
-    sums, as parts of a matrix, and the number of rows.
+    """Return the parts of the matrix of constraints that tables agree on shared attributes (with
+    ``sums_too`` also in their sums), and the number of its rows.
     """
     index, parts = CliqueIndex(cliques), list[_Part]()
     shared_parts = _shared_parts(index)
@@ -259,8 +259,8 @@ def _agreeing(
 def _sums(
     domain: Domain, cliques: Sequence[Clique], parts: Sequence[_Part], rows: int
 ) -> scipy.sparse.csr_array:
-    """Return the parts as a sparse matrix over the tables' cells; parts of one shape are written
-    together.
+    """Return the sparse matrix of these parts, with a column for each cell of the tables. Parts of
+    the same shape are written in one call.
     """
     offsets = np.cumsum([0] + [domain.size(clique) for clique in cliques])
     alike: dict[tuple[tuple[int, ...], ...], list[_Part]] = {}
@@ -285,11 +285,11 @@ def _sums(
 def _agreements(
     cliques: Sequence[Clique], index: CliqueIndex, shared_parts: Iterable[frozenset[str]]
 ) -> list[tuple[int, int, Clique]]:
-    """Return pairs of tables and the attributes on which they must agree, enough for agreement on
-    each of ``shared_parts`` of all tables that have it.
+    """Return pairs of tables, each with the attributes on which the two must agree. If all pairs
+    agree, then for each set in ``shared_parts`` all tables with these attributes agree on them.
 
-    For one intersection S, tables that share a further attribute agree on S already; the groups of
-    such tables are chained.
+    Among the tables that contain a set S, two that share a further attribute agree on S because of
+    a larger set. So only the groups of such tables need to be linked by pairs.
     """
     chosen = []
     for shared in sorted(shared_parts, key=lambda s: (-len(s), sorted(s))):
@@ -308,12 +308,12 @@ def _agreements(
 
 
 def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
-    """Return sets of attributes that two or more cliques hold, every pairwise intersection among
-    them.
+    """Return sets of attributes that each are contained in two or more cliques. Every nonempty
+    intersection of two cliques is one of these sets.
 
-    A clique's intersections are found from its own subsets, or from the cliques that it meets if
-    those are fewer: an attribute in thousands of cliques then costs no pairs of them. A subset that
-    is not an intersection does no harm: its tables share a further attribute.
+    The sets within a clique are all its subsets, or its intersections with other cliques if these
+    are fewer. So an attribute in thousands of cliques does not lead to all pairs of them. A subset
+    that is no intersection adds no constraint, since its tables share a further attribute.
     """
     found: set[frozenset[str]] = set()
     for place, held in enumerate(index.sets):

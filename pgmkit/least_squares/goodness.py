@@ -9,8 +9,9 @@ Two statements hold whatever the truth is, however small its counts:
 * The loss of the best fit is at most that of the truth, half a chi-square with as many degrees as
   there are measured values. Nonnegativity can only bring the best fit nearer to the truth.
 
-The first detects tables that disagree, the second also tables that no nonnegative counts can have.
-Both assume Gaussian noise; the p-value is twice the smaller of theirs.
+The first statement detects tables that disagree; the second also detects tables that no nonnegative
+counts can have. Both assume Gaussian noise. The p-value of the fit is twice the smaller of the two
+p-values.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Fit:
             apart as these, or further. Bounds at zero can only raise it.
         statistic, degrees: the squared distance, in standard deviations of the noise, between the
             measurements and unbiased tables that agree; for one population the statistic has a
-            chi-square distribution with ``degrees`` degrees of freedom. Tables that their
-            measurements do not determine do not enter it; they, and bounds at zero, enter the
-            ``p_value`` through the model's loss.
+            chi-square distribution with ``degrees`` degrees of freedom. Tables that are not
+            determined by their measurements do not enter the statistic; they, and bounds at zero,
+            enter the ``p_value`` through the model's loss.
         scale: the factor by which error bars are widened, as by the Particle Data Group:
             sqrt(statistic / degrees) if the statistic is beyond what noise of any usual
             distribution gives by chance (3 in 1,000 data sets with Laplace noise), else 1.
@@ -99,11 +100,13 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
-    # The bound holds for every distribution; the sum is the loss of the model itself.
+    # The bound is below the loss of every distribution, whereas the sum of squares is the loss of
+    # this model.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
     if sum(model.domain.size(clique) for clique in squares) <= BLOCK_CELLS:
-        # The total is left free: that of the model may have noise that these measurements lack.
+        # The total is not fixed at the model's, which may come from other measurements and have
+        # their noise.
         linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)
         p_value = min(p_value, linear.p_value)
         statistic, degrees, scale = linear.statistic, linear.degrees, linear.scale

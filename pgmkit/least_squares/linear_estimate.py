@@ -5,8 +5,8 @@ that they share, and on a known total) have the best linear unbiased estimate
 
     x = y + S B' M (b - B y),    Cov(x) = S - S B' M B S,    M a generalised inverse of B S B'.
 
-Estimation adds x >= 0, which biases large counts down a little where many small ones are held at
-zero; this estimate has no bias, so its noise is its whole error.
+``estimate`` also requires x >= 0. If that holds many small counts at zero, it biases large counts
+downwards a little. The estimate here has no bias, so its noise is its whole error.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ class Answer:
 
 
 class LinearEstimate:
-    """The estimate for every clique whose measurements determine its table.
+    """The unbiased estimate of the table of every clique whose measurements determine it.
 
-    Residuals determine tables together only (`pgmkit.least_squares.residual_tables`), each with
-    noise of its own: where they are all that was measured, structural zeros are not used.
+    A single residual does not determine a table, but the residuals of all subsets of a clique
+    together do (`pgmkit.least_squares.residual_tables`). If only residuals were measured, the
+    estimate comes from them, and structural zeros are not used.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class LinearEstimate:
             return
         covariance = scipy.sparse.block_diag([t.covariance for t in self._tables], format="csr")
         constraints, target = agreement(domain, [t.clique for t in self._tables], total)
-        # The last rows are the smallest intersections; the estimate is unbiased without the others
-        # too.
+        # The last rows are the constraints on the smallest intersections. Leaving out the others
+        # costs precision, but the estimate remains unbiased.
         constraints, target = constraints[-DENSE_ROWS:], target[-DENSE_ROWS:]
         y = np.concatenate([t.values for t in self._tables])
         self._spread = (constraints @ covariance).tocsc()
@@ -121,8 +122,8 @@ class LinearEstimate:
         return max(1.0, sqrt(self.statistic / self.degrees))
 
     def answer(self, query: FactoredQuery) -> Answer | None:
-        """Return the answers to a query; None unless one estimated table holds its attributes, and
-        no table without an estimate shares any of them.
+        """Return the answers to a query. Return None if no estimated table has all of its
+        attributes, or if measurements that do not determine a table share one of them.
         """
         if self._residuals is not None:
             return self._from_residuals(self._residuals, query)
@@ -134,7 +135,7 @@ class LinearEstimate:
         if place is None:
             return None
         table = self._tables[place]
-        # An attribute with one value can be added to every table.
+        # An attribute with a single value may be added as an axis to any table.
         held = (*table.clique, *(name for name in single if name not in table.clique))
         matrix = _rows(self.domain, held, query)
         own = slice(self._start[place], self._start[place + 1])
@@ -159,10 +160,11 @@ class LinearEstimate:
 def _residuals(
     domain: Domain, measurements: Sequence[Measurement], total: float | None
 ) -> ResidualTables | None:
-    """Return the tables of residuals; None if none were measured, or anything else was.
+    """Return the tables of measured residuals. Return None if no residual was measured, or if
+    something was measured that ``ResidualTables`` refuses.
 
-    Products with fewer rows than codes along an attribute determine no residual, and are left out
-    with multiples of the total.
+    Kronecker products with fewer than n - 1 rows along an attribute of n codes determine no
+    residual. They are left out, as are matrices that act on the total.
     """
     kept = [m for m in measurements if _may_determine(m)]
     if not any(m.matrix is not None for m in kept):
@@ -184,8 +186,8 @@ def _may_determine(m: Measurement) -> bool:
 def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
 ) -> tuple[list[_Table], list[frozenset[str]]]:
-    """Return one table for each measured set of attributes, and the sets for which `_table` found
-    none.
+    """Return one table for each measured set of attributes whose measurements determine it, and the
+    other sets.
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
     for m in measurements:
@@ -207,8 +209,8 @@ def _table(
     """Return the group's table by least squares, with its covariance; without matrices it is the
     average by inverse variance.
 
-    Return None if the group does not determine it or, where a measurement has a matrix, if it has
-    more than DENSE_ROWS cells or entries too large for floats.
+    Return None if the group does not determine the table. If a measurement has a matrix, return
+    None also for more than DENSE_ROWS cells, and for entries whose squares overflow.
     """
     if all(m.matrix is None for m in group):
         precision = sum(m.stddev**-2 for m in group)
@@ -228,7 +230,7 @@ def _table(
         information += matrix.T @ matrix
         weighted += matrix.T @ (m.values / m.stddev)
     if not np.isfinite(information).all():
-        return None  # entries beyond the roots of floats, as a changed file may have
+        return None  # squares of entries overflow, as those of a tampered file may
     eigenvalues, vectors = np.linalg.eigh(information)
     if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
         return None
@@ -246,7 +248,9 @@ def _around(
     values: Array,
     covariance: scipy.sparse.csr_array,
 ) -> _Table:
-    """Return the table, with the distance of its measurements from it."""
+    """Return the table with the squared distance between it and its measurements, in standard
+    deviations.
+    """
     statistic = 0.0
     for m in group:
         table = np.empty(len(values))
@@ -285,8 +289,8 @@ def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
         return matrix, 0
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     scale = np.where(scale > 0, scale, inf)
-    # Any M with A M A = A serves, since M is applied to A's range only; pivoted Cholesky is ten
-    # times faster than eigenvalues.
+    # Any M with A M A = A suffices, since M is applied to vectors in the range of A only. A pivoted
+    # Cholesky factorisation takes a tenth of the time of eigenvalues.
     factor, order, rank, _ = lapack.dpstrf(matrix / np.outer(scale, scale), tol=DEPENDENT, lower=1)
     kept = order[:rank] - 1
     inverse, _ = lapack.dpotri(factor[:rank, :rank], lower=1)

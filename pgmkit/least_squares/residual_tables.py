@@ -1,15 +1,18 @@
-"""Answers and tables from measured residuals, and their exact variances; no model is fitted.
+"""Unbiased answers and tables from measured residuals, with their exact variances, without a fitted
+model.
 
-A *residual basis* of an attribute is the total and rows S, of rank one less than its number n of
-codes. With p the vector of sum 1 that S does not see, and K the inverse of S on vectors of sum 0,
+A *residual basis* of an attribute with n codes consists of the total and of a matrix S of rank n -
+1. With p the vector of sum 1 for which S p = 0, and K the inverse of S on vectors of sum 0,
 
     x = p (1'x) + K (S x)
 
-for every table x along the attribute. So the table over a clique c is the sum, over the subsets A
-of c, of the residual of A, what S says along the attributes of A and the total along all others,
-spread by K and p (Xiao et al. 2023, Algorithm 6, where S are all contrasts and p is even). Every
-residual may have rows of its own, as long as all rows of an attribute share their p. The noise on
-one residual tells nothing of another: variances add up.
+for every table x along the attribute. The *residual* of a set A of attributes is the table of
+counts to which S was applied along each attribute of A, summed over all other attributes. The table
+over a clique c is the sum, over the subsets A of c, of the residual of A, to which K is applied
+along the attributes of A and p along the others (Xiao et al. 2023, Algorithm 6, where S has all
+contrasts and p is uniform). Every residual may have a matrix S of its own for each attribute, as
+long as all matrices of an attribute have the same p. The noise of different residuals is
+independent, so variances add up.
 """
 
 from __future__ import annotations
@@ -35,12 +38,15 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import AGREEMENT, SUM_ROUNDING
 
 QueryLike: TypeAlias = "FactoredQuery | Iterable[str]"
-"""A query, or attributes: then every cell of their marginal."""
+"""A query, or attributes, which stand for the query of every cell of their marginal."""
 _RANK = SUM_ROUNDING
-"""Singular values of S below this fraction of the largest are zero; rounded to whole numbers of 30
-bits the smallest others are far above it."""
+"""Singular values of S below this fraction of the largest count as zero. The smallest nonzero ones
+are far larger, also if the entries of S were rounded to whole numbers of 30 bits.
+"""
 _DIGITS = round(-math.log10(AGREEMENT))
-"""Digits by which rows are the same, 12: more than whole numbers of 30 bits need."""
+"""The number of digits (12) to which equal rows must agree, more than whole numbers of 30 bits
+have.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,14 +68,15 @@ class ResidualBasis:
     def of(cls, rows: Array) -> ResidualBasis:
         """Return the basis of these rows.
 
-        Raises InvalidInput for rows of another rank than one less than the columns, or that the
-        total is a combination of.
+        Raises InvalidInput if the rank of the rows is not one less than the number of columns, or
+        if the row of ones, which gives the total, is a combination of them.
         """
         n = rows.shape[1]
         if _code_by_code(rows):
             return cls(rows, np.full(n, 1 / n), rows * ((n - 1) / n / rows[0, 0]) ** 2)
-        # With X = S'S + J, Xp is a multiple of the ones, and K = X^-1 S'. Where that is not exact
-        # enough, or X singular, the singular values decide.
+        # With X = S'S + J (J is the matrix of ones), X p is a multiple of the vector of ones, and K
+        # = X^-1 S'. If X is singular or this is not precise enough, p and K come from the singular
+        # value decomposition.
         scaled = rows / np.abs(rows).max()
         with contextlib.suppress(np.linalg.LinAlgError):
             factor = cho_factor(scaled.T @ scaled + 1.0, overwrite_a=True)
@@ -80,11 +87,11 @@ class ResidualBasis:
             if np.abs(error).max() < _RANK:
                 return cls(rows, unseen, inverse / np.abs(rows).max())
         left, values, right = np.linalg.svd(rows)
-        seen = values > _RANK * values[0]
-        if seen.sum() != n - 1 or abs(right[-1].sum()) < _RANK:
+        nonzero = values > _RANK * values[0]
+        if nonzero.sum() != n - 1 or abs(right[-1].sum()) < _RANK:
             raise InvalidInput(
                 f"the rows of a residual over {n} codes must have rank {n - 1} without the total, "
-                f"got {rows.shape} of rank {seen.sum()}"
+                f"got {rows.shape} of rank {nonzero.sum()}"
             )
         unseen = right[-1] / right[-1].sum()
         inverse = (right[: n - 1].T / values[: n - 1]) @ left[:, : n - 1].T
@@ -96,12 +103,14 @@ Bases: TypeAlias = "Mapping[str, ResidualBasis]"
 
 
 class ResidualNoise:
-    """The variance of answers from residuals, in closed form, before or after they are measured.
+    """The variance of answers computed from residuals, in closed form; no measured values are
+    needed.
 
     Residuals are named by their attributes in the domain's order.
 
-    `bases`: by residual, its bases along its attributes; all bases of an attribute share their
-    `unseen`. `variances`: by residual, the variance of the noise on each of its answers.
+    `bases` has, for each residual, its basis along each of its attributes; all bases of an
+    attribute have the same `unseen`. `variances` has, for each residual, the variance of the noise
+    of each of its values.
     """
 
     def __init__(
@@ -112,7 +121,7 @@ class ResidualNoise:
     def variance(self, query: QueryLike) -> Array:
         """Return the variance of each answer in squared counts, in the shape of the answer.
 
-        Raises InvalidInput where a residual that the query needs was not measured.
+        Raises InvalidInput if a residual that the query needs was not measured.
         """
         asked = factored(self.domain, query)
         acting = self.acting({name: as_dense(query) for name, query in asked.factors.items()})
@@ -125,8 +134,9 @@ class ResidualNoise:
         return found.reshape(asked.answer_shape)
 
     def acting(self, queries: Mapping[str, Array]) -> Callable[[Clique, str], Array]:
-        """Return a function of a residual and an attribute: how the attribute's queries Q act on
-        the residual, QK if the attribute is in it, otherwise the column Qp.
+        """Return a function of a residual and an attribute. It returns the matrix by which the
+        residual enters the answers to the attribute's queries Q: Q K if the attribute is in the
+        residual, otherwise the column Q p.
         """
         known: dict[tuple[str, int], Array] = {}
 
@@ -140,12 +150,14 @@ class ResidualNoise:
         return acting
 
     def unseen(self, name: str) -> Array:
-        """Return p of an attribute; one code is its own total."""
+        """Return the vector p of an attribute; for an attribute with a single code it is (1)."""
         own = self.bases.get((name,))
         return np.ones(1) if own is None else own[name].unseen
 
     def inside(self, attributes: Clique) -> list[Clique]:
-        """Return the residuals inside the clique, in the domain's order."""
+        """Return the residuals of all subsets of the clique. Raises InvalidInput if one was not
+        measured.
+        """
         found = residuals_inside(self.domain, attributes)
         for residual in found:
             if residual not in self.variances:
@@ -157,19 +169,21 @@ class ResidualNoise:
 
 
 class ResidualTables:
-    """Any query inside a clique whose residuals were measured, in counts, without bias.
+    """Unbiased answers, in counts, to queries within any clique all of whose residuals were
+    measured.
 
-    `measurements` are of residuals, through rows of a residual basis along each attribute, of whole
-    tables, each of which is the sum of its residuals code by code, and of the total (the empty
-    clique) unless `total` says it. Rows of an attribute share their p; those of one residual are
-    multiples of each other, and what several measurements say about it is averaged by inverse
-    variance. Columns of one value have no residuals.
+    There are three kinds of `measurements`: residuals, through rows of a residual basis along each
+    attribute; whole tables, which are split into their residuals in the basis n I - J; and the
+    total (the empty clique), unless `total` gives it. All bases of an attribute must have the same
+    p, and all measurements of one residual must have the same rows up to a factor; they are
+    averaged by inverse variance. Attributes with a single code have no residuals.
 
-    `statistic` is the squared distance between the measurements and what they can be without noise,
-    in standard deviations: a chi-square of `degrees` of freedom, whatever the truth.
+    `statistic` is the squared distance, in standard deviations, between the measurements and the
+    nearest values that noiseless measurements can have. Whatever the true table, it has a
+    chi-square distribution with `degrees` degrees of freedom.
 
-    Raises InvalidInput for measurements through other matrices, whole tables beside rows that are
-    not code by code, or no total.
+    Raises InvalidInput for measurements through other matrices, for whole tables together with
+    residuals in another basis than n I - J, and if there is no total.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.measurement import Measurement
@@ -217,7 +231,7 @@ class ResidualTables:
         self._combine(m.clique, possible, variance)
 
     def _take_table(self, m: Measurement) -> None:
-        """Take a whole table apart into its residuals, whose noises are independent."""
+        """Split a measured table into its residuals, whose noises are independent. Record them."""
         shape = self.domain.shape(m.clique)
         contrasts = {name: np.eye(n) - 1 / n for name, n in zip(m.clique, shape, strict=True)}
         for residual in residuals_inside(self.domain, m.clique):
@@ -233,7 +247,9 @@ class ResidualTables:
             self._combine(held, table, (m.stddev / scale) ** 2 * others)
 
     def _combine(self, clique: Clique, table: Array, variance: float) -> None:
-        """Average with what is known of this residual, by inverse variance."""
+        """Record measured values of a residual (axes in the order of ``clique``); earlier values of
+        the same residual are averaged with them by inverse variance.
+        """
         residual = self.domain.ordered(clique)
         table = table.transpose([clique.index(name) for name in residual])
         if residual not in self._answers:
@@ -247,8 +263,8 @@ class ResidualTables:
         self.degrees += self._rank(clique)
 
     def _basis(self, clique: Clique, factors: Sequence[Array]) -> tuple[Bases, float]:
-        """Return the bases of a residual with these rows along its attributes, and how many times
-        the bases' rows they are.
+        """Return the basis of each of the residual's attributes whose rows are proportional to the
+        given ones, and the product of the factors of proportion.
         """
         found: dict[str, ResidualBasis] = {}
         scale = 1.0
@@ -280,7 +296,7 @@ class ResidualTables:
     def answer(self, query: QueryLike) -> Array:
         """Return the unbiased answer in counts, which may be negative.
 
-        Raises InvalidInput where a residual that it needs was not measured.
+        Raises InvalidInput if a residual that the query needs was not measured.
         """
         asked = factored(self.domain, query)
         ordered = self.domain.ordered(asked.attributes)
@@ -311,7 +327,9 @@ class ResidualTables:
 
 
 def _code_by_code(rows: Array) -> bool:
-    """Return whether these are a multiple of n I - J."""
+    """Return True if the rows are a multiple of n I - J, the contrasts of each code with the mean
+    of all.
+    """
     n = rows.shape[1]
     if rows.shape != (n, n) or n == 1:
         return False

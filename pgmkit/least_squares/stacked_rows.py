@@ -79,7 +79,8 @@ class Rows:
             return Rows(self.clique, *kept, self.constant + lost).merged()
         lead = self.matrix.data[self.matrix.indptr[:-1]]
         matrix = _with_data(self.matrix, self.matrix.data / np.repeat(lead, lengths))
-        # Equal rows have equal products with any vector; others hardly ever.
+        # Equal rows have equal products with a random vector. Different rows almost never do;
+        # whether they do is checked below.
         mixed = matrix @ np.random.default_rng(0).random(matrix.shape[1])
         _, chosen, group, counts = np.unique(
             mixed, return_index=True, return_inverse=True, return_counts=True
@@ -113,7 +114,9 @@ class Rows:
 
     @property
     def are_many(self) -> bool:
-        """True if factors have fewer rows, and save more time than their computation takes."""
+        """True if a factorisation would have fewer rows than now, and would save more time in later
+        computations than it takes.
+        """
         rows, cells = self.matrix.shape
         sparse = rows <= 2 * cells and 2 * self.matrix.nnz <= cells**2
         return rows > cells and not sparse and cells <= MOST_FACTORED
@@ -156,7 +159,9 @@ class Rows:
 
 
 def _rotated(raw: Array, tau: Array, right: Array) -> Array:
-    """Return the columns multiplied by the transpose of the whole of Q, which is never formed."""
+    """Return Q' times ``right``, where the orthogonal matrix Q is given by the Householder
+    reflections ``raw`` and ``tau`` of ``scipy.linalg.qr`` and never formed.
+    """
     from scipy.linalg import lapack
 
     space = max(1, 64 * right.shape[1])

@@ -12,7 +12,7 @@ constant is a sum of squares about the averages, never a difference of large num
 products too large to be written out are averaged if they have the same factors, and otherwise stay
 measurements of their own.
 
-Other losses are sums over the single values, so their rows are only put side by side.
+Other losses are sums over the single values, so the rows of a clique are only stacked.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Observed:
 class Statistics:
     """Fewer measurements with the same loss as the given ones, up to ``constant``.
 
-    With many sets, ``measurements`` have the values of the first set, ``values`` has those of all
-    sets for each of them, and ``constant`` a number for each set. ``count`` is the number of given
-    values. ``tables`` are the measured tables, at most one for each clique if they are averaged.
+    If there are many sets, the ``measurements`` have the values of the first set. ``values`` has an
+    array for each measurement with the values of all sets, and ``constant`` a number for each set.
+    ``count`` is the number of given values. ``tables`` are the measured tables, at most one for
+    each clique if they are averaged.
     """
 
     measurements: list[Measurement]
@@ -69,9 +70,9 @@ def combined(
 ) -> Statistics:
     """Return the sufficient statistics of checked measurements with Gaussian noise.
 
-    ``values`` are the values of many sets that differ in nothing else. A measurement is left as it
-    is if it is the only one of its clique and has no more values than the clique has cells, or if
-    it is not reached by the ``deadline`` of ``time.perf_counter``.
+    ``values`` are the measured values of many sets whose measurements differ in nothing else. A
+    measurement is left as it is if it is the only one of its clique and has no more values than the
+    clique has cells, or if it is not reached by the ``deadline`` of ``time.perf_counter``.
 
     >>> y = [Measurement(["a"], [x], 1.0, np.array([[1.0, 0.0]])) for x in (3.0, 5.0)]
     >>> found = combined(Domain({"a": 2}), y)
@@ -88,14 +89,14 @@ def combined(
         if parts:
             made += parts
             constant = constant + lost
-        else:  # zero matrices alone, which tell nothing, name a clique of the model nevertheless
+        else:  # matrices of zeros do not inform, but their clique is one of the model
             made += group
     return _statistics(made, constant, measurements)
 
 
 def side_by_side(domain: Domain, measurements: Sequence[Measurement]) -> Statistics:
-    """Return the same values, residual by residual, in about as few measurements as there are
-    cliques.
+    """Return statistics in which the measurements of each clique are stacked into one, with every
+    value and its standard deviation kept. Large Kronecker products stay measurements of their own.
     """
     made = list[Part]()
     for group in _by_clique(measurements, [m.values for m in measurements]):
@@ -135,7 +136,7 @@ def _is_short(domain: Domain, group: Sequence[Part]) -> bool:
 def _of_one_clique(
     domain: Domain, group: Sequence[Part], deadline: float
 ) -> tuple[list[Part], Array | float]:
-    """Return the statistics of one clique, and the loss that no table can avoid."""
+    """Return the statistics of one clique, and the constant part of its loss."""
     tables = [part for part in group if part[0].matrix is None]
     products = [part for part in group if _stays_a_product(domain, part[0])]
     apart = {id(m) for m, _ in (*tables, *products)}
@@ -181,8 +182,8 @@ def _contents(matrix: Matrix) -> tuple[object, ...]:
 
 
 def average_tables(domain: Domain, observed: Iterable[Observed]) -> tuple[list[Observed], Array]:
-    """Return one table for each set of attributes (axes in the domain's order), and the loss that
-    no table can avoid.
+    """Return one table for each set of attributes (axes in the domain's order), and the constant
+    part of the loss of all tables.
 
     For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
     weighted mean.
@@ -207,9 +208,9 @@ def _ordered(domain: Domain, observed: Observed, clique: Clique) -> Array:
 
 
 def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array | float]:
-    """Average tables, or measurements with the same matrix, by inverse variance; also return half
-    the weighted sum of squares about that average (for each set), which is the loss that no table
-    can avoid.
+    """Average tables, or measurements with the same matrix, by inverse variance. Return the
+    average, and the constant part of the loss (for each set): half the weighted sum of squares
+    about the average.
     """
     if len(alike) < 2:
         return list(alike), 0.0

@@ -27,7 +27,7 @@ _TOGETHER = _MOST_DRAWS // 10
 
 
 class Whole(Protocol):
-    """The model of all records, as far as it is used here."""
+    """The interface of the model of all records to which ``GivenRegions`` adds conditions."""
 
     @property
     def domain(self) -> Domain: ...

@@ -165,11 +165,14 @@ class InteriorPoint:
         Raises LinAlgError if rounding leaves a matrix that is not positive definite, or not finite.
         """
         state, height = self._state, self._height
+        # The predictor aims at products of zero.
         newton = _Newton(self._eliminations(), self.shared, self._deadline)
         products = [local.products(height) for local in state]
         predicted, _ = newton.move([(-xz, -upper, -lower) for xz, upper, lower in products])
         mean = _mean(state, height)
         length = _longest(state, predicted, height)
+        # The corrector aims at products of a common size, which is the smaller the farther the
+        # predictor could go, and corrects for the products of the predictor's changes.
         there = [local.along(d, length) for local, d in zip(state, predicted, strict=True)]
         reached = _mean(there, height)
         centre = (reached / mean) ** 3 * mean
@@ -187,6 +190,7 @@ class InteriorPoint:
         found = []
         for place, (region, local) in enumerate(zip(self.regions, self._state, strict=True)):
             check_time(self._deadline)
+            # Eliminating a, b and z leaves W = 1 / (c + a / (h - u) + b / (h + u)).
             up, down = self._height - local.u, self._height + local.u
             weights = 1 / (self._softness + local.a / up + local.b / down)
             fixed = self._constant[place] if self._constant else None
@@ -220,8 +224,9 @@ class _Elimination:
         (Q'WQ + Z/X) dx - M'dl = r,  M dx = m + ds_c.
 
     ``inner`` is the inverse of the first matrix, with W = ``weights``. ``up`` and ``down`` are h -
-    u and h + u; ``wrong``, ``missing`` and ``residual`` are the errors of the equations that hold
-    at the optimum.
+    u and h + u; The other arrays are by how much the state violates the equations of the optimum:
+    ``wrong`` is M'l + z - Q'u, ``missing`` is (total, s_c) - M x, and ``residual`` is Q x - y - c u
+    - a + b.
     """
 
     region: Region

@@ -61,7 +61,8 @@ others imply.
 
 @dataclass(frozen=True)
 class Missed:
-    """A table that the records miss, and their distance from it.
+    """A given table from which the records' own table differs by more than noise and sampling
+    explain, with the distance between the two.
 
     ``counts`` is half the sum of the cells' absolute differences, that is, the number of counts in
     wrong cells. ``noise_units`` is the root mean squared difference of a cell, in standard

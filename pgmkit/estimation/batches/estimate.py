@@ -96,9 +96,10 @@ class BatchedEstimate:
         return ProximalSteps(search, earlier).improved(best)
 
     def _starts(self, search: BatchedSearch, earlier: torch.Tensor | None) -> list[torch.Tensor]:
-        """Return potentials to start from: the earlier model's, those of consistent tables, and the
-        earlier model's changed by the difference of these from its own tables; or uniform ones if
-        there are no others.
+        """Return the potentials to start from: those of the earlier model, those of consistent
+        tables (of each set), and the earlier model's plus the difference between the potentials of
+        the consistent tables and those of the earlier model's tables. If there is neither an
+        earlier model nor a measured table, the potentials are uniform.
         """
         starts = [] if earlier is None else [earlier]
         tabular = [
@@ -121,8 +122,9 @@ class BatchedEstimate:
         return starts or [uniform(self.inference)]
 
     def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> dict[Clique, Array]:
-        """Return consistent tables for each set. If all measurements are tables, the lower bounds
-        of ``search`` are raised to those of these tables.
+        """Return consistent tables for each set. If all measurements are tables, the least-squares
+        loss of the consistent tables is a lower bound, to which the bounds of ``search`` are
+        raised.
         """
         relaxation = Relaxation(self.inference.layout.domain, tabular, self.totals, self.zeros)
         multipliers, values = minimise_many(

@@ -85,7 +85,7 @@ class Run:
         """Move each column along its direction. A column whose value would not fall enough stays,
         and takes a quarter of that length in the next step.
         """
-        way = self._way()
+        way = self._direction()
         slope = _dots(self.gradients, way)
         moved = self.share * way
         values, gradients = self.function(self.points + moved)
@@ -122,7 +122,7 @@ class Run:
         pairs = [(s[:, columns], y[:, columns], r[columns]) for s, y, r in self.pairs]
         self.pairs = deque(pairs, maxlen=_MEMORY)
 
-    def _way(self) -> Array:
+    def _direction(self) -> Array:
         """Return the direction of each column, by the two loops of Nocedal (1980)."""
         way, shares = -self.gradients, []
         for moved, turned, inverse in reversed(self.pairs):

@@ -1,4 +1,5 @@
-"""The codes that are frequent enough to be told from noise; an attribute's others become one code.
+"""The codes of each attribute whose counts stand out from noise; all its other codes are merged
+into one.
 
 A cell counts at most as many records as the rarest of its codes. If noisy one-way marginals cannot
 tell the count of a code from 0, queries about the code are not worth selecting: with thousands of
@@ -65,8 +66,8 @@ class Frequent:
     def of(
         cls, workload: Workload, first: Sequence[Measurement], total: float, queries: int
     ) -> Frequent:
-        """Return the frequent codes; or all codes, if the workload has fewer than `queries` cells
-        of frequent codes.
+        """Return the frequent codes, or all codes if the workload has fewer than `queries` cells
+        that consist of frequent codes only.
         """
         found = cls(workload.domain, first, total)
         cells = sum(

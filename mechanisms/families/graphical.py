@@ -55,14 +55,15 @@ def estimator(
 
 
 class Affordable:
-    """The limit on candidates that keeps the junction tree of all measured cliques small in every
-    round.
+    """A limit on the candidates of every round that keeps the junction tree of all measured cliques
+    small.
 
-    A quick bound settles most of them. The others need a search each, which is only made for those
-    that are drawn (`Curator.choose` with `allowed`). A candidate that was drawn and rejected was
-    never charged for, so no decision depends on which searches were made: what is offered, how it
-    is scaled and what is allowed depend only on the measured cliques, in their order, and the
-    limits.
+    For most candidates a quick bound decides whether they are allowed. Each of the others needs a
+    search for an elimination order, which is made only when the candidate is drawn
+    (`Curator.choose` with `allowed`). A drawn candidate that is rejected is not charged for. This
+    is sound because nothing depends on which searches were made: the candidates, the scale of their
+    scores and whether they are allowed depend only on the measured cliques, in their order, and on
+    the limits.
     """
 
     def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
@@ -71,12 +72,12 @@ class Affordable:
     def within(
         self, measured: Sequence[Clique], limit_mb: float, fallback_mb: float
     ) -> tuple[list[Clique], Callable[[Clique], bool]]:
-        """Return the candidates that may keep the junction tree within the limit, and a function
-        that tells whether a candidate does.
+        """Return the candidates with which the junction tree may stay within the limit, and a
+        function that tells whether it does with a given candidate.
 
-        At least one of the returned candidates does. If no candidate keeps the tree within
-        `limit_mb`, the limit is `fallback_mb`; a candidate that was measured under this limit meets
-        it again. If no candidate keeps the tree within that either, the list is empty.
+        It does with at least one of the returned candidates. If no candidate keeps the tree within
+        `limit_mb`, the limit is `fallback_mb`, which an earlier round may have used already. If no
+        candidate keeps the tree within that either, the list is empty.
         """
         tree = junction_tree(self.domain, measured)
         bounds = self._bounds(TreeGrowth(tree))
@@ -98,9 +99,9 @@ class Affordable:
     def _fits(
         self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
-        # A candidate that is too large with fewer cliques is too large with more. The first cliques
-        # up to a multiple of 16, or of 4, are the same for many rounds, so their searches are
-        # remembered by their graph (`junction_tree`).
+        # If the tree is too large with a candidate and some of the measured cliques, it is too
+        # large with all of them. The first cliques up to a multiple of 16, or of 4, are the same
+        # for many rounds, so their searches are remembered by their graph (`junction_tree`).
         return clique in sure or all(
             _size(self.domain, [*measured[: len(measured) // stride * stride], clique], limit_mb)
             <= limit_mb
@@ -108,8 +109,8 @@ class Affordable:
         )
 
     def _bounds(self, growth: TreeGrowth) -> list[float]:
-        """Return for each candidate an upper bound of the cells of a junction tree that holds it
-        too; the bounds of pairs are computed together.
+        """Return, for each candidate, an upper bound on the cells of the smallest junction tree
+        that also contains the candidate; the bounds of all pairs are computed together.
         """
         pairs, places = growth.cells_with_pairs(), growth.tree.domain.places
         return [

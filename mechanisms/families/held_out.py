@@ -1,17 +1,19 @@
-"""The choice of a smoothing level by noisy tables with noise that a fit has not seen.
+"""The choice of a smoothing level by comparing fits with noisy tables whose noise is independent of
+the fits.
 
-Fresh noise e of the same standard deviation s is added to every noisy value y for the fit, and a
-multiple of it subtracted for the judgement:
+Every noisy value y is split into a value to fit to and a value to judge by. Fresh noise e of the
+same standard deviation is added for the first, and a multiple of it subtracted for the second:
 
     given = y + a e,        kept = y - e / a.
 
-For Gaussian noise the two are independent, so the distance between a fit to the given values and
-the kept values is the fit's own error plus noise that is the same for all fits: the fit with the
-least distance has the least expected error. No budget is spent, as everything follows from noisy
-values, and only the noise's size need be known. (The coupled bootstrap: Oliveira, Lei and
-Tibshirani, "Unbiased risk estimation in the normal means problem via coupled bootstrap techniques",
-2024.) For other noise the two are uncorrelated. Two splits, with e and with -e, are judged
-together: terms linear in e cancel in their mean.
+For Gaussian noise the two are independent. The squared distance between a fit to the given values
+and the kept values then has the expectation of the fit's squared error plus a constant that is the
+same for all fits, so the fit with the least distance has the least expected error. No budget is
+spent, since everything is computed from noisy values, and only the standard deviation of their
+noise needs to be known. (The coupled bootstrap: Oliveira, Lei and Tibshirani, "Unbiased risk
+estimation in the normal means problem via coupled bootstrap techniques", 2024.) For other noise the
+two are uncorrelated. Two splits, with e and with -e, are judged together: terms linear in e cancel
+in their mean.
 """
 
 from __future__ import annotations

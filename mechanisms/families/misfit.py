@@ -1,4 +1,6 @@
-"""The distance of product rows from noisy tables, and its gradient, in few matrix products."""
+"""The misfit of a mixture of product rows to noisy tables, and its gradient, in few matrix
+products.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ _Group = tuple[_Place, torch.Tensor, torch.Tensor, torch.Tensor]
 class Misfit:
     """The sum over measured cells of ((answer - noisy value) / stddev)^2, up to a constant.
 
-    If most pairs were measured, one matrix product of the rows with themselves answers all of them;
-    if few were, one small product for each attribute. A pair may have been measured on merged codes
-    (`mechanisms.rounds.merging`), which the rows answer by sums. Larger cliques are answered one by
-    one.
+    If most pairs of attributes were measured, one product of the matrix of rows with itself gives
+    the answers of all pairs; otherwise there is one small product for each attribute. If a pair was
+    measured on merged codes (`mechanisms.rounds.merging`), the rows' probabilities are first summed
+    over the codes of each group. Larger cliques are answered one by one.
 
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -82,7 +84,9 @@ class Misfit:
 
 
 class _Sums:
-    """The rows of the pairs' matrices: for each attribute one matrix, its codes x its sums."""
+    """The sums over codes by which pairs were measured. `matrices` has a 0/1 matrix for each
+    attribute, with a row for each code and a column for each sum of codes.
+    """
 
     def __init__(self, matrices: Sequence[torch.Tensor]) -> None:
         self._matrices = matrices
@@ -94,16 +98,19 @@ class _Sums:
         return torch.cat([part @ matrix for part, matrix in parts], 1)
 
     def transposed(self, slope: torch.Tensor) -> torch.Tensor:
-        """Return the gradient for the rows from that for their sums."""
+        """Return the gradient with respect to the rows, given the gradient with respect to their
+        sums.
+        """
         parts = zip(torch.split(slope, self._sums, 1), self._matrices, strict=True)
         return torch.cat([part @ matrix.t() for part, matrix in parts], 1)
 
 
 class _Pairs:
-    """The misfit of pairs, by one matrix product of the rows' sums with themselves.
+    """The misfit of pairs, computed by one product of the matrix of the rows' sums with itself.
 
-    `sums`: None if every pair was measured code by code. `weights` and `means`: W x W for W sums,
-    with each pair twice.
+    `sums`: the sums over codes; None if every pair was measured on single codes. `weights` and
+    `means`: the weight and the noisy share of each product of two sums, as symmetric W x W matrices
+    for W sums; the weight is 0 for sums that were not measured together.
     """
 
     def __init__(self, sums: _Sums | None, weights: torch.Tensor, means: torch.Tensor) -> None:
@@ -127,11 +134,12 @@ class _Pairs:
 
 
 class _FewPairs(_Pairs):
-    """The misfit of pairs if most pairs of sums were not measured: for some attributes, one product
-    of each of their matrices with all that it was measured with.
+    """The misfit of pairs if most pairs of sums were not measured. The tables are grouped by the
+    matrix of sums along one of their two sides, and each group is computed by one product.
 
-    `groups`: for each of these matrices its first sum and the one after its last, the places of the
-    sums it was measured with, and the weights and means, both of its sums x those places.
+    `groups` has a tuple for each group: the first sum of the common side and the one after its
+    last, the places of the sums on the other sides, and two matrices over both with the weights and
+    the noisy shares.
     """
 
     def __init__(self, sums: _Sums | None, groups: Sequence[_Group]) -> None:
@@ -163,8 +171,8 @@ def _pairs(
     total: float,
     device: torch.device | str,
 ) -> _Pairs:
-    """Return the misfit of these tables, as shares of the total. Several tables of one pair on the
-    same groups of codes count as one: their mean, weighted by inverse variance.
+    """Return the misfit of these tables of pairs, with counts divided by the total. Several tables
+    of one pair on the same sums of codes are replaced by their mean, weighted by inverse variance.
     """
     matrices: dict[str, dict[bytes, NDArray[np.float64]]] = {name: {} for name in columns.domain}
     keys = []
@@ -199,7 +207,7 @@ def _pairs(
 
 
 def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
-    """Return the tables by the larger of their two sides."""
+    """Return the tables grouped by the larger of their two sides, as `_FewPairs` takes them."""
     partners: dict[_Place, list[tuple[_Place, float, NDArray[np.float64]]]] = {}
     for (first, second), (weight, table) in tables.items():
         if table.shape[0] < table.shape[1]:
@@ -221,7 +229,7 @@ def _sums(
     matrices: Mapping[str, Mapping[bytes, NDArray[np.float64]]],
     device: torch.device | str,
 ) -> _Sums | None:
-    """Return the sums by these matrices, or None if they are the codes themselves."""
+    """Return the sums that these matrices compute, or None if all matrices are identities."""
     joined = [
         np.concatenate([np.zeros((0, domain.sizes[name])), *found.values()])
         for name, found in matrices.items()

@@ -48,12 +48,12 @@ class Thresholds(NamedTuple):
 class Ranks:
     """The ranks of numeric attributes, by noisy counts of their codes, which are at least 0.
 
-    `groups`: by numeric attribute, the group of each of its codes; groups are numbered from 0 and
-    rise with the codes.
+    `groups`: for each numeric attribute, the group of each of its codes; groups are numbered from 0
+    in the order of the codes.
 
     Attributes:
         domain: The domain with the groups of numeric attributes in place of their codes.
-        bounds: By attribute, the ranks at which a group begins, but for the first.
+        bounds: For each attribute, the ranks at which its groups begin, except the first group.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
-"""Mixtures that were fitted to pairs of attributes, and nothing larger.
+"""Mixtures of product distributions that were fitted to pairs of attributes, but to no larger
+tables.
 
-The pairs do not say what three attributes do together, and the distribution of largest entropy that
-has them is the one that adds nothing. A mixture of a few hundred rows has less entropy: at little
-noise its rows are nearly single records. Records are therefore not drawn from the rows, but from
-rows nearer to independence, and then brought near the mixture's pairs
-(`mechanisms.release.drawing`), with which thousands of records can agree in more ways than a few
-hundred rows can.
+Pairs do not determine the joint distribution of three attributes. Of all distributions with given
+pairs, the one of largest entropy assumes nothing else about three attributes. A mixture of a few
+hundred rows has a smaller entropy: with little noise each of its rows is nearly a single record.
+Records are therefore not drawn from these rows, but from rows nearer to independence. Their codes
+are then exchanged until their pairs are near those of the mixture (`mechanisms.release.drawing`),
+which thousands of records can achieve with a larger entropy than a few hundred rows.
 """
 
 from __future__ import annotations

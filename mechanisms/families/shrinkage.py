@@ -68,7 +68,7 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
         table = each.values.reshape([len(side) for side in sides])
         for axis, (name, side) in enumerate(zip(each.clique, sides, strict=True)):
             if not np.array_equal(side, np.eye(domain.sizes[name])):
-                continue  # a residual, or sums of several codes, which say little about each
+                continue  # residuals and sums of codes hardly determine single codes
             others = tuple(i for i in range(table.ndim) if i != axis)
             precision = table.shape[axis] / (table.size * each.stddev**2)
             values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))

@@ -1,4 +1,4 @@
-"""An upper bound on the growth of a junction tree that has to hold one more clique.
+"""An upper bound on the size of a junction tree that has to contain one more clique.
 
 The attributes of the new clique are carried to one clique of the tree, their home. Between the
 cliques of an attribute and the home, every two successive separators and the carried attribute form

@@ -1,57 +1,74 @@
 """Gaussian differential privacy of discrete noise and selections, and its exact (epsilon, delta).
 
-mu-GDP (Dong, Roth and Su, "Gaussian Differential Privacy", 2022): telling neighbours apart is at
-least as hard as telling N(0, 1) from N(mu, 1). Costs are mu^2 / 2, in the ledger's unit: for
-continuous noise that is rho of zCDP. They add up, also if each step and its cost depend on
-earlier answers (Smith and Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy",
-2022: a mu-GDP step tells no more than a noisy path with a drift, watched for the time mu^2, and
-whoever watches may decide on the way what to look for next). The total implies (epsilon, delta)
-exactly (Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018, Theorem
-8), with no loss to a Renyi order.
+An answer is mu-GDP if it is at least as hard to tell neighbouring data sets apart by it as to tell
+N(0, 1) from N(mu, 1) (Dong, Roth and Su, "Gaussian Differential Privacy", 2022). Costs are mu^2 /
+2, in the ledger's unit; for continuous noise that is rho of zCDP. They add up, also if each step
+and its cost depend on earlier answers (Smith and Thakurta, "Fully Adaptive Composition for Gaussian
+Differential Privacy", 2022). The total implies (epsilon, delta) exactly (Balle and Wang, "Improving
+the Gaussian Mechanism for Differential Privacy", 2018, Theorem 8), without the loss of a conversion
+through a Renyi order.
 
-Discrete noise is not quite Gaussian. Let X be discrete Gaussian of scale s, and z_k the normal
-quantile of P(X <= k). The best tests between X and X + 1 are thresholds, so they are mu-GDP for
-mu = sup_k (z_k - z_(k-1)), and a shift by a whole vector v is mu |v|_2 -GDP. At s >= 2/pi
+**Discrete noise** is not quite Gaussian. Let X be discrete Gaussian of scale s, and z_k the normal
+quantile of P(X <= k). The best tests between X and X + 1 are thresholds, so a shift by 1 is mu-GDP
+for mu = sup_k (z_k - z_(k-1)), and a shift by a vector v of whole numbers is mu |v|_2 -GDP. For s
+>= 2/pi,
 
     mu^2 (1 - mu^2 / pi^2) <= 1 / s^2.
 
-Proof. The gaps tend to 1/s for large k; if they never exceed it we are done, else let I_k be the
-longest, of length mu. Its neighbours are no longer, so normal windows of length mu beside it hold
-at least the masses p_(k-1) and p_(k+1), and
+Proof. The gaps I_k = (z_(k-1), z_k) tend to the length 1/s for large k. If none is longer, the
+claim holds. Otherwise let I_k be the longest, of length mu. Its neighbours are not longer, so the
+intervals of length mu on its two sides have at least the normal probabilities p_(k-1) and p_(k+1),
+where p_j = P(X = j), and
 
     -1/s^2 = log(p_(k-1) p_(k+1) / p_k^2) <= second difference, over mu, of m,
 
-where m(t) is the log of the normal mass of the window of length mu around t. m'' is the variance of
-a normal variable restricted to a window, less 1; a log-concave law on an interval of length mu has
-variance at most mu^2 / pi^2 (Payne and Weinberger 1960). So the second difference is at most
--mu^2 (1 - mu^2 / pi^2). That allows mu^2 <= pi^2/2 (1 - sqrt(1 - 4/(pi s)^2)), or mu of at least
-c = pi/sqrt(2). The second is impossible, since all gaps are shorter than c. The law's normaliser is
-at least s sqrt(2 pi), by Poisson's summation, so that P(X = 0) <= 1/(s sqrt(2 pi)) <= 0.63, by
-which the gap of k = 0, symmetric about 0, is shorter than 1.79; and for k >= 1, P(X >= k) is at
-most the normal tail Q at y = (k - 1) / s. So I_k begins at y or further out, where Q falls over a
-length of c by the factor Q(y + c) / Q(y) or less. But P(X > k) / P(X >= k) >= 1 / (1 + 1/r) with
-r = exp(-(2 k + 1) / (2 s^2)) = exp(-y / s - 3 / (2 s^2)), which is more. For s >= 1: at y = 0 it is
-0.18 against 0.03, and its logarithm falls by y at most, that of the factor by at least
-c (2 / pi) y = sqrt(2) y, because the slope of n / Q, of the normal density n, rises from 2 / pi at
-0 (Sampford 1953). For s from 2/pi to 1 and k >= 4, so that y >= 3, it holds in the same way. There
-the gaps of k = 1, 2 and 3 have been enclosed at all scales.
+where m(t) is the logarithm of the normal probability of the interval of length mu around t. The
+second derivative of m is the variance of a normal variable restricted to the interval, minus 1. A
+log-concave distribution on an interval of length mu has a variance of at most mu^2 / pi^2 (Payne
+and Weinberger 1960), so the second difference is at most -mu^2 (1 - mu^2 / pi^2), which gives the
+inequality. It leaves two cases: mu^2 <= pi^2/2 (1 - sqrt(1 - 4/(pi s)^2)), the case of which
+`scale` makes use, or mu >= c with c = pi/sqrt(2).
 
-A selection whose log ratios between neighbours lie in an interval of length r (r = epsilon for the
-exponential mechanism, twice epsilon for any epsilon-DP draw) is mu-GDP for
+The second case is impossible, since all gaps are shorter than c. For k = 0: the normaliser of the
+distribution is at least s sqrt(2 pi), by Poisson's summation, so P(X = 0) <= 1/(s sqrt(2 pi)) <=
+0.63. The gap of k = 0 is symmetric about 0, so it is shorter than 1.79.
+
+For k >= 1, P(X >= k) is at most the normal tail Q at y = (k - 1) / s. So I_k begins at y or further
+out, where Q falls over a length of c to the share Q(y + c) / Q(y) or less. But P(X > k) / P(X >= k)
+>= 1 / (1 + 1/r) with r = exp(-(2 k + 1) / (2 s^2)) = exp(-y / s - 3 / (2 s^2)), which is larger, so
+I_k is shorter than c.
+
+It is larger for s >= 1, since at y = 0 it is 0.18 compared with 0.03, and with growing y its
+logarithm falls by at most y, but that of Q(y + c) / Q(y) by at least c (2 / pi) y = sqrt(2) y. The
+latter holds because the slope of n / Q, where n is the normal density, rises from 2 / pi at 0
+(Sampford 1953). For s from 2/pi to 1 and k >= 4, so that y >= 3, the argument is the same. For
+these s and k = 1, 2 and 3, the gaps are enclosed at all scales in
+``tests/mechanisms/test_exact_bounds.py``.
+
+**Selections.** Consider a selection for which the logarithms of the ratios of its probabilities on
+two neighbours lie in an interval of length r (r = epsilon for the exponential mechanism, twice
+epsilon for any epsilon-DP draw). It is mu-GDP for
 
     mu = 2 z(r / 2),    z(x) the normal quantile of 1 / (1 + exp(-x)),
 
-at most sqrt(2 pi) / 4 r: it costs up to pi / 2 times its rho of zCDP, r^2 / 8. Proof. Let the
-ratios lie in exp(a)..exp(b), b - a = r. A test that errs with probability t on one side errs on the
-other with at least max(1 - exp(b) t, exp(a) (1 - t)). The Gaussian curve is convex and goes through
-(0, 1) and (1, 0) too, so it is below these two lines where it is below their crossing, which is at
-t = q and 1 - p with log(p / (1 - p)) - log(q / (1 - q)) = r. That asks for mu = z(y + r) - z(y),
-with y = log(q / (1 - q)). z is odd, and concave above 0, so the worst y is -r / 2. Concave: the
-slope of its inverse is n / (N (1 - N)), of the normal density n and distribution N at y, which
-does not fall where D = n (2 N - 1) - y N (1 - N) is at least 0. D is 0 at 0 and at infinity, and
-D' = 2 n^2 - N (1 - N) begins above 0 and ends at 0; D'' = n (2 N - 1 - 4 y n) is first below 0 and
-then above, as 2 N - 1 - 4 y n begins at 0 with the slope n (4 y^2 - 2) and ends at 1. So D' is
-first above 0 and then below, D rises and then falls, and is nowhere below 0.
+which is at most sqrt(2 pi) / 4 r. So a selection costs up to pi / 2 times its rho of zCDP, r^2 / 8.
+
+Proof. Let the ratios lie in exp(a)..exp(b), with b - a = r. A test with the error probability t on
+one data set has at least the error probability max(1 - exp(b) t, exp(a) (1 - t)) on the other. The
+Gaussian trade-off curve is convex and goes through (0, 1) and (1, 0), as these two lines do. So it
+lies below both if it lies below their crossing, which is at t = q and has the height 1 - p, with
+log(p / (1 - p)) - log(q / (1 - q)) = r. That requires mu = z(y + r) - z(y), with y = log(q / (1 -
+q)).
+
+The function z is odd, and concave above 0, so the largest mu is that of y = -r / 2. It is concave
+if the slope of its inverse does not fall. That slope is n / (N (1 - N)), with the normal density n
+and distribution function N at y, and it does not fall if D = n (2 N - 1) - y N (1 - N) is at least
+0.
+
+D is 0 at 0 and at infinity. D' = 2 n^2 - N (1 - N) is positive at 0 and tends to 0. D'' = n (2 N -
+1 - 4 y n) is first negative and then positive, because 2 N - 1 - 4 y n is 0 at 0, has the slope n
+(4 y^2 - 2) and tends to 1. So D' is first positive and then negative: D rises and then falls, and
+is never negative.
 """
 
 from __future__ import annotations

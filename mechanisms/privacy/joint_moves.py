@@ -1,24 +1,29 @@
-"""The moves of one row in several products of queries at once, where it replaces another row.
+"""A bound on how far one row that replaces another can move the answers to several products of
+queries at once.
 
-Row x in place of row y moves the answers to product A by the squared distance
+A Kronecker product A has a factor (a matrix of queries) along each of its attributes. If row x
+takes the place of row y, the answers to the product move by the squared distance
 
     |u_A(x)|^2 + |u_A(y)|^2 - 2 times the product over A of g_i(x_i, y_i),
 
-with u_A(x) the product's column and g_i the inner products of a factor's columns. A product alone
-moves most where its last term is least, and that is not at the same rows for all: rows that differ
-in two attributes move the single attributes most and their pair the least. With c_A >= 0 the worst
-sum of c_A times these distances is at most
+where u_A(x) is the product's column at x, and g_i(x_i, y_i) is the inner product of two columns of
+the factor along attribute i. A single product moves most if its last term is least, but not all
+products do so at the same rows: for example, rows that differ in two attributes move the answers
+about each attribute most and those about the pair least. With weights c_A >= 0 the largest sum of
+c_A times these distances is at most
 
     sum over A of 2 c_A times the product of the largest |column|^2 of its factors
     - 2 times the least of the sum over A of c_A times the product of g_i,
 
-over what the g_i can be. Of an attribute in which x and y agree the largest |column|^2 is a factor
-of the whole distance, so that g_i may be taken as that; where they differ, each of the attribute's
-factors has a g_i between the least and the largest inner product of two of its columns. The sum is
-linear in each of these, so it is least at ends of their ranges: all combinations are looked at.
-Factors whose columns are all alike, such as n I - J, have rows that attain the bound. It is not
-attained where the factors of an attribute have their ends at different rows. Many products are
-bounded in groups, which can only raise it.
+where the least is over all possible values of the g_i. If x and y agree in attribute i, g_i may be
+taken as the factor's largest |column|^2, since this number multiplies the whole distance. If they
+differ, g_i lies between the least and the largest inner product of two different columns of the
+factor. The sum is linear in each g_i, so it is least at the ends of their ranges (the *ends*), and
+all combinations of ends are computed.
+
+Rows attain the bound if the columns of each factor are all alike, as those of n I - J are. They may
+not attain it if several factors of one attribute have their ends at different rows. If there are
+many products, groups of them are bounded separately, which can only raise the bound.
 """
 
 from __future__ import annotations
@@ -38,12 +43,14 @@ from pgmkit.runtime.precision import AGREEMENT
 from pgmkit.runtime.sizes import CALL_CELLS
 
 Product: TypeAlias = "Mapping[Any, FactorNorms]"
-"""The norms of a product's factors, each by its attribute, or by its attributes."""
+"""The norms of a product's factors, with the attribute (or the attributes) of each factor as its
+key.
+"""
 
 
 class JointMoves:
-    """Bounds of what several products of queries cost together under Gaussian noise. The cost of a
-    single product is its share, which corresponds to the most that one row moves its answers.
+    """Bounds on the joint cost of several products of queries under Gaussian noise. The cost of a
+    single product is its share, which pays for the largest move of its answers by one row.
 
     The products are bounded in groups. A state of a group is one way in which a row may move its
     answers: a combination of ends (see the module's docstring), or, where the number of rows is
@@ -69,10 +76,11 @@ class JointMoves:
             self._others[group.places] = False
 
     def costs(self, shares: ArrayLike) -> list[Array]:
-        """Return for each group an array of the joint cost of its products in each state. The first
-        array has one entry, the sum for the products in no group.
+        """Return an array for each group, with the joint cost of its products in each of its
+        states. They follow an array with one entry, the summed cost of the products that are in no
+        group.
 
-        `shares`: the largest cost of each product alone.
+        `shares`: the cost of each product alone.
         """
         own = np.asarray(shares, dtype=np.float64)
         return [
@@ -81,13 +89,15 @@ class JointMoves:
         ]
 
     def most(self, shares: ArrayLike) -> float:
-        """Return the most that all products cost together: at most the sum of the shares."""
+        """Return an upper bound on the joint cost of all products; it is at most the sum of the
+        shares.
+        """
         whole = float(np.sum(shares))
         return min(whole, sum(float(each.max()) for each in self.costs(shares)) * (1 + AGREEMENT))
 
     def prices(self, chances: Sequence[Array]) -> Array:
-        """Return for each product its mean cost over the states as a part of its share, at most 1.
-        `chances`: the probabilities of the states, one array for each array of `costs`.
+        """Return, for each product, its mean cost over the states divided by its share, at most 1.
+        `chances`: the probabilities of the states, one array for each array that `costs` returns.
         """
         found = np.ones(self._products)
         for group, own in zip(self._groups, chances[1:], strict=True):
@@ -96,8 +106,8 @@ class JointMoves:
 
 
 class _Group:
-    """Products whose states are few enough to compute all; the states form an array with an axis
-    for each attribute.
+    """Products whose states are few enough to be all computed. The states form an array with an
+    axis for each attribute.
     """
 
     def __init__(
@@ -109,8 +119,9 @@ class _Group:
             for name, norms in product.items():
                 factors.setdefault(name, {})[norms.direction] = norms
         self._ends = [_ends([*own.values()]) for own in factors.values()]
-        # Along an attribute's axis the first entry is for products without the attribute, and each
-        # other entry for one of its factors.
+        # `_terms` is the place of each product in an array with an axis for each attribute. The
+        # first entry of an axis is for products without the attribute, each other entry for one of
+        # its factors.
         self._shape = [1 + len(own) for own in factors.values()]
         held = [{name: norms.direction for name, norms in each.items()} for each in products]
         terms = [[[None, *own].index(h.get(n)) for n, own in factors.items()] for h in held]
@@ -141,12 +152,13 @@ class _Group:
 
 
 def _ends(factors: Sequence[FactorNorms]) -> Array:
-    """Return a row for each combination of ends: 1, and g_i over the largest |column|^2 for each of
-    an attribute's factors.
+    """Return a row for each combination of ends of one attribute's factors: the number 1, then g_i
+    divided by the largest |column|^2 for each factor. The first row is for rows x and y that agree
+    in the attribute.
     """
     ranges = [(each.low / each.l2, each.high_apart / each.l2) for each in factors]
-    # For a single factor the low end and 1 are enough, since the sum is never least at the high
-    # end.
+    # For a single factor the sum over A is least at the low end or at 1, never at the high end, so
+    # the high end is left out.
     if len(ranges) == 1:
         return np.array([[1.0, 1.0], [1.0, ranges[0][0]]])
     return np.array([(1.0, *ends) for ends in [(1.0,) * len(ranges), *itertools.product(*ranges)]])

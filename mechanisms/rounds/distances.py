@@ -14,8 +14,8 @@ from pgmkit.model import GraphicalModel
 class Distances:
     """The noisy L1 distances ||marginal - the model's marginal||_1 of pairs, in counts.
 
-    `of`: a distance for each pair; noise makes some negative. `stddev`: the standard deviation of
-    the noise in each.
+    `of`: the noisy distance of each pair, which may be negative. `stddev`: the standard deviation
+    of the noise in each.
     """
 
     of: Mapping[Clique, float]

@@ -1,18 +1,19 @@
-"""The measurement of pairs: residuals, on coarser cells where noise would hide the pair.
+"""The measurement of pairs of attributes by residuals, on merged codes if noise would hide the
+dependence on single codes.
 
-The residual of a pair is what its table says beyond the counts of its attributes: the table less
-its means along each axis. With Gaussian noise a residual of g x h cells has (g - 1) (h - 1) / (g h)
-times the price of the table, so a pair of Booleans takes a quarter (Xiao, He, Zhang and Kifer 2023,
-see `mechanisms.strategies.residuals`). It says nothing of the single attributes, which are measured
-again beside it: the noise of an attribute enters all its pairs. With Laplace noise a residual is no
-cheaper. Graphical models take ten times as long to estimate from residuals, so tables are measured
-for them.
+The residual of a pair is the part of its table that the counts of its two attributes do not
+determine: the table minus its means along each axis. With Gaussian noise a residual of g x h cells
+costs (g - 1) (h - 1) / (g h) times as much as the table with the same noise, so that of two
+Booleans costs a quarter (Xiao, He, Zhang and Kifer 2023, see `mechanisms.strategies.residuals`). It
+has no information about the single attributes, so these are measured too, and the noise of an
+attribute enters all of its pairs. With Laplace noise a residual costs as much as the table.
+Graphical models take ten times as long to estimate from residuals, so tables are measured for them.
 
-Neighbouring bins are merged into groups of about equal counts; a bin whose own count is that of a
-group stays separate, as frequent spikes do. So do codes without order: missing values, and all
-codes of a categorical column, whose merging would lose most of what depends on them. Whether a pair
-of attributes is better measured on merged codes follows from its predicted error: fewer cells have
-less noise in total, but lose the dependence within groups.
+Neighbouring bins are merged into groups of about equal counts. A bin whose own count is as large as
+that of a group, such as a frequent spike, stays separate. Codes without order stay separate too:
+missing values, and all codes of a categorical column, since merging would lose most of the
+dependence on them. Whether a pair is measured on merged codes is decided by its predicted error,
+since fewer cells have less noise in total but lose the dependence within groups.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ groups to 0.74 for 20.
 """
 _STEP = "2-way: measure"
 _TURNS = 4
-"""The rounds in which shares and groups are computed in turn, as each depends on the other."""
+"""The number of rounds in which shares and groups are computed in turn, since each depends on the
+other.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ class Tables:
     """The cells to measure for each pair, and the shares of one budget, which sum to 1 over pairs
     and single attributes.
 
-    `groups`: by pair, the group of each code of each of its attributes. `pairs`: the shares of the
-    pairs; `singles`: the shares of the attributes.
+    `groups`: for each pair, the group of each code of its first and of its second attribute.
+    `pairs`: the shares of the pairs; `singles`: the shares of the attributes.
     """
 
     groups: list[tuple[Groups, Groups]]
@@ -95,16 +98,17 @@ def best_tables(
     residuals: bool,
     others: Mapping[str, float] | None = None,
 ) -> Tables:
-    """Return the cells of each pair and the shares of a budget with the least predicted error of
-    all pairs.
+    """Return the cells on which each pair is measured, and the shares of a budget, for which the
+    predicted error of all pairs together is least.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
-    of the pairs from independence, in counts; a pair at 0 gets nothing. `known`: the expected
-    absolute noise in the counts of each attribute; `noise`: the same for a cell measured with the
-    whole budget. `bins`: by attribute, the number n of its codes 0..n-1 that are bins in order; an
-    attribute that is left out has none. `pure`: as in `least_risk_shares`. `residuals`: whether
-    residuals are measured, or tables. `others`: by attribute, the number of further tables, besides
-    those of `pairs`, that the noise in its counts enters; 0 for an attribute that is left out.
+    of the pairs from independence, in counts; a pair with the distance 0 gets no share. `known`:
+    the expected absolute noise in the counts of each attribute so far. `noise`: the expected
+    absolute noise of a cell that is measured with the whole budget. `bins`: for each attribute, the
+    number n of its codes 0..n-1 that are bins in order; an attribute that is left out has none.
+    `pure`: as in `least_risk_shares`. `residuals`: True if residuals are measured, False if tables
+    are. `others`: for each attribute, the number of tables besides those of `pairs` that the noise
+    in its counts enters; 0 for an attribute that is left out.
     """
     names = list(counts)
     further = np.array([(others or {}).get(name, 0.0) for name in names])
@@ -148,14 +152,16 @@ def best_tables(
 
 
 def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
-    """Return the distance from independence that remains on merged codes, options x pairs.
+    """Return the distance from independence that remains if codes are merged, with a row for each
+    option of merging and a column for each pair.
 
     `sizes`: the numbers of groups, options x pairs x 2; `chance`: the part of each distance that
-    chance explains; `rows`: the number of rows.
+    independent attributes would have by chance; `rows`: the number of records.
 
-    A dependence at the distance d, as a share of the rows, fills about 1 - d / 2 of the cells (if
-    one attribute is a function of the other with n codes, 1 / n of them). The fewer cells it fills,
-    the more of it merging loses. A distance by chance is spread over all cells.
+    With a distance of d, as a share of the records, the counts are assumed to be concentrated on a
+    share 1 - d / 2 of the cells (which is 1 / n if one attribute is a function of the other, with n
+    codes). The fewer cells they are concentrated on, the more of the distance is lost by merging. A
+    distance by chance is assumed to be spread over all cells.
     """
     cells = sizes.prod(2)
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
@@ -201,8 +207,8 @@ def measure_tables(
     *,
     residuals: bool,
 ) -> list[Measurement]:
-    """Measure single attributes, and residuals or tables of pairs, at their shares of `cost`; what
-    has no share is left out.
+    """Measure single attributes, and residuals or tables of pairs, at their shares of `cost`;
+    attributes and pairs with the share 0 are not measured.
     """
     measure_pair = _measure_residual if residuals else _measure_table
     scale = cost / (tables.pairs.sum() + tables.singles.sum())

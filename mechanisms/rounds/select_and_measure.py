@@ -44,10 +44,9 @@ class SelectionSettings(Settings):
 
 
 def check_queries(curator: Curator, workload: Workload, settings: SelectionSettings) -> None:
-    """Raise InvalidInput, before anything is spent, for what the rounds cannot do.
-
-    That is: unequal weights, which single queries do not support; more queries than there are; no
-    share for the one-way marginals if the total is private.
+    """Raise InvalidInput, before anything is spent, for settings that the rounds do not support:
+    unequal weights if single queries are selected, more queries than the workload has, and no share
+    for the one-way marginals if the total is private.
     """
     selection = SELECTIONS[settings.select]
     selection.check_weights(workload)
@@ -117,16 +116,16 @@ def least_total(curator: Curator) -> float:
 
 @dataclass(frozen=True)
 class RoundsRule:
-    """A rule for the number of rounds from public figures: `factor` sqrt(total / noise)^power, at
-    least 1.
+    """A rule that derives the number of rounds from public figures: `factor` sqrt(total /
+    noise)^power, at least 1.
 
-    `noise` is the scale at which all that remains would measure one marginal. T rounds of one query
-    each have sqrt(T) times this noise in zCDP; under a pure budget they have T times, and the
-    square root becomes a cube root.
+    `noise` is the scale of the noise if all of the remaining budget measured one marginal. In T
+    rounds of one query each, the noise is sqrt(T) times as large under zCDP; under a pure budget it
+    is T times as large, and the square root of the rule becomes a cube root.
 
-    Power 1 keeps the noise of a round near the errors left to correct. Public records leave errors
-    of a percent or so, whatever the budget, and a round is worth its cost only if it can detect
-    them: power 2.
+    With power 1 the noise of a round is near the errors that are left to correct. A start from
+    public records has errors of about a percent whatever the budget is, and a round is useful only
+    if its noise is smaller than these, which power 2 achieves.
     """
 
     factor: float
@@ -315,7 +314,7 @@ class CellRounds(SelectionRounds):
         return found
 
     def _estimate(self, cell: Cell) -> float:
-        """Return what the model said of a cell when it was selected, in counts."""
+        """Return the model's count of a cell at the time when the cell was selected."""
         at = index_among(self._workload.domain, cell, self._codes or {})
         return float(self._tables[cell.clique][at])
 

@@ -1,9 +1,10 @@
 """The residual bases of a workload: rows of whole numbers for each attribute.
 
-The error depends on an attribute's basis through its inside and outside errors
-(`mechanisms.strategies.residual_lattice`), so bases are made in rounds, each for the derivatives of
-the error's root T in these. Where an attribute is asked in several ways, residuals may then have
-rows of their own (`mechanisms.strategies.own_rows`).
+The error depends on an attribute's basis only through its inside and outside errors
+(`mechanisms.strategies.residual_lattice`). So bases are made in rounds: each attribute gets the
+basis that is best for the present derivatives of T, the square root of the error, with respect to
+these. If several kinds of queries are asked along an attribute, each residual may then get rows of
+its own (`mechanisms.strategies.own_rows`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _FEWEST_BITS = 4
 
 def residual_rows(lattice: Lattice) -> OwnRows:
     """Return the residual bases of each attribute, whose rows S are whole numbers, and which of
-    them measures each residual.
+    these bases each residual is measured in.
 
-    Raises InvalidInput for sets of more attributes than products of whole numbers have bits for.
+    Raises InvalidInput if products of the rows along all attributes of a set would need more bits
+    than an exact answer may have.
     """
     domain = lattice.domain
     slots: dict[str, list[int]] = {}
@@ -51,14 +53,14 @@ def residual_rows(lattice: Lattice) -> OwnRows:
 def _turned_rows(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return the rows of the attributes that are not asked code by code alone.
+    """Return the rows of the attributes along which other queries than single codes are asked.
 
     `turned`: the slots of these attributes in the lattice; `plain`: the rows of the others.
     """
     bases = {name: ResidualBasis.of(rows) for name, rows in plain.items()}
     weights: dict[str, Array] = {}
-    # At first every kind of queries has equal weight, and the total as much as in the best strategy
-    # for the attribute alone.
+    # In the first round every kind of queries has equal weight, and the total has the weight that
+    # it has in the best strategy for the attribute alone (nu = 0).
     inward = np.array([1.0 if gram is None else 1 / np.trace(gram) for gram in lattice.full])
     dear = np.zeros(len(inward))
     best, least = {}, math.inf
@@ -87,8 +89,8 @@ def _turned_rows(
 def _problem(
     lattice: Lattice, own: Sequence[int], inward: Array, dear: float, basis: ResidualBasis | None
 ) -> tuple[object, Array, float]:
-    """Return a key that equal problems share, and the gram and nu of `split` for an attribute, to
-    three digits.
+    """Return the gram and nu with which `split` finds an attribute's next basis, rounded to three
+    digits, after a key that is equal for equal problems.
 
     `own`: the attribute's slots; `inward`: the derivatives of T with respect to their inside
     errors; `dear`: the sum of their outside errors, each times the derivative of T with respect to
@@ -114,8 +116,9 @@ def _problem(
 def _bits(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, int]:
-    """Return the bits of the entries of each attribute's rows: in every clique equal parts of what
-    the code-by-code rows leave of `ENTRY_BITS`. Raises InvalidInput for too few.
+    """Return the number of bits of the entries of each attribute's rows. In every clique the
+    attributes share equally the bits of `ENTRY_BITS` that the rows n I - J of its other attributes
+    leave. Raises InvalidInput if too few are left.
     """
     bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:

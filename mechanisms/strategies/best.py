@@ -21,8 +21,8 @@ Goal: TypeAlias = Literal["sum", "mean", "largest"]
 Strategy: TypeAlias = ResidualsStrategy | MarginalsStrategy | ProductsStrategy
 
 _MOST_LATTICE = DENSE_ROWS
-"""The most residuals of a workload for which strategies of marginals are searched: the search holds
-a dense matrix of residuals by marginals, 100 MB of them.
+"""The largest number of a workload's residuals for which strategies of marginals are searched. The
+search holds a dense matrix of residuals by marginals, which takes 100 MB at this size.
 """
 
 
@@ -36,13 +36,13 @@ def best_strategy(
 ) -> Strategy:
     """Return the strategy of least expected error for these queries.
 
-    `norm` is 1 for Laplace noise and 2 for Gaussian noise. `objective`: what is minimised, by the
-    sets' weights: the "sum" of the variances of all queries, the sum of the sets' "mean" variances,
-    or the "largest" variance of one query.
+    `norm` is 1 for Laplace noise and 2 for Gaussian noise. `objective`: the figure that is
+    minimised, weighted by the sets' weights: the "sum" of the variances of all queries, the sum of
+    the "mean" variances of the sets, or the "largest" variance of a query.
 
-    Errors are at a budget of 1 (rho, or epsilon). Residuals are never worse than the other
-    strategies for Gaussian noise under add/remove, so the others are then not computed; nor are
-    they for the objective "largest".
+    Errors are at a budget of 1 (rho, or epsilon). For Gaussian noise under add/remove, residuals
+    are never worse than the other strategies, so only they are computed; the same holds for the
+    objective "largest".
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> from mechanisms.workload import Workload

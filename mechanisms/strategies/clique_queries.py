@@ -1,10 +1,10 @@
 """The queries of a workload by clique, for mechanisms that select cliques.
 
-A candidate is scored by its part in the workload's own queries: along its attributes what the sets
-that hold it ask there, with the others summed away. It is measured by the rows of least error for
-these queries in place of single cells. For a product of queries that is the product of the best
-rows along each attribute: the dual programme of `least_error` is a product as well, and so is its
-bound.
+A candidate clique is scored by the errors of the workload's own queries on it: those that the sets
+of queries containing the clique ask along its attributes, summed over all other attributes. It is
+measured by the rows that have the least error for these queries, and not cell by cell. For a
+Kronecker product of queries the best rows are the product of the best rows along each attribute,
+since the optimum of the dual programme of `least_error` is a product too.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 
 _CODES_TOO = 0.1
-"""The weight of single codes beside the queries that are asked along an attribute. Single codes
-matter too, since records are drawn from the model, also under conditions on one value.
+"""The weight of single codes relative to the queries that are asked along an attribute. Single
+codes matter even if they are not asked, since records are drawn from the model.
 """
 _SMALL = 2**10
-"""Whole numbers up to this are scored as they are, without rounding to a grid."""
+"""Matrices of whole numbers up to this size are used in scores without rounding to a grid."""
 
 
 class CliqueQueries:
     """The queries of a workload by clique. For a workload that asks only cells, selections and
     measurements are those of plain marginals.
 
-    `pure`: whether noise is Laplace, which asks for other rows than Gaussian noise.
+    `pure`: whether noise is Laplace, for which other rows are best than for Gaussian noise.
     """
 
     def __init__(self, workload: Workload, *, pure: bool) -> None:
@@ -48,8 +48,8 @@ class CliqueQueries:
         self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
 
     def of(self, cliques: Sequence[Clique]) -> dict[Clique, tuple[GridMatrix, ...]]:
-        """Return the queries of those cliques that are not asked cell by cell, for
-        `Curator.choose`; empty for a workload that asks only cells.
+        """Return the queries of each clique whose cells are not simply all asked, as
+        `Curator.choose` takes them; empty for a workload that asks only cells.
         """
         if self._plain:
             return {}
@@ -57,7 +57,9 @@ class CliqueQueries:
         return {clique: asked for clique, asked in found.items() if asked}
 
     def measure(self, curator: Curator, clique: Clique, cost: float, *, step: str) -> Measurement:
-        """Return the clique's cells, or the rows from which its queries have the least error."""
+        """Return the noisy counts of the clique's cells, or the noisy answers to the rows that give
+        its queries the least error.
+        """
         rows = [self.rows(name) for name in clique]
         if all(each is None for each in rows):
             return curator.measure(clique, cost, step=step)
@@ -66,8 +68,8 @@ class CliqueQueries:
         return curator.measure_queries(clique, factors, cost, step=step)
 
     def distance(self, clique: Clique, difference: Array) -> float:
-        """Return the distance of two tables of the clique, as the Curator scores it, from their
-        difference.
+        """Return the distance of two tables of the clique, given their difference, as the Curator
+        computes it for scores.
         """
         asked = self.of([clique]).get(clique)
         if not asked:
@@ -79,8 +81,8 @@ class CliqueQueries:
         return sum(found) / len(found)
 
     def noise(self, clique: Clique) -> float:
-        """Return the expected distance that a measurement's noise makes, in units of the expected
-        absolute noise of one cell measured at the same cost.
+        """Return the expected distance between a measurement of the clique and the truth, in units
+        of the expected absolute noise of one cell measured at the same cost.
         """
         asked = self.of([clique]).get(clique)
         if not asked:
@@ -97,7 +99,9 @@ class CliqueQueries:
         return sum(found) / len(found)
 
     def rows(self, name: str) -> Array | None:
-        """Return the rows to measure along an attribute, of sensitivity 1; None for its codes."""
+        """Return the rows, of sensitivity 1, by which an attribute is measured; None if its single
+        codes are measured.
+        """
         if name not in self._rows:
             self._rows[name] = self._made(name)
         return self._rows[name]

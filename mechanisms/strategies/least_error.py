@@ -1,33 +1,38 @@
 """The strategy of least error for queries along one attribute, and residual bases from it.
 
-With Gaussian noise of variance 1 on the answers to the rows of A, queries W have the variances' sum
-tr(V X^-1), with V = W'W and X = A'A. One row more or less moves the answers by at most the square
-root of the largest diagonal entry of X. The least error at diag(X) <= 1 is a convex programme (Yuan
-et al. 2016); its dual has one weight a code,
+If the rows of A are answered with Gaussian noise of variance 1, the variances of the queries W,
+estimated from these answers, have the sum tr(V X^-1), with V = W'W and X = A'A. A record more or
+less moves the answers by at most the square root of the largest diagonal entry of X. To minimise
+the error subject to diag(X) <= 1 is a convex programme (Yuan et al. 2016), whose dual has one
+weight for each code,
 
     max over d >= 0, sum d = 1 of  tr((D^1/2 V D^1/2)^1/2)^2,        D = diag(d),
 
-and weights give a strategy, V = BB': X = B (B'DB)^-1/2 B' over its largest diagonal entry. The
-diagonal is even at the optimum, so weights are moved to where it is large, as in the design of
-experiments, in proportion to its square: for orthogonal queries one such step is exact, since X is
-proportional to D^-1/2. The steps are accelerated (Anderson 1965, with one step remembered). The
-ratio of the primal error to the dual one bounds what is left to gain.
+Any weights give a strategy: with V = BB', X is B (B'DB)^-1/2 B' divided by its largest diagonal
+entry. At the optimum all diagonal entries with a weight are equal. So each weight is multiplied by
+the square of its diagonal entry, as in the optimal design of experiments, and the weights are
+normalised; for orthogonal queries one such step is exact, since X is then proportional to D^-1/2.
+The steps are accelerated (Anderson 1965, with one step remembered). The ratio of the primal to the
+dual value bounds the gain that is left.
 
-**A basis with a total.** Where other queries need the total only, the strategy is split in two: the
-total, and rows S that say the rest. For a vector p with sum 1 and Sp = 0 every query is
+**A basis with a total.** Other queries of a workload may need only the total along the attribute.
+The strategy is therefore split into the total and rows S for the rest. For a vector p with sum 1
+and S p = 0 every query is
 
     q = (q.p) 1' + q (I - p1'),
 
-and (q.p) is answered by the total, the second part by S. If X answers V + nu J best (J all ones:
-the total asked nu times more), p = X^-1 1 / t' with t' = 1'X^-1 1, and S'S = X - J / t' is the best
-for the second part with that p. With e the error of the second parts at sensitivity 1 and f = p'Vp
-the weight of the first, nu >= -1 / (1'V^-1 1) sweeps all pairs (e, f) worth having: nu is low where
-measuring totals is expensive. Where the derivatives of a sum of errors are a in e and b in f it is
-least for
+where the first part is answered by the total and the second by S. Let X be the best strategy for V
++ nu J, in which the total is asked nu times more (J is the matrix of ones). With t' = 1'X^-1 1 and
+p = X^-1 1 / t', S'S = X - J / t' is the best for the second part. Let e be the error of the second
+parts at sensitivity 1, and f = p'Vp the weight of the total in the queries. The values nu >= -1 /
+(1'V^-1 1) give all pairs (e, f) of which neither number can be improved without the other, and
+small nu are for expensive totals. A sum of errors with the derivatives a with respect to e and b
+with respect to f is least for
 
     nu = (a / b)^2 e - f.
 
-ResidualPlanner+ (Xiao, He, Zhang and Kifer) splits the best strategy for V alone, nu = 0.
+ResidualPlanner+ (Xiao, He, Zhang and Kifer) splits the best strategy for V alone, which is the case
+nu = 0.
 """
 
 from __future__ import annotations
@@ -51,8 +56,8 @@ _MOST_STEPS = 2 * MOST_ITERATIONS
 def best_precision(
     gram: Array, weights: Array | None = None, close: float = 1e-4
 ) -> tuple[Array, Array]:
-    """Return X of least tr(gram X^-1) with a diagonal of at most 1, within the fraction `close` of
-    the optimum, and the weights d.
+    """Return the X with a diagonal of at most 1 for which tr(gram X^-1) is least, up to the
+    fraction `close` of the optimum, and the weights d.
 
     `weights`: the weights d to start from. The value of the dual at d is a lower bound on the error
     of every strategy.
@@ -67,6 +72,7 @@ def best_precision(
     """
     twins = _Twins.of(gram)
     sizes, alone = twins.sizes, twins.alone
+    # V = BB' on the groups' unit vectors; `half` is B.
     values, vectors = np.linalg.eigh(twins.together)
     least = AGREEMENT * max(values[-1], alone.max())
     kept = values > least
@@ -79,6 +85,7 @@ def best_precision(
     for _ in range(_MOST_STEPS):
         d = np.exp(logs - logs.max())
         d /= sizes @ d
+        # `rows` @ `rows`.T is B (B'DB)^-1/2 B', and `value` the square root of the dual's value.
         squares, turned = np.linalg.eigh(half.T @ (d[:, None] * half))
         roots = np.sqrt(squares.clip(min=AGREEMENT * squares[-1]))
         rows = half @ (turned / np.sqrt(roots))
@@ -87,6 +94,8 @@ def best_precision(
         value = roots.sum() + (sizes - 1) @ (d * apart)
         if diagonal.max() <= value * (1 + close):
             break
+        # The step multiplies each weight by its squared diagonal entry, in logarithms. Anderson's
+        # acceleration combines it with the step before, so that the combined step is the shortest.
         move = 2 * np.log((diagonal / value).clip(min=AGREEMENT))
         logs, last = logs + move, before
         before = move, logs
@@ -99,18 +108,20 @@ def best_precision(
 
 @dataclass(frozen=True)
 class _Twins:
-    """Codes in groups of twins, whose exchange leaves a gram as it is, such as the blocks of one
-    tract: the best strategy is the same for all of a group.
+    """Groups of codes whose exchange does not change the Gram matrix (twins), such as the blocks of
+    one census tract. The best strategy treats all codes of a group alike.
 
-    On the differences within a group the gram is one number, and on the groups' unit vectors (equal
-    entries) it is a matrix: together these are all of it.
+    On differences of codes within a group the Gram matrix acts as a number, and on the span of the
+    groups' unit vectors (with equal entries within a group) as a small matrix. These determine the
+    whole matrix.
 
     Attributes:
         group: The number of each code's group.
         first: One code of each group.
         sizes: The number of codes of each group.
-        alone: The number of each group; 0 for a single code.
-        together: The matrix, groups x groups.
+        alone: The number by which the Gram matrix acts on differences within each group; 0 for a
+            group of one code.
+        together: The small matrix, groups x groups.
     """
 
     group: NDArray[np.intp]
@@ -121,7 +132,9 @@ class _Twins:
 
     @classmethod
     def of(cls, gram: Array) -> _Twins:
-        """Find the twins whose common entry is the largest of their rows."""
+        """Return the groups of a Gram matrix. Only twins are found whose common entry is the
+        largest off the diagonal in their rows.
+        """
         own = np.diag(gram)
         rows = gram.copy()
         np.fill_diagonal(rows, -np.inf)
@@ -138,15 +151,17 @@ class _Twins:
         return cls(group.reshape(-1), first, sizes, alone, together)
 
     def matrix(self, together: Array, alone: Array) -> Array:
-        """Return the matrix over all codes of these parts."""
+        """Return the matrix over all codes that acts as `together` on the groups' unit vectors and
+        as the numbers `alone` within groups.
+        """
         scale = np.sqrt(self.sizes)
         found = (together - np.diag(alone)) / np.outer(scale, scale)
         return found[np.ix_(self.group, self.group)] + np.diag(alone[self.group])
 
 
 def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array, Array, Array]:
-    """Return p, the precision S'S with a largest diagonal entry of 1, and the weights d, for nu =
-    `more`.
+    """Return p, the precision S'S scaled to a largest diagonal entry of 1, and the weights d, for
+    nu = `more` (see the module's docstring).
 
     `gram` must have full rank.
 
@@ -161,11 +176,11 @@ def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array
 
 
 def of_full_rank(gram: Array) -> Array:
-    """Return the gram, with an identity of small weight added if the queries do not determine every
-    cell.
+    """Return the Gram matrix of queries, to which a small multiple of the identity is added if the
+    queries do not determine every cell.
 
-    The weight is such that the square root of the least error grows by at most a thousandth. Every
-    cell then has an estimate, those that no query asks for a very noisy one.
+    The multiple is so small that the square root of the least error grows by at most a thousandth.
+    Every cell then has an estimate, which is very noisy for cells that no query needs.
 
     >>> of_full_rank(np.eye(2)), of_full_rank(np.ones((2, 2))).round(7)
     (array([[1., 0.],

@@ -7,7 +7,7 @@ c, which has n_c cells, the precision of R_s is
     v_s = sum over measured c containing s of p_c / n_c,
 
 and the workload's expected squared error is the sum over s of a_s / v_s, where a_s is the weight of
-R_s in the workload's queries (`_seen`).
+R_s in the workload's queries (`_coefficients`).
 """
 
 from __future__ import annotations
@@ -84,15 +84,17 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
     lattice = subsets(workload.cliques)
     candidates = _candidates(workload, lattice)
-    seen = _seen(workload, {frozenset(clique): i for i, clique in enumerate(lattice)})
-    seen[0] *= not total_known  # the empty clique comes first
+    coefficients = _coefficients(
+        workload, {frozenset(clique): i for i, clique in enumerate(lattice)}
+    )
+    coefficients[0] *= not total_known  # the empty clique comes first
     inside = _inside(workload.domain, lattice, candidates)
 
     def objective(logs: Array) -> tuple[float, Array]:
         theta = np.exp(logs - logs.max())
         precision, powers = inside @ theta**2, theta**norm
-        value = float((seen / precision).sum())
-        pull = (seen / precision**2) @ inside * theta**2
+        value = float((coefficients / precision).sum())
+        pull = (coefficients / precision**2) @ inside * theta**2
         gradient = 2 * powers / powers.sum() - 2 * pull / value
         return math.log(value) + 2 / norm * math.log(powers.sum()), gradient
 
@@ -117,7 +119,7 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
     shares = powers / powers.sum()
     return MarginalsStrategy(
         {clique: float(each) for clique, each in zip(candidates, shares, strict=True) if each > 0},
-        float((seen / (inside @ theta**2)).sum() * powers.sum() ** (2 / norm)),
+        float((coefficients / (inside @ theta**2)).sum() * powers.sum() ** (2 / norm)),
     )
 
 
@@ -162,7 +164,7 @@ def _worth(
     return kept | np.array([frozenset(clique) in bare for clique in candidates])
 
 
-def _seen(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
+def _coefficients(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
     """Return a_s for every set s, at its place in `places`: the weighted squared norm of the
     workload's queries within R_s, over the cells of the clique.
     """
@@ -180,14 +182,14 @@ def _seen(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
             norms[key] = mean, float(np.trace(gram)) - mean
         return norms[key]
 
-    seen = np.zeros(len(places))
+    coefficients = np.zeros(len(places))
     for each in workload.sets:
         scale = each.weight / domain.size(each.clique)
         own = {n: norms_of(n, asked) for n, asked in zip(each.clique, each.asked, strict=True)}
         for subset in subsets([each.clique]):
             parts = (own[name][name in subset] for name in each.clique)
-            seen[places[frozenset(subset)]] += scale * math.prod(parts)
-    return seen
+            coefficients[places[frozenset(subset)]] += scale * math.prod(parts)
+    return coefficients
 
 
 def _inside(domain: Domain, lattice: Sequence[Clique], candidates: Sequence[Clique]) -> Array:

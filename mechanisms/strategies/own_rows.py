@@ -1,21 +1,25 @@
-"""Rows that are chosen for each residual separately, where an attribute is asked in several ways.
+"""Rows that are chosen for each residual separately, if several kinds of queries are asked along an
+attribute.
 
 If all bases of an attribute have the same vector p (`pgmkit.least_squares.residual_tables`),
 residuals are estimated separately, and each can have the rows that are best for the queries that it
-serves: ranges by a single attribute, codes by a table of three. Of a residual A let coefficient_k
-be the weight of the combination k of queries along A in all sets that hold A, with what the totals
-along their other attributes say. Then
+enters: for example, ranges asked of a single attribute, and single codes asked in a table of three.
+For a residual A and a combination k of kinds of queries along its attributes, let coefficient_k be
+the sum, over the sets of queries that contain A and ask k along it, of weight_c times the outside
+errors along their other attributes. Then
 
     v_A = sum over k of coefficient_k times the product over A of inside[i, k],
 
-and the rows along i are the best strategy for the sum of the grams of the second parts (I - 1p')
-V_k (I - p1'), each times its part of v_A over inside[i, k] (`mechanisms.strategies.least_error`).
-They are made in rounds. An uneven p lowers the error of the kinds of queries that it is made for
-and raises that of the others, so several between the even p and that of the common rows are tried.
+and the best rows along i are the best strategy for the sum over k of the Gram matrices (I - 1p')
+V_k (I - p1'), each multiplied by the derivative of v_A with respect to inside[i, k]
+(`mechanisms.strategies.least_error`). Since these derivatives depend on the rows, the rows are made
+in rounds. The vector p is that of the shared rows, rounded as follows.
 
-Rows S of whole numbers have Sp = 0 exactly if p is a multiple of whole numbers w and each row is
-orthogonal to w. Rounded rows are made orthogonal: by units where w is its least number l, and where
-it is l + 1 and l at once in opposite directions, which changes the sum by 1.
+Rows S of whole numbers have S p = 0 exactly if p is proportional to a vector w of whole numbers and
+each row is orthogonal to w. A rounded row is made orthogonal to w by changing entries by whole
+numbers at the codes where w has its least value l, which changes the scalar product by multiples of
+l. The remainder is removed by changing entries where w is l + 1 by one and entries where it is l by
+minus one, which changes the scalar product by 1.
 """
 
 from __future__ import annotations
@@ -40,19 +44,19 @@ _LEAST = 8
 most.
 """
 _DIGITS = 2
-"""The digits to which the weights of the kinds of queries are rounded; residuals with equal weights
-share their rows. Errors grow only with the square of a difference in weights.
+"""The digits to which the weights of the kinds of queries are rounded. Residuals whose rounded
+weights are equal share their rows; the error grows only with the square of the rounding.
 """
 
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The bases of each attribute, and which of them each residual has.
+    """The bases of each attribute, and which of them each residual is measured in.
 
     Attributes:
-        bases: By attribute; those of one attribute share their p.
+        bases: The bases of each attribute, all of which have the same p.
         which: The place in `bases` for each residual (a row) along each slot of the lattice.
-        root: The root of the error, T, at sensitivities of 1.
+        root: T, the square root of the error, for rows scaled to sensitivity 1.
     """
 
     bases: Mapping[str, Sequence[ResidualBasis]]
@@ -60,8 +64,8 @@ class OwnRows:
     root: float
 
     def errors(self, lattice: Lattice, full: bool) -> tuple[Array, Array]:
-        """Return the inside errors by basis and slot, and the outside errors by slot. `full`: as in
-        `Lattice.errors`.
+        """Return the inside errors, with a row for each basis and a column for each slot, and the
+        outside errors of the slots. `full`: as in `Lattice.errors`.
         """
         inside = []
         for number in range(max(map(len, self.bases.values()), default=1)):
@@ -82,10 +86,10 @@ class OwnRows:
 def own_rows(
     lattice: Lattice, shared: Mapping[str, ResidualBasis], bits: Mapping[str, int]
 ) -> OwnRows:
-    """Return the shared rows, or separate rows for each residual, whichever has the smaller error.
+    """Return the bases with the smaller error: the shared ones, or separate ones for each residual.
 
-    `shared`: the bases of the shared rows, by attribute. `bits`: the bits of the entries of the
-    rows, by attribute, for the attributes that are not asked code by code alone.
+    `shared`: the bases of the shared rows, by attribute. `bits`: the number of bits of the rows'
+    entries, for each attribute along which other queries than single codes are asked.
     """
     which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
     best = _rated(lattice, {name: [basis] for name, basis in shared.items()}, which)
@@ -102,8 +106,8 @@ def _made(
     weights: Mapping[str, Array],
     bits: Mapping[str, int],
 ) -> OwnRows:
-    """Return the best rows found for each residual, if the bases of an attribute have a p in
-    proportion to its vector w of whole numbers in `weights`.
+    """Return the best bases that were found for the residuals, among bases whose p is proportional
+    to the attribute's vector w of whole numbers in `weights`.
     """
     slots = {name: [s for s, n in enumerate(lattice.names) if n == name] for name in weights}
     known: dict[tuple[object, ...], ResidualBasis] = {}
@@ -153,7 +157,7 @@ def _rated(
 
 
 def _at_sensitivity_1(found: OwnRows, lattice: Lattice, inside: Array) -> Array:
-    """Return the inside errors of rows whose largest column has norm 1."""
+    """Return the inside errors for the same rows scaled so that their largest column has norm 1."""
     tops = {
         name: [float((basis.rows**2).sum(axis=0).max()) for basis in own]
         for name, own in found.bases.items()
@@ -173,7 +177,7 @@ def _full(lattice: Lattice, slot: int) -> Array:
 def _whole_weights(p: Array) -> Array:
     """Return whole numbers w nearly in proportion to p; all 1 unless p is above 0 everywhere.
 
-    Both the least number and the next higher one occur, as `_basis` needs.
+    If they are not all 1, the least number l and l + 1 both occur, as `_basis` needs.
     """
     if p.min() <= 0:
         return np.ones(len(p))
@@ -184,9 +188,10 @@ def _whole_weights(p: Array) -> Array:
 
 
 def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
-    """Return the basis that is best for the second parts (see the module's docstring) of queries
-    with this Gram matrix: whole numbers of at most `bits` bits, in rows orthogonal to `weights`.
+    """Return the best basis of queries with this Gram matrix, apart from their totals: rows of
+    whole numbers of at most `bits` bits that are orthogonal to `weights`.
     """
+    # With p = w / sum(w), I - p1' takes the total out of the queries.
     away = np.eye(len(weights)) - np.outer(weights / weights.sum(), np.ones(len(weights)))
     values, vectors = np.linalg.eigh(best_precision(away.T @ gram @ away)[0])
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
@@ -194,6 +199,8 @@ def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
     low, next_one = weights == least, weights == least + 1
     top = 2.0**bits - 1
     while True:
+        # The product of each row with w is many * l + units. It becomes 0 by the two changes of the
+        # module's docstring.
         rows = np.rint(root * (top / np.abs(root).max()))
         many, units = np.divmod(rows @ weights, least)
         rows[:, low] -= _spread(many - units, low.sum())

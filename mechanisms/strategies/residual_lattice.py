@@ -1,13 +1,19 @@
 """All residuals of a workload, and the coefficients of their variances in the workload's error.
 
-The error of a workload at the best shares is T^2, T the sum over residuals A of the square root of
+With the best shares of the budget the error of a workload is T^2, where T is the sum over residuals
+A of the square root of the coefficient
 
     v_A = sum over sets c with A inside c of weight_c
              times the product over A of inside[i, w]
              times the product over c less A of outside[i, w]
 
-(`mechanisms.strategies.residuals`, add/remove), w what c asks along i. It depends on an attribute's
-rows through their own inside and outside errors alone.
+of the residual's variance (`mechanisms.strategies.residuals`, add/remove). Here w are the queries
+that the set c asks along attribute i, and c less A are the attributes of c that are not in A.
+
+An attribute's rows enter T only through two numbers for each kind of queries w along it, its
+*errors*. With K and p of the residual basis (`pgmkit.least_squares.residual_tables`), inside[i, w]
+= |w K|^2 is the variance that a residual with attribute i adds to the queries, and outside[i, w] =
+|w p|^2 that of a residual without it, both summed over the queries for noise of variance 1.
 """
 
 from __future__ import annotations
@@ -30,18 +36,21 @@ Places = NDArray[np.intp]
 
 
 class Lattice:
-    """All residuals of the sets, and the coefficients v_A of their variances in the error.
+    """All residuals of a workload's sets of queries, and the coefficients v_A of their variances in
+    the workload's error.
 
     Attributes:
-        residuals: In the domain's order, small ones first.
+        residuals: The residuals, as sets of attributes in the domain's order, small ones first.
         names: The attribute of each slot. A slot is an attribute with one kind of queries along it;
             errors `inside` and `outside` have an entry for each slot.
         kinds: A key of each slot's queries, equal for equal queries.
         grams: The Gram matrix of each slot's queries; None for single codes.
-        full: The same matrices, made of full rank.
+        full: The same matrices, changed to full rank where they lack it
+            (`least_error.of_full_rank`).
 
-    `which`, where it is given, is the number of the basis of each residual (a row) along each slot
-    (a column); `inside` has a row for each basis then. Otherwise an attribute has one basis.
+    The argument `which` of methods is the number of the basis that each residual (a row) uses along
+    each slot (a column); `inside` then has a row for each basis. Without `which` an attribute has
+    one basis.
     """
 
     def __init__(self, domain: Domain, sets: Sequence[QuerySet]) -> None:
@@ -117,7 +126,9 @@ class Lattice:
         return found
 
     def slopes(self, inside: Array, outside: Array, which: Places) -> Array:
-        """Return the derivative of each v_A (a row) in the inside errors of its bases by slot."""
+        """Return the derivative of each v_A (a row) with respect to the inside error, in each slot
+        (a column), of the basis that the residual uses.
+        """
         found = np.zeros((len(self.residuals), len(self.names)))
         for slots, mask, at, weights in self._groups:
             own = inside[which[at[:, None], slots], slots]
@@ -128,8 +139,8 @@ class Lattice:
         return found
 
     def root_error(self, inside: Array, outside: Array) -> tuple[float, Array, Array]:
-        """Return T, the sum of the roots of v_A over all residuals, and its derivatives in `inside`
-        and `outside`.
+        """Return T, the sum of the square roots of all v_A, and its derivatives with respect to
+        `inside` and `outside`.
         """
         seen = self.seen(inside, outside)
         roots = np.sqrt(seen)

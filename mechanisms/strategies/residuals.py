@@ -1,43 +1,48 @@
-"""The residual planner: the least Gaussian noise for weighted sets of queries, bases and shares.
+"""The residual planner: bases of residuals and shares of the budget with which weighted sets of
+queries have the least noise.
 
 Xiao, He, Zhang and Kifer, "An Optimal and Scalable Matrix Mechanism for Noisy Marginals under
 Convex Loss Functions" (NeurIPS 2023), and ResidualPlanner+ of the same authors. Every attribute has
-a residual basis (`pgmkit.least_squares.residual_tables`): its total and rows S. A set of queries
-over the attributes c is answered from the *residuals* A inside c, what S says along the attributes
-of A and the total along all others; each is measured separately, with its own share of the budget.
+a residual basis (`pgmkit.least_squares.residual_tables`), which consists of the total and of rows
+S. A set of queries over the attributes c is answered from the *residuals* of the subsets A of c:
+the counts to which S is applied along the attributes of A, summed over all other attributes. Each
+residual is measured separately, with its own share of the budget.
 
-**Bases.** Code by code, S = n I - J (J all ones) is optimal. Other rows come from
-`mechanisms.strategies.least_error`: with inside[i, w] the error of the queries w of attribute i by
-its rows at sensitivity 1, and outside[i, w] the weight of the total in them, the sum of the
-variances of a set is
+**Bases.** For queries of single codes, S = n I - J is optimal, where J is the matrix of ones. For
+other queries the rows come from `mechanisms.strategies.least_error`. With s_A^2 the variance of the
+noise on the residual A, and the inside and outside errors that
+`mechanisms.strategies.residual_lattice` defines, the sum of the variances of a set of queries is
 
     sum over A inside c of s_A^2 times the product over A of inside[i, w]
                                  times the product over c less A of outside[i, w]
 
-(Theorem 4.7). At the best shares (below) a workload's error is the squared sum of the roots of what
-multiplies each s_A^2. Its derivatives say how much the total of an attribute costs, and each basis
-is made again for these costs until that gains nothing. Rows are whole numbers: what is planned is
-what is measured, exactly.
+(Theorem 4.7). With the best shares (below) a workload's error is the square of the sum, over A, of
+the square roots of the coefficients of s_A^2. The derivatives of the error tell how much accuracy
+of an attribute's total is worth, and each basis is made again for these derivatives until the error
+falls no more. Rows are whole numbers, so the planned rows are measured exactly.
 
-**Measuring a residual.** The product of the rows along A is answered with independent discrete
-noise on every answer (`Curator.measure_queries`), at the price of discrete Gaussian noise on
-integer queries: if one row is added or removed rho = m / (2 s^2), m the product of the largest
-squared norms of a column. Code by code that is the paper's price (Theorem 4.5). Noise outside the
-range of the rows depends on nothing and is left out of every estimate. Where a row is replaced, two
-columns differ. No replacement of a row changes every residual by its largest amount, so all of them
-together cost less than the sum of what each costs at its worst
-(`mechanisms.privacy.joint_moves`). Laplace noise for a pure
-budget has the L1 norms instead.
+**Measuring a residual.** The Kronecker product of the rows along A is answered with independent
+discrete noise on every answer (`Curator.measure_queries`). If a record may be added or removed, the
+cost is that of discrete Gaussian noise on integer queries, rho = m / (2 s^2), where m is the
+product over A of the largest squared norm of a column. For S = n I - J it equals the paper's cost
+(Theorem 4.5). Noise outside the range of the rows is independent of the data and enters no
+estimate. If a record may be replaced, the difference of two columns counts.
 
-**Sharing the budget.** With variance s_A^2 = k_A / share_A^q at a budget of 1 (q is 1 for rho, 2
-for epsilon), weighted sums of variances, sum of v_A s_A^2, are least for
+No replacement of a record changes every residual by its largest amount, so all residuals together
+cost less than the sum of their single costs (`mechanisms.privacy.joint_moves`). For a pure budget
+noise is Laplace, and L1 norms take the place of L2 norms.
 
-    share_A proportional to (v_A k_A)^(1 / (1 + q)),  and then  (sum of (v_A k_A)^(1/(1+q)))^(1+q).
+**Sharing the budget.** At a budget of 1, residual A has the variance s_A^2 = k_A / share_A^q, where
+q is 1 for rho and 2 for epsilon. The weighted sum of variances, sum over A of v_A s_A^2, is least
+for
 
-The largest variance is a maximum over weights of such sums, so its least value is the largest, over
-weights, of the expression above, which is concave in them. The same holds of the prices where all
-are charged at once: the worst that rows may do is a maximum over chances of what they do, k_A the
-average, and the expression is concave in weights and chances together.
+    share_A proportional to (v_A k_A)^(1 / (1 + q)), and is then (sum of (v_A k_A)^(1/(1+q)))^(1+q).
+
+The largest variance of a query is the maximum, over weights of the queries that sum to 1, of such a
+sum. So its least value is the maximum over weights of the expression above, which is concave in the
+weights. The same holds for the joint cost of all residuals: it is the maximum, over probabilities
+of the ways in which a record may be replaced, of the mean cost, and k_A becomes such a mean. The
+expression is concave in weights and probabilities together.
 """
 
 from __future__ import annotations
@@ -68,8 +73,8 @@ from pgmkit.runtime.sizes import BLOCK_CELLS
 Objective = Literal["sum", "largest"]
 
 _FEW_STATES = 256
-"""At the start of the search a state's chance is in proportion to this power of its cost, so that
-hardly any but the costliest states have a chance.
+"""At the start of the search the probability of a state is proportional to this power of its cost,
+so that nearly all probability is on the states of the largest cost.
 """
 _MOST_STEPS = 5 * MOST_ITERATIONS
 """The most steps of the search; hundreds are usual."""
@@ -80,13 +85,14 @@ parts."""
 
 @dataclass(frozen=True)
 class ResidualsStrategy:
-    """The share of the budget (rho, or epsilon) of each residual, the rows to measure, the errors.
+    """The share of the budget (rho, or epsilon) of each residual, the rows by which it is measured,
+    and the expected errors.
 
-    Errors are at a budget of 1: divide by rho, or by epsilon^2. `shares` are by the attributes of a
-    residual in the domain's order, () for the total; a known total has none.
+    Errors are at a budget of 1: divide by rho, or by epsilon^2. The keys of `shares` are the
+    residuals' attributes in the domain's order, () for the total; a known total has no share.
 
     Attributes:
-        shares: By residual; they sum to 1.
+        shares: The share of each residual; shares sum to 1.
         noise: The bases of the residuals, and the variances of any answer, at a budget of 1.
         expected_error: The sum of the variances of all queries, by their weights.
         objective: The value of the objective.
@@ -115,12 +121,13 @@ def residuals_strategy(
 ) -> ResidualsStrategy:
     """Return the residual bases and shares of least error on the sets of queries.
 
-    `objective` "sum" is the sum of the variances of all queries, "largest" the largest variance of
-    one, both by the sets' weights. Bases are those of the first; with them the shares of the second
-    are within 0.1% of the best. `norm` 1 is for Laplace noise, 2 for Gaussian.
+    `objective`: "sum" minimises the sum of the variances of all queries, "largest" the largest
+    variance of a query, both weighted by the sets' weights. The bases are those for "sum" in both
+    cases. For "largest" the shares are then within 0.1% of the best shares for these bases. `norm`
+    1 is for Laplace noise, 2 for Gaussian.
 
-    Raises InvalidInput for sets of which nothing needs to be measured, queries that do not fit the
-    domain, and a largest variance among more than a million that differ.
+    Raises InvalidInput if nothing needs to be measured, for queries that do not fit the domain,
+    and, for "largest", if more than a million queries have different variances.
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> from mechanisms.workload import k_way
@@ -156,8 +163,8 @@ def residuals_strategy(
     moves = JointMoves(neighbours if norm == 2 else relation("add/remove"), products)
     variances, value, bound = least.found(unit, 2 / norm, moves)
     own = unit / variances if norm == 2 else (unit / variances) ** 0.5
-    # All residuals but the total are charged at once, so their shares are scaled to what they cost
-    # together.
+    # All residuals except the total are charged together, so their shares are scaled to their joint
+    # cost.
     rest = np.array([bool(residual) for residual in residuals])
     shares = own.copy()
     if rest.any():
@@ -189,10 +196,11 @@ def _parts(
     bases: Mapping[Clique, Bases],
     residuals: Sequence[Clique],
 ) -> tuple[csr_array, Array]:
-    """Return the variance of each query from each residual at s_A = 1, and the queries' weights.
+    """Return a matrix with the variance that each residual (a column), with noise of variance 1,
+    adds to each query (a row), and the weights of the queries.
 
-    Queries of a set with the same variance along each attribute are one. Raises InvalidInput for
-    more than `_MOST_VARIANCES` queries that differ.
+    Queries of a set whose variances are equal along each attribute share a row. Raises InvalidInput
+    for more than `_MOST_VARIANCES` rows.
     """
     place = {residual: column for column, residual in enumerate(residuals)}
     noise = ResidualNoise(domain, bases, dict.fromkeys([(), *residuals], 1.0))
@@ -232,11 +240,12 @@ def _parts(
 
 @dataclass(frozen=True)
 class _Least:
-    """The search for variances of residuals whose largest weighted sum is least. Each row of
-    `parts` has the coefficients of one sum, which is multiplied by its weight in `weights`.
+    """The search for variances of residuals for which the largest of several weighted sums is
+    least. Each row of `parts` has the coefficients of one sum, which is multiplied by its weight in
+    `weights`.
 
-    `extra(value)`, for the value of the largest sum, is added to the importance of the residuals,
-    so that residuals in none of the sums are measured too, at little cost.
+    `extra(value)`, for the present bound `value` on the largest sum, is added to the coefficients,
+    so that residuals that are in none of the sums are measured too, at little cost.
     """
 
     parts: csr_array
@@ -244,13 +253,14 @@ class _Least:
     extra: Callable[[float], Array]
 
     def found(self, unit: Array, power: float, moves: JointMoves) -> tuple[Array, float, float]:
-        """Return variances at a cost of 1, the value, and a lower bound of all values. `unit`: the
-        variance of each residual at a cost of 1, which falls with the cost's `power`.
+        """Return variances with a joint cost of 1, their largest weighted sum, and a lower bound on
+        the largest sum of any such variances. `unit`: the variance of each residual at a cost of 1;
+        at a cost c it is this divided by c to the `power`.
 
-        For any importances of the rows that sum to 1, and any chances of what a row of the data may
-        do, the best sum of variances at average prices is a lower bound. Its slopes are the values
-        of the rows and the costs themselves, so both are moved to where these are large, in
-        proportion, until the largest are near the bound.
+        For any importances of the sums that add up to 1, and any probabilities of the states of
+        `moves`, the least mean of the sums at mean prices is a lower bound. Its derivatives are the
+        sums and the costs of the states. So importances and probabilities are multiplied by these
+        and normalised, until the largest sum and cost are near the bound.
         """
         importance = np.full(len(self.weights), 1 / len(self.weights))
         by_residual = self.parts.T.tocsr()
@@ -259,11 +269,13 @@ class _Least:
         chances = [_moved(np.ones(len(each)), each, _FEW_STATES) for each in costs]
         bound, best, least = 0.0, unit, math.inf
         for _ in range(_MOST_STEPS):
+            # The best shares for the present importances and probabilities, in closed form.
             price = unit * moves.prices(chances)
             exact = by_residual @ (importance * self.weights)
             value = _shares(exact, price, power)[1]
             shares = _shares(exact + self.extra(value), price, power)[0]
             variances = price / shares**power
+            # Their largest weighted sum at their joint cost is an upper bound of the optimum.
             own = unit / variances
             cost = moves.most(own) if power == 1 else 1.0
             at = self.weights * (self.parts @ variances)
@@ -276,9 +288,9 @@ class _Least:
                 break
             # No importance becomes 0: a residual that is in one sum alone would then get nothing.
             importance = _moved(importance, at, 1)
-            # A state's cost is roughly proportional to 1 / sqrt(chance), so chances are multiplied
-            # by the squared costs, which makes the costs nearly equal (see the module docstring of
-            # `least_error`).
+            # A state's cost is roughly proportional to 1 / sqrt(probability), so probabilities are
+            # multiplied by the squared costs, which makes the costs nearly equal (see the module
+            # docstring of `least_error`).
             costs = moves.costs(own)
             chances = [_moved(*each, 2) for each in zip(chances, costs, strict=True)]
         return best, least, bound
@@ -293,6 +305,8 @@ def _shares(importance: Array, unit: Array, power: float) -> tuple[Array, float]
 
 
 def _moved(weights: Array, factors: Array, power: int) -> Array:
-    """Return the weights times a power of the factors, of sum 1; none falls to 0."""
+    """Return the weights multiplied by a power of the factors and scaled to sum 1; none becomes
+    0.
+    """
     found = np.maximum(weights * (factors / (factors.max() or 1.0)).clip(min=0) ** power, 1e-12)
     return found / found.sum()

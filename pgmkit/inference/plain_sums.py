@@ -77,11 +77,11 @@ class PlainSums:
     attribute.
 
     Args:
-        tables: logarithms, each over a few of the attributes, axes in their order. sizes: the sizes
-        of the attributes; one that no table holds multiplies the sum by its size. children: for a
-        Bayesian network, one variable for each table, the one whose distribution given its parents
-        the table holds; None for other tables. order: attributes in an order of elimination that is
-        known to be cheap. Any order gives the
+        tables: logarithms, each over a few of the attributes, axes in their order.
+        sizes: the sizes of the attributes; one that no table holds multiplies the sum by its size.
+        children: for a Bayesian network, one variable for each table, the one whose distribution
+            given its parents the table holds; None for other tables.
+        order: attributes in an order of elimination that is known to be cheap. Any order gives the
             same sums; attributes that it lacks follow by the greedy order.
         plain: whether the tables hold the numbers themselves instead of their logarithms. The
             logarithms of the part that agrees with the evidence are then computed in every sum.

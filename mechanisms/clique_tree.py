@@ -43,7 +43,8 @@ class CliqueTree(Settings):
         noise_left: The share of a table's noise that is expected to remain in an estimate, above 0;
             a quarter if most cells are empty.
         most_noise: The largest such noise in a table of more than two attributes, as a share of the
-            total, above 0; it is small because its pairs hold most of what such a table says.
+            total, above 0; it is small because most of the information in such a table is in its
+            pairs.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """

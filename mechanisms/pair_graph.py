@@ -61,9 +61,9 @@ class PairGraph(Settings):
             since counts are not below 0 and tables agree. On `loans_full_schema` and `Caravan` at
             epsilon 1 the errors of pairs at 0.25 and at 1 are 1.01 to 1.10 times those at 0.5 (one
             seed).
-        hidden: The ratio of noise to a pair's distance from what is known, above 0, beyond which
-            the pair is not measured: at 2 that would gain at most a third of the distance, not
-            counting what the pair would cost the others.
+        hidden: The ratio of a pair's noise to its distance from the model, above 0, beyond which
+            the pair is not measured. At a ratio of 2, measuring would reduce the pair's error by at
+            most a third of the distance, and would take budget from other pairs.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
@@ -243,9 +243,9 @@ def _measured(
         sides = 1.0 + np.array([[a[-1], b[-1]] for a, b in tables.groups])
         cells, widest = sides.prod(1), sides.max(1)
         # Estimated counts are not below 0, so little noise remains in cells that are empty because
-        # of dependence. A pair at distance d, as a fraction of the total, fills about 1 - d / 2 of
-        # its cells, but at least as many as its larger side has codes (one attribute is then a
-        # function of the other).
+        # of dependence. With a distance of d, as a share of the total, a share of about 1 - d / 2
+        # of the cells is assumed to have records, but at least as many cells as the larger
+        # attribute has codes (one attribute is then a function of the other).
         filled = np.maximum(cells * (1 - far / (2 * model.total)), widest)
         # A pair without a share has the distance 0 already, and its ratio is set to 0.
         seen = far * tables.pairs ** (1.0 if pure else 0.5)

@@ -31,8 +31,9 @@ class Entry:
         summary: A line that says what it does, shown by `pgmkit mechanisms`.
         rounds: Whether it runs in rounds and reports each to a `progress` callback.
         public: Whether it needs records that need no protection.
-        graphical: Whether its model is a GraphicalModel, which has error bars and can hold
-            constraints. So can a mechanism with the setting `inference`, unless that is "exact".
+        graphical: Whether its model is a GraphicalModel, for which there are error bars and
+            constraints. The model of a mechanism with the setting `inference` has both too, unless
+            the setting is "exact".
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether its tables are at least 0 and agree with each other.
         queries: Whether it selects and measures by the workload's own queries. Other mechanisms

@@ -276,10 +276,10 @@ class FactorGraph:
         expected = other.expected_log_product(own)
         return max(0.0, -own.entropy() - expected + other.log_partition)
 
-    def expected_log_product(self, law: Posterior) -> float:
-        """Return the expectation under ``law`` of the logarithm of the product of the tables."""
-        instance(law, Posterior, "law")
-        marginals = law.marginals([clique for clique, _ in self.tables])
+    def expected_log_product(self, posterior: Posterior) -> float:
+        """Return the expectation, under ``posterior``, of the logarithm of the tables' product."""
+        instance(posterior, Posterior, "posterior")
+        marginals = posterior.marginals([clique for clique, _ in self.tables])
         return float(sum(_expected_log(marginals[clique], table) for clique, table in self.tables))
 
     def expected_log_likelihood(self, data: Dataset) -> float:

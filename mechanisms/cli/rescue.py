@@ -1,4 +1,6 @@
-"""A place for what was paid for and could not be written where it was wanted."""
+"""Saving of releases and schemas that were paid for but could not be written to the files that the
+user named.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator[None]:
-    """Save a release, whose budget is spent and cannot be spent again, before its records and pages
-    are written. Where the release is not wanted, or cannot be saved there, and writing fails, save
-    it elsewhere and say where.
+    """Save a release in the file `save`, if one is given, before the block writes its records and
+    pages, since the spent budget cannot be spent again. If the release could not be saved there, or
+    no file was given, and the block fails, the release is saved in a folder for temporary files and
+    its name is printed.
     """
     saved = False
     try:
@@ -44,8 +47,8 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
 
 @contextmanager
 def rescued_columns(like: str) -> Iterator[None]:
-    """Save the schema whose open columns were found, in the format of the file `like`, and say
-    where, if the block is refused after they were found.
+    """If the block ends with ColumnsFound, save the schema with the columns that were found in the
+    format of the file `like`, and print the name of the new file.
     """
     from mechanisms.synthesis.open_columns import ColumnsFound
 

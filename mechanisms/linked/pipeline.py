@@ -255,8 +255,8 @@ def _choice(
     """Return the mechanism for a table of children, chosen from noisy and public figures alone.
     `children`: the noisy number of children.
 
-    AIM finds the pairs that are worth their noise. Where all are, measuring each once, with the
-    same noise, leaves none out.
+    If noise would hide some of the pairs, AIM selects those whose dependence is larger than the
+    noise. Otherwise every pair is measured once, with the same noise.
     """
     noise = table.scale(table.remaining / len(workload.cliques))
     cliques = [*workload.cliques, *(each.clique for each in first)]

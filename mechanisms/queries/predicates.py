@@ -211,10 +211,10 @@ def linear_thresholds(
     Directions are Gaussian, scaled to length 1; a bound is uniform between the least and the
     largest weighted sum.
 
-    `points`: numbers of records that are public or noisy (records x numeric attributes). With them,
-    attributes weigh alike whatever their spread, each bound is the weighted sum of a random point,
-    and weighted sums are scaled to the spread of a uniform number: bounds drawn evenly leave nearly
-    all records of skewed attributes on one side.
+    `points`: numbers of records that are public or noisy (records x numeric attributes). If they
+    are given, weights are divided by the attributes' spreads, each bound is the weighted sum of a
+    random point, and weighted sums are scaled to the spread of a uniform number. With uniform
+    bounds nearly all records of skewed attributes would be on one side.
 
     Raises InvalidInput for a `count` that is not from 1 to 1,000,000, for no numeric attributes,
     and for attributes that the domain does not have.

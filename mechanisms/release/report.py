@@ -130,7 +130,7 @@ def _listed(names: list[str]) -> str:
 
 def _structure(model: GraphicalModel) -> Iterator[str]:
     if max(map(len, model.cliques), default=0) < 2:
-        return  # nothing is joined, as the first lines of the report say
+        return  # no columns were measured together, as the first lines say
     yield "<h2>The model</h2>"
     yield (
         f"<p>Lines join columns that the model holds together, in {len(model.cliques)} groups "

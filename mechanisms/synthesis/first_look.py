@@ -147,8 +147,9 @@ def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float
     alone.
 
     `deciding`: the excess, in counts, above which pairs are worth measuring. The cost is at most a
-    fiftieth of `whole`, and less where noise of 0.37 times `deciding` costs less: with less noise
-    the decision would hardly be better. Large tables reach it for a thousandth of the budget.
+    fiftieth of `whole`. It is less if noise of 0.37 times `deciding` costs less, since less noise
+    would hardly improve the decision. For tables of many rows that is about a thousandth of the
+    budget.
     """
     most = 0.02 * whole
     ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (0.37 * deciding)

@@ -36,9 +36,10 @@ class PlannedQuestion:
 
     Attributes:
         question: The question.
-        stddev: The root of the mean of the answers' variances: in records for counts and cumulative
-            counts, also for those behind a median or quantile; in the column's unit for a sum. For
-            a mean in the column's unit times the group's number of records.
+        stddev: The square root of the mean variance of the answers. For counts and cumulative
+            counts, also those from which a median or quantile is computed, it is in records; for a
+            sum it is in the column's unit; for a mean it has to be divided by the group's number of
+            records.
         largest: The largest standard error of an answer, in the same unit.
         kind: "count", or the kind of the question's summary, such as "cdf".
     """
@@ -49,8 +50,9 @@ class PlannedQuestion:
     kind: str = "count"
 
     def at(self, cost: float, pure: bool) -> PlannedQuestion:
-        """Return the errors at `cost`, if those of this record are at a cost of 1. `pure`: whether
-        the cost is epsilon, in inverse proportion to which errors fall, or rho.
+        """Return the errors at `cost`, given that the errors of this record are at a cost of 1.
+        `pure`: True if the cost is an epsilon, to which errors are inversely proportional; False if
+        it is a rho, whose square root takes its place.
         """
         smaller = cost if pure else cost**0.5
         return replace(self, stddev=self.stddev / smaller, largest=self.largest / smaller)

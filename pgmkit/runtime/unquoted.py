@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 def unquoted(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with the errors of `without_quotes`."""
+    """Return a function that calls the given one through `without_quotes`."""
 
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:

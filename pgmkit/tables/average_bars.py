@@ -1,14 +1,17 @@
-"""Intervals of means, medians and quantiles from those of sums: no model is estimated anew.
+"""Intervals of means, medians and quantiles, computed from intervals of sums without estimating
+another model.
 
-A group's level-quantile is x where the cumulative count F(x) first reaches level times its records
-N. So g(x) = F(x) - level N is below 0 before the quantile and at least 0 from there on, and values
-are kept where an interval of g leaves that open: from the first x where g may be 0 or more, to the
-one after the last x where it may be below 0 (Woodruff 1952, with a separate interval for each g).
-If the intervals of g cover with a given probability, so does that of the quantile: it is missed at
-an end only where the interval of one g, that at the quantile or just before it, is missed.
+The level-quantile of a group of N records is the first x at which the cumulative count F(x) reaches
+level times N. So g(x) = F(x) - level N is below 0 before the quantile and at least 0 from there on.
+The interval of the quantile has all x that the intervals of g allow: it begins at the first x where
+g may be 0 or more, and ends at the value after the last x where g may be below 0 (Woodruff 1952,
+with a separate interval for each g). If each interval of g covers with a given probability, so does
+each end of the quantile's interval, since an end is wrong only if the interval of one g is: of g at
+the quantile, or at the value before it.
 
-A mean m is where D = S - m N is 0, S the weighted sum: its interval is that of D at the answer,
-divided by the number of records (the delta method), within the least and the largest value.
+A mean m is the solution of D = S - m N = 0, where S is the sum of the values. Its interval is that
+of D at the answer m, divided by the number of records (the delta method) and limited to the range
+of the values.
 """
 
 from __future__ import annotations

@@ -181,8 +181,8 @@ class LinearParts:
     Attributes:
         question: The question.
         query: Its axes are the groups, the columns with conditions and the summarised column.
-        unit: What the answers are multiplied by to be in the column's unit; 1 but for sums and
-            means, whose largest weight is 1.
+        unit: The factor that converts the answers to the column's unit. It differs from 1 only for
+            sums and means, whose weights are scaled so that the largest is 1.
         shown: The answers along the last axis that the reply is about.
     """
 

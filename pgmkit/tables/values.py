@@ -226,8 +226,8 @@ def is_null(value: object) -> bool:
 def text_of(value: object) -> str:
     """Return the text that identifies a value: 3, 3.0 and " 3" are the same label.
 
-    Halves of characters, which no file can store, are replaced by U+FFFD, as in files that are read
-    in a wrong encoding.
+    Lone surrogates (halves of characters), which no file can store, are replaced by U+FFFD, as in
+    files that are read in a wrong encoding.
 
     >>> text_of(3.0), text_of(True), text_of(" padded ")
     ('3', 'true', 'padded')

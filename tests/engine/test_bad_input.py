@@ -241,7 +241,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a query of too many codes": lambda: queries.prefix(2**63),
     "members that are a number": lambda: queries.subset(3, 1),  # type: ignore[arg-type]
     "a target outside its source": lambda: DOMAIN.cell_map(["sex"], ["age"]),
-    "a law that is a text": lambda: PAIR.expected_log_product("x"),  # type: ignore[arg-type]
+    "a posterior that is a text": lambda: PAIR.expected_log_product("x"),  # type: ignore[arg-type]
     "zeros outside a clique": lambda: Zeros(("age",), [True] * 4).within(DOMAIN, ("sex",)),
     "a written graph of None": lambda: uai.write_model(None, "x"),  # type: ignore[arg-type]
     "written codes in words": lambda: uai.write_map(["x"], "x"),  # type: ignore[list-item]

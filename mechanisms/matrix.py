@@ -211,9 +211,9 @@ def _tables(
     measurements: tuple[Measurement, ...],
     total: int | None,
 ) -> Sequence[Measurement]:
-    """Return noisy marginals over cliques that contain the workload's. Where they are computed from
-    queries or residuals, the standard deviation of each is the square root of its cells' mean
-    variance.
+    """Return noisy marginals over cliques that contain the workload's. If a marginal is computed
+    from other queries or from residuals, its standard deviation is the square root of the mean
+    variance of its cells.
     """
     if isinstance(strategy, MarginalsStrategy):
         return measurements

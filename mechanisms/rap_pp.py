@@ -223,7 +223,9 @@ class _MixedRounds:
     def select(
         self, state: MixedState, _last: Round[MixedState, Question] | None
     ) -> list[Question] | None:
-        """Select, with noise, what is answered worst; None after the last round."""
+        """Select, with noise, the marginal or the thresholds that the rows answer worst. Return
+        None after the last round.
+        """
         if self._done == self._rounds:
             return None
         whole = self._curator.remaining / (self._rounds - self._done)
@@ -269,7 +271,7 @@ class _MixedRounds:
         return [self._pool.list[place] for place in picked]
 
     def measure(self, picked: Sequence[Question]) -> list[Measured]:
-        """Return the noisy answers to what was selected."""
+        """Return the noisy answers to the selected marginal or thresholds."""
         found: list[Measured] = []
         asked = [each for each in picked if isinstance(each, Predicate)]
         costs = list(self._costs)

@@ -110,9 +110,9 @@ class Frequent:
         return found
 
     def merged(self, measurement: Measurement) -> Measurement:
-        """Return a measurement that does not tell an attribute's rare codes apart, as a measurement
-        over `self.domain`. One without a matrix per attribute is returned as it is, for domains
-        that have no rare codes.
+        """Return a measurement as a measurement over `self.domain`; its rows must be equal at all
+        rare codes of an attribute. A measurement that does not have one matrix for each attribute
+        is returned unchanged, which is right only if no attribute has rare codes.
         """
         if not isinstance(measurement.matrix, Kronecker):
             return measurement

@@ -81,7 +81,9 @@ class Ranks:
         return np.flatnonzero(np.diff(self.groups[name], prepend=-1))
 
     def of(self, name: str, codes: NDArray[np.integer], places: Array) -> Array:
-        """Return the ranks of codes; `places`, between 0 and 1, say where within the code."""
+        """Return the ranks of codes. `places` has the position within each code's range of ranks,
+        from 0 (its lower end) to 1.
+        """
         below = self._below[name]
         return below[codes] + places * (below[codes + 1] - below[codes])
 

@@ -76,7 +76,9 @@ def _released(release: LinkedRelease) -> Iterator[str]:
 
 
 def _kept(tables: Sequence[Compared]) -> Iterator[str]:
-    """Yield the mean distances of records from the models, by what the tables tell of."""
+    """Yield the mean distances of records from the models' tables, grouped by the relation that the
+    tables are about (`fidelity.kind_of`).
+    """
     means = fidelity(tables).columns
     names = list(means)
     distances = {i: np.asarray(means[name], float) for i, name in enumerate(names[3:], 3)}
@@ -118,7 +120,9 @@ def _numbers(parents: TableRelease, link: Link) -> Iterator[str]:
 
 
 def _farthest(tables: Sequence[Compared]) -> Iterator[str]:
-    """Yield the measured tables that the records are farthest from, by what they tell of."""
+    """Yield the measured tables from which the records' tables differ most, with the relation that
+    each is about.
+    """
     for kind in dict.fromkeys(each.kind for each in tables):
         of_kind = sorted((t for t in tables if t.kind == kind), key=lambda each: -each.records)
         rows = [

@@ -235,7 +235,8 @@ class Ledger:
 
 @typed_class
 class FileLedger(Ledger):
-    """A ledger across runs: what all runs on one data set have spent, and may spend together.
+    """A ledger across runs: the charges of all runs on one data set, and the budget that they may
+    spend together.
 
     Runs add up in the budget's unit as the steps of a run do: composition is adaptive. A run holds
     its whole budget from its beginning, and that counts as spent until the run ends
@@ -253,8 +254,8 @@ class FileLedger(Ledger):
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """All charges of all runs so far, in order, followed by what runs hold that have
-        not ended.
+        """All charges of all runs so far, in order. The amounts that unfinished runs hold but have
+        not charged follow as further entries.
         """
         with refusing(self._lines.path, "a ledger file"):
             return self._parsed(self._lines.read()).entries
@@ -269,8 +270,8 @@ class FileLedger(Ledger):
         return {run: each.cost_left for run, each in held.items()}
 
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
-        """Record a charge that belongs to no run, and is paid from what no run holds; see
-        Ledger.charge.
+        """Record a charge that belongs to no run. It is paid from the part of the budget that no
+        run holds; see Ledger.charge.
         """
         self.record(LedgerEntry(step, mechanism, cost, delta).checked(), 0, secure=True)
 
@@ -278,8 +279,8 @@ class FileLedger(Ledger):
         """Write a charge of a run and flush it to the disk. Raises BudgetExceeded, without writing,
         if it is not available.
 
-        A run pays from the budget it holds; beyond that, or after it has ended, a charge must fit
-        into what no run holds. `secure`: False for a run with seeded noise.
+        A run pays from the budget that it holds. Beyond that, or after the run has ended, a charge
+        must fit into the part that no run holds. `secure`: False for a run with seeded noise.
         """
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -314,7 +315,8 @@ class FileLedger(Ledger):
         return number
 
     def end_run(self, number: int) -> None:
-        """Free what a run holds: when it is over, or by hand if it was killed.
+        """Free the rest of the budget that a run holds, when the run is over or, if it was killed,
+        by hand.
 
         The charges of a killed run are all on the disk, so the rest of what it holds is unused. A
         run that is ended while it continues cannot overspend, but it may be refused half-way.
@@ -347,8 +349,8 @@ class FileLedger(Ledger):
 
     @staticmethod
     def _parsed(lines: list[dict[str, Any]]) -> Ledger:
-        """Return a ledger in memory of all charges in a file's lines, followed by what runs hold.
-        Raises InvalidInput for lines of another format.
+        """Return a ledger in memory of all charges in a file's lines, followed by the amounts that
+        unfinished runs hold. Raises InvalidInput for lines of another format.
         """
         first = dict(lines[0])
         if {key: first.pop(key) for key in _HEADER} != _HEADER:

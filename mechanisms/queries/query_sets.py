@@ -59,13 +59,13 @@ class QuerySet:
         return all(kind_of(each) == CODES for each in self.asked)
 
     def along(self, name: str) -> Asked:
-        """Return what is asked along an attribute of the clique."""
+        """Return the queries along an attribute of the clique: their name or their matrix."""
         return self.asked[self.clique.index(name)]
 
 
 def kind_of(asked: Asked) -> object:
-    """Return a key that tells queries apart: the name, or the `id` of the matrix, which must exist
-    as long as the key is used.
+    """Return a key that is different for different queries: the name, or the `id` of the matrix.
+    The matrix must exist as long as the key is used.
 
     >>> kind_of("prefix"), kind_of(np.eye(2)) == CODES
     ('prefix', False)

@@ -50,7 +50,7 @@ class Matches:
     """The shares of records that equal a record of one half of the real records.
 
     `synthetic`: the share of the synthetic records. `others`: the share of the other half of the
-    real records, which is what chance gives.
+    real records, which is the share to be expected by chance.
     """
 
     synthetic: float

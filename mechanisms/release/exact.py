@@ -62,8 +62,8 @@ def with_exact(
 
 
 def _noise(each: Measurement) -> float:
-    """Return a measurement's standard deviation in counts. Where it is of queries, that of an
-    answer is divided by the largest weight in the queries.
+    """Return a measurement's standard deviation in counts. If the measurement has a matrix of
+    queries, the standard deviation is divided by the largest entry of the matrix.
     """
     if each.matrix is None:
         return each.stddev

@@ -340,9 +340,9 @@ class TableRelease:
         """Return the release with a model that also has these tables, which are known exactly.
 
         `paths`: CSV files of counts over columns or levels (docs/noisy-tables.md). The model comes
-        within half a count of them, and records within a few. Only the release is used, so it
-        costs nothing; but the promise does not cover what such tables tell, which the report and
-        the saved release say.
+        within half a count of them, and records within a few. Only the release is used, so no
+        budget is spent. But the promise does not cover the information in such tables, which the
+        report and the saved release state.
 
         Raises InvalidInput for tables that contradict each other, and for other models than
         graphical ones.

@@ -73,7 +73,7 @@ class Verdict:
 def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = None) -> Verdict:
     """Return the verdict on a model and the noisy values behind it.
 
-    `budget`: what was promised; without it the verdict says nothing of other budgets.
+    `budget`: the budget of the promise; without it the verdict has no sentence on other budgets.
 
     >>> from pgmkit import Domain, Measurement, estimate
     >>> noisy = [Measurement((n,), [70.0, 30.0], 1.0) for n in ("a", "b")]

@@ -195,8 +195,8 @@ def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
     """Return the counts of a data frame by the schema, or `data` itself if it is coded records or
     counts.
 
-    An engine counts in its first pass what a mechanism is likely to ask for this workload. Raises
-    InvalidInput for records coded over another domain, or against the constraints.
+    An engine's first pass counts the marginals that a mechanism is likely to need for this
+    workload. Raises InvalidInput for records coded over another domain, or against the constraints.
     """
     if not isinstance(data, Dataset | NoRows | FrameCounts):
         return counts_of(data, schema, () if workload is None else _likely(workload))

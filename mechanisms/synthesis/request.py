@@ -285,7 +285,9 @@ class Request:
         return found
 
     def _check_noise(self) -> None:
-        """Raise InvalidInput for noise beyond what selections compare, before anything is spent."""
+        """Raise InvalidInput, before anything is spent, if the noise would be larger than the
+        largest scores that selections can compare.
+        """
         of_all = noise(self.budget)
         if of_all > _MOST_NOISE:
             raise InvalidInput(

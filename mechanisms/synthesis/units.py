@@ -52,7 +52,8 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
 def bounded_frame(
     frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
 ) -> tuple[Any, Excess]:
-    """Return the schema's columns of at most `max_rows` rows of each unit, and what was left out.
+    """Return the schema's columns of at most `max_rows` rows of each unit, and the number of rows
+    that were left out.
 
     The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
     NaN, empty) belong to nobody and are left out. From an engine these columns alone are fetched,

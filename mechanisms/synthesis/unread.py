@@ -64,7 +64,8 @@ class UnreadValues:
         missing; without those that could not be read.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
-        # These shares can be near 1, so they contain nearly all noise of the number of rows.
+        # A share near 1 also has nearly all of the noise of the number of rows that it is divided
+        # by.
         stddev = math.sqrt(2) * self.stddev
         surely = 0.5 + self._deviations(_FALSE_ALARMS / max(1, len(others))) * stddev
         return _largest_first(others, max(surely, 1 - self._deviations(_OVERLOOKED) * stddev))
@@ -72,8 +73,9 @@ class UnreadValues:
     def _deviations(self, chance: float) -> float:
         """Return the number of standard deviations that the noise exceeds with this probability."""
         if self.pure:
-            # Laplace noise exceeds t times its scale with probability exp(-t) / 2, and a hundredth
-            # more often if a tenth of the rows' noise is added; 1 / 2 leaves room for that.
+            # Laplace noise exceeds t times its scale with probability exp(-t) / 2, and 1% more
+            # often if a tenth of the noise of the number of rows is added. The factor 1 / 2 is left
+            # out, which allows for that.
             return math.log(1 / chance) / math.sqrt(2)
         return NormalDist().inv_cdf(1 - chance)
 

@@ -129,8 +129,8 @@ def blocks(
     order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
 ) -> list[int]:
     """Return a partition of the attributes into sets such that the parts of the scopes within each
-    set need no bag of more than ``most`` cells. Earlier sets take what they can, so they tend to be
-    larger.
+    set need no bag of more than ``most`` cells. An attribute is left to a later set only if an
+    earlier one cannot take it, so earlier sets tend to be larger.
 
     If a scope would exceed the limit, the attribute of it that is in the most scopes is left to a
     later set.

@@ -47,7 +47,7 @@ class ScaledEvidence:
 class Frame:
     """The attributes of a clique and the orders of axes: ``axes`` of its own table, ``separator``
     of the table over its separator, and ``below`` of those over its children's separators. ``rest``
-    are the attributes that its parent lacks, and ``small`` tells whether it is a SmallClique.
+    are the attributes that its parent lacks. ``small`` is True for a SmallClique.
     """
 
     domain: Domain
@@ -138,7 +138,9 @@ class Clique(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Compute what the first evidence would otherwise have to compute."""
+        """Compute the tables and indices that do not depend on evidence now, instead of with the
+        first evidence.
+        """
 
     @cached_property
     def readings(self) -> list[tuple[Axes, int]]:

@@ -91,7 +91,7 @@ class GraphTables:
     def plain_sums(self) -> PlainSums:
         """Plain sums over the tables, for the second computation. They share only an elimination
         order with inference, and any order gives the same sums. They may use the memory that the
-        limit leaves beside the answer.
+        limit leaves after the answer.
         """
         latest = next(reversed(self.trees.values()), None)
         names, kept = self.domain.attributes, 0.0

@@ -23,7 +23,8 @@ tenth of the bound.
 
 def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
     """Return True if a quick bound shows that a pass fits into memory, even if a marginal of
-    ``cells`` cells is carried along all tables. If it returns False, only the exact bound can tell.
+    ``cells`` cells is carried along all tables. If the result is False, the exact bound has to
+    decide.
 
     The quick bound is twice ``tree.cells``, the number of multiplications, which is more than the
     cells of all tables and copies together.

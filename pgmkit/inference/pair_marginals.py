@@ -75,8 +75,8 @@ class PairMarginals:
         return cells <= min(most, CACHE_CELLS * pairs)
 
     def _cells(self) -> int:
-        """Return the number of cells of all matrices: of those that are passed on and of their
-        products.
+        """Return the number of cells of all matrices that are computed: those that cliques pass on
+        to their parents, and the tables of all pairs.
         """
         paths, width = self.paths, [0] * len(self._own)
         cells = 0

@@ -192,7 +192,8 @@ class Tables:
 
     def marginal(self, here: int, members: int) -> torch.Tensor:
         """Return the marginal over `members`, computed at the clique `here`. Remembered tables are
-        dropped first if they are too large, or afterwards if the marginal did not fit beside them.
+        dropped first if they are too large, or afterwards if there was not enough memory for both
+        them and the marginal.
         """
         if self.kept > KEPT_BYTES:
             self.drop()

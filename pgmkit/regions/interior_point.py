@@ -94,8 +94,8 @@ class Local:
 
 
 class InteriorPoint:
-    """An interior-point search: ``step`` improves the state, of which ``tables`` and ``bound`` tell
-    the result.
+    """An interior-point search: ``step`` improves the state, and ``tables`` and ``bound`` are the
+    result at the present state.
 
     Methods raise OutOfTime at the ``deadline`` of ``time.perf_counter``, which leaves the state as
     it was.

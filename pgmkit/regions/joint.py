@@ -317,8 +317,9 @@ def explained(table: Array, variance: float, records: int) -> float:
     """Return the expected total variation distance between a table of fractions and the table of
     ``records`` drawn records, which comes from the table's noise and from sampling.
     """
-    # Each direction that no measurement determines adds the squared total, here 1, to the summed
-    # variances of the cells. Such a table is known only in part.
+    # Each direction that no measurement determines adds the squared total, here 1, to the sum of
+    # the cells' variances. If that sum is above 1/2, the table is known only in part, and a fixed
+    # deviation of each cell is tolerated instead.
     if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)
@@ -334,8 +335,8 @@ def _given_others(zeros: Zeros, name: str) -> Possible:
 
 
 def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> list[str]:
-    """Return an order in which every attribute comes after those that tell the most about it, by
-    weighted mutual information.
+    """Return an order in which every attribute comes after those with which it has the most mutual
+    information (weighted by ``weights``).
 
     Related attributes come close together, so two attributes that depend on each other only through
     a third are rarely both drawn before it.

@@ -242,8 +242,8 @@ class RegionModel(QueryAnswers):
         return CliqueIndex(self.cliques)
 
     def map(self) -> NoReturn:
-        """Raise ``InvalidInput``: many distributions are near the tables, and the most probable
-        record of one of them would say nothing about the others.
+        """Raise ``InvalidInput``: many distributions are near the tables, and their most probable
+        records may be different.
         """
         raise InvalidInput(
             "a region model has no most probable record: many distributions are near its tables. "
@@ -328,8 +328,8 @@ class RegionModel(QueryAnswers):
         """Compare ``found``, one number of an answer, with a second computation
         (``pgmkit.regions.checks``), if it is the first answer to a question of this structure.
 
-        ``weights`` say which sum the number is. ``table`` is the marginal from which the answer was
-        computed, or None if it came from records.
+        ``weights`` define the sum over records that the number is. ``table`` is the marginal from
+        which the answer was computed, or None if it came from records.
         """
         if structure in self._checked:
             return

@@ -44,8 +44,8 @@ def listed(values: Iterable[T], name: str, content: str) -> list[T]:
 
 
 def instance(value: T, kind: type, name: str) -> T:
-    """Return the value. Raises InvalidInput, with the argument's name and its type, which says
-    nothing of its content, unless it is of this kind.
+    """Return the value. Raises InvalidInput unless it is of this kind; the message has the
+    argument's name and its type, which reveals nothing of its content.
     """
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
@@ -80,8 +80,8 @@ def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
 
 
 def float_array(values: object, name: str) -> NDArray[np.float64]:
-    """Return a copy of the values as an array of float64. Raises InvalidInput, with what they are
-    called, for anything that is not an array of numbers.
+    """Return a copy of the values as an array of float64. Raises InvalidInput, with ``name`` in the
+    message, for anything that is not an array of numbers.
     """
     import numpy as np
 

@@ -18,8 +18,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a binary file that replaces `path` when the block ends; after an error nothing is left
     of it.
 
-    It is written beside `path` and renamed over it, so readers see the old file or the whole new
-    one. A symbolic link is followed.
+    It is written in the same folder under another name and then renamed to `path`, so readers see
+    the old file or the whole new one. A symbolic link is followed.
 
     Raises OSError as `open` does.
 

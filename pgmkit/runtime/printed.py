@@ -13,8 +13,8 @@ _LINE_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def printable(text: str) -> str:
-    """Return the text without what could control a terminal: escape sequences, control characters,
-    and marks that reverse the direction of writing.
+    """Return the text without characters that could control a terminal: escape sequences, control
+    characters, and marks that reverse the direction of writing.
 
     >>> printable("\x1b[2Jage\x07 30\u202e")
     'age 30'

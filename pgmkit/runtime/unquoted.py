@@ -28,8 +28,9 @@ def unquoted(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def without_quotes(what: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what the function returns. Raises EngineFailed in place of an error of another
-    package: its message is `what` and the type of that error, and no other error is chained to it.
+    """Call the function and return its result. An error of another package is replaced by
+    EngineFailed, whose message has `what` (a description of the call) and the type of the error,
+    and to which no other error is chained.
 
     Errors of pgmkit, which quote no private value, are raised without the errors that caused them.
     Those of a file that does not exist or may not be read are raised as they are.

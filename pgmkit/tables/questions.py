@@ -215,7 +215,7 @@ def _with_bars(
     interval: Callable[[Bars], Interval],
 ) -> Reply:
     """Return the reply with intervals for its first column of numbers, which are counts or sums.
-    Lines are marked as unreliable where the standard error is large beside `sizes`.
+    Lines whose standard error is large compared with `sizes` are marked as unreliable.
     """
     if bars is None:
         return Reply(columns, tuple(notes))
@@ -242,7 +242,7 @@ def _judged(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Add a column "note" that marks the unreliable lines (`weak`), if there are any, and return
     the columns and the notes below the table. If the intervals' `method` is "bootstrap", a note
-    says what they leave out.
+    names the error that they do not include.
     """
     notes = []
     if weak.any():

@@ -36,7 +36,7 @@ def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Ar
     noisy = stddev > 0
     standard = np.divide(values, stddev, out=np.zeros_like(values), where=noisy)
     means, lowest, highest = _acceptance(level)
-    # The upper end is x + z from 0 on, and the lower end x - z from 2 z on. Elsewhere the ends
+    # For x >= 0 the upper end is x + z, and for x >= 2 z the lower end is x - z. All other ends
     # come from inverting the acceptance region.
     low = np.where(standard >= 2 * z, standard - z, np.interp(standard, highest, means, left=0.0))
     high = np.where(standard >= 0, standard + z, np.interp(standard, lowest, means))

@@ -163,8 +163,8 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
     """Return the numbers such as 9, 98, 999 and -1 that are probably codes for missing values,
     since they lie far beyond all other numbers.
 
-    A code that lies only a little beyond the others, such as 99 beside ages up to 94, must be
-    frequent. A code two above the largest, such as 9 beside codes up to 7, must be more frequent
+    A code that lies only a little beyond the others, such as 99 in a column of ages up to 94, must
+    be frequent. A code two above the largest, such as 9 with codes up to 7, must be more frequent
     than any other, or end a list of digits.
     """
     found: list[int] = []

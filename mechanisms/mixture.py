@@ -169,6 +169,7 @@ def mixture(
     measurements = list(first)
     frequent = Frequent(domain, [] if kept else first, total)
 
+    # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
         alone = estimator(domain, curator.public_total)(None, measurements)
         if not kept:
@@ -206,6 +207,7 @@ def _measured(
     columns estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`:
     as in `mixture`. `frequent`: an attribute's codes that are rare there are one code in pairs.
     """
+    # Each number of attributes has half the budget of the number before.
     shares = 0.5 ** np.arange(len(orders))
     shares *= curator.remaining / shares.sum()
     pairs, *larger = orders
@@ -223,6 +225,7 @@ def _measured(
         pure=pure,
         residuals=not pure,
     )
+    # The tables are over frequent codes; measurements are over all codes.
     groups = [
         (a[places[left]], b[places[right]])
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)

@@ -140,6 +140,7 @@ def rap_pp(
     first = [curator.measure(clique, cost, step="first: measure") for clique in plan.first]
     total = known_total(curator, first)
     with one_thread(), gpu_memory(device):
+        # The first answers give the ranks of numeric attributes and the first rows.
         known = estimate(domain, first, total=total)
         counts = {name: known.marginal([name]) for name in settings.numeric}
         groups = {name: groups_of(c, MOST_GROUPS, len(c)) for name, c in counts.items()}

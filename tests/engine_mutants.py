@@ -183,7 +183,7 @@ MUTANTS = (
     Mutant(
         "marginals of distant attributes are divided by the total instead of the separator's marginal",
         P + "inference/tree_marginals.py",
-        "found = self.keep(members, joint / divisor)",
+        "found = self.keep(members, joint / over_separator.masked_fill(over_separator == 0, 1.0))",
         "found = self.keep(members, joint / over_separator.sum())",
         TREE,
     ),

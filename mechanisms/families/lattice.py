@@ -57,6 +57,8 @@ def least_squares(
     needed = {frozenset(subset) for subset in subsets(wanted)}
     contrasts: dict[frozenset[str], tuple[Clique, Array]] = {}
     precisions: dict[frozenset[str], float] = {}
+    # The contrasts of each subset s of each measurement, averaged with the weights 1 / (variance x
+    # cells), which are proportional to their precisions.
     for m in measurements:
         weight = 1 / (m.stddev**2 * domain.size(m.clique))
         for subset, table in _summed(m.clique, m.values.reshape(domain.shape(m.clique))):
@@ -69,6 +71,8 @@ def least_squares(
             precisions[key] = precisions.get(key, 0.0) + weight
     if total is not None:
         contrasts[frozenset()], precisions[frozenset()] = ((), np.array(float(total))), 1.0
+    # A marginal over c is the sum of its contrasts, each spread evenly over the n_c / n_s cells of
+    # c that belong to one cell of s.
     tables = {}
     for clique in wanted:
         table = np.zeros(domain.shape(clique))

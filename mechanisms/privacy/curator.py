@@ -132,15 +132,13 @@ class Curator(Selecting):
     def measure_numbered(
         self, number: str, place: str, others: Sequence[str], cost: float
     ) -> list[Measurement]:
-        """Return noisy tables over `place` and `others` of the units with k rows, one table for
-        each k = 1, 2, ... Each is a measurement over `number`, `place` and `others` at the code k
-        of `number` and the codes 0 .. k - 1 of `place`.
+        """Return a noisy table of the units with k rows for each k from 1 on: a measurement over
+        `number` (at code k), `place` (at the codes below k) and `others`.
 
         The caller has made sure that the code in `number` of each row is the number of its unit's
         rows, and that the rows of a unit have different codes in `place`, below that number. So a
-        unit of k rows is in one table only, where it changes k cells by 1. The noise of that table
-        has sqrt(k) times the scale of the noise for a unit of one row (k times for Laplace noise).
-        All tables together are one charge.
+        unit of k rows is in one table, where it changes k cells by 1; the noise there has sqrt(k)
+        times the scale for a unit of one row (k times, if Laplace). All tables are one charge.
 
         Raises InvalidInput for wrong columns or cost, BudgetExceeded if cost is not available.
         """

@@ -77,6 +77,7 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
             own = grams.setdefault(name, {})
             if kind_of(asked) not in own:
                 own[kind_of(asked)] = query_gram(asked, sizes[name])
+    # One strategy for each attribute, and the error of each kind of queries by it.
     factors, own_errors = {}, dict[tuple[str, object], float]()
     for name, kinds in grams.items():
         plain = set(kinds) == {CODES}
@@ -84,6 +85,8 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
         factors[name] = np.eye(sizes[name]) if plain else p_identity(np.asarray(mixed))
         for key, gram in kinds.items():
             own_errors[name, key] = expected_error(gram, factors[name])
+    # The error of a product is the product of the errors. The sum of e_c / theta_c^2 is least for
+    # theta_c proportional to the cube root of e_c.
     errors = dict.fromkeys(map(frozenset, workload.cliques), 0.0)
     for each in workload.sets:
         parts = zip(each.clique, each.asked, strict=True)

@@ -62,6 +62,9 @@ class Lattice:
         self.grams: list[Array | None] = []
         self.full: list[Array | None] = []
         self._slots: dict[tuple[str, object], int] = {}
+        # Sets of one number of attributes are processed together: for each choice of a subset
+        # (`mask`), `_groups` has the slots of the sets, the place of each set's subset among the
+        # residuals, and the sets' weights.
         by_length: dict[int, list[tuple[list[int], Clique, float]]] = {}
         rank = domain.places
         for each in sets:

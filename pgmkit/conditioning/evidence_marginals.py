@@ -210,6 +210,8 @@ class EvidenceMarginals:
         numbers = (
             range(len(graph.tables)) if children is None else sorted([graph.own[v] for v in bits])
         )
+        # Tables at the observed codes. With an observed variable of its own, a table is no longer a
+        # conditional distribution, so its head is -1.
         for number in numbers:
             members, table, log_peak = graph.input(number)
             head = -1 if children is None else graph.bits[children[number]]
@@ -229,6 +231,7 @@ class EvidenceMarginals:
                 inputs.add(0, scaled[self.evidence.codes[name]], -1)
             else:
                 inputs.add(bit, scaled, -1)
+        # Every unobserved attribute needs a table, if only one of ones.
         if children is None:
             held = union(inputs.scopes)
             for v in each_bit(relevant & ~held & ~observed):

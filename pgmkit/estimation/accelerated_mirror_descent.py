@@ -37,6 +37,8 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
     step, weight, growth = first_step(gradient, point), 1.0, FIRST_GROWTH
     while not monitor.record(point, loss):
+        # The gradient is taken at theta_k + (t_k - 1) / t_(k+1) * (theta_k - theta_(k-1)), where
+        # t_(k+1) = (1 + sqrt(1 + 4 t_k^2)) / 2 (`weight` is t_k).
         next_weight = (1 + sqrt(1 + 4 * weight * weight)) / 2
         momentum = (weight - 1) / next_weight
         origin: Point | None = point
@@ -55,6 +57,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         new, reached, accepted = taken or (point, inf, step)
         growth = growth if accepted == step * growth else GROWTH
         step = accepted
+        # A step that raises the loss, or none that passes the test, ends the momentum: t_k = 1.
         if reached > loss and momentum > 0:
             weight, previous = 1.0, point
             _, gradient = problem.loss.scalar_and_gradient(point.marginals)

@@ -321,9 +321,8 @@ class _Joint:
     def _search(
         self, state: _State, way: _Direction, share: float, falls: float
     ) -> tuple[_State, Array, Array] | None:
-        """Shorten the step until, at its end, the dual objective rises along ``way`` at no more
-        than 0.9 times the rate ``falls`` at which it falls at the start. Return the state there,
-        its probabilities and gradient; None if no step is short enough.
+        """Shorten the step until the dual objective rises at its end at no more than 0.9 ``falls``.
+        Return the state there, its probabilities and gradient; None if none is short enough.
         """
         for attempt in range(PATIENCE):
             moved = state.moved(share, way)

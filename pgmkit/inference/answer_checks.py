@@ -92,9 +92,7 @@ class SecondOpinion:
             beside._table(clique, found[clique], total, left, chance)
 
     def _beside_tables(self, found: Mapping[Clique, Array]) -> SecondOpinion:
-        """Return these checks with their memory limit (``sums.room``) lowered by the bytes of the
-        tables in ``found``, which are in memory at the same time.
-        """
+        """Return these checks with a memory limit that leaves room for the tables in ``found``."""
         room = self.sums.room - sum([table.nbytes for table in found.values()])
         return replace(self, sums=replace(self.sums, room=room))
 
@@ -123,9 +121,7 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """Check two numbers of an answer in counts: the one of largest magnitude, and one drawn at
-        random. There must be no evidence.
-        """
+        """Check the largest number of an answer in counts, and a random one; without evidence."""
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
         for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):

@@ -95,9 +95,7 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(tiny)
         self.smallest, self.largest = tiny**0.5, tiny**-0.5
         self._below_peaks = 0.0
-        # True if `begin_marginals` waits for its result: on a processor always, on a GPU after a
-        # pass has failed.
-        self.waits = self.device.type == "cpu"
+        self.waits = self.device.type == "cpu"  # True on a GPU after a pass has failed there
         self.log_passes = 0
         self._balancing: torch.Tensor | None = None
         self._balance_at = 0

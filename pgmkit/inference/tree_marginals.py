@@ -192,8 +192,7 @@ class Tables:
 
     def marginal(self, here: int, members: int) -> torch.Tensor:
         """Return the marginal over `members`, computed at the clique `here`. Remembered tables are
-        dropped first if they are too large, or afterwards if there was not enough memory for both
-        them and the marginal.
+        dropped first if they are too large, or afterwards if they left too little memory.
         """
         if self.kept > KEPT_BYTES:
             self.drop()
@@ -242,8 +241,7 @@ class Tables:
             ]
             over_separator = self.inside(here, given).reshape(shape)
             self.reserve(members)
-            divisor = over_separator.masked_fill(over_separator == 0, 1.0)
-            found = self.keep(members, joint / divisor)
+            found = self.keep(members, joint / over_separator.masked_fill(over_separator == 0, 1.0))
             self._local[key] = found
         return found
 

@@ -61,8 +61,7 @@ others imply.
 
 @dataclass(frozen=True)
 class Missed:
-    """A given table from which the records' own table differs by more than noise and sampling
-    explain, with the distance between the two.
+    """A table that is farther from the records' own than noise and sampling explain.
 
     ``counts`` is half the sum of the cells' absolute differences, that is, the number of counts in
     wrong cells. ``noise_units`` is the root mean squared difference of a cell, in standard
@@ -317,9 +316,8 @@ def explained(table: Array, variance: float, records: int) -> float:
     """Return the expected total variation distance between a table of fractions and the table of
     ``records`` drawn records, which comes from the table's noise and from sampling.
     """
-    # Each direction that no measurement determines adds the squared total, here 1, to the sum of
-    # the cells' variances. If that sum is above 1/2, the table is known only in part, and a fixed
-    # deviation of each cell is tolerated instead.
+    # Each direction that no measurement determines adds the squared total, here 1, to the summed
+    # variances. Above 1/2 the table is known only in part, so a fixed deviation is tolerated.
     if 2 * variance * table.size > 1:
         variance = (_LOOSE / table.size) ** 2
     return float(np.sqrt(variance + table / records).sum() / 2)

@@ -94,6 +94,7 @@ def log_kernel(
         best = tl.maximum(best, x[:, None] + y[None, :], propagate_nan=tl.PropagateNan.ALL)
         from_left += left_summed
         from_right += right_summed
+    # Maxima of minus infinity are replaced by 0, so that no difference below is NaN.
     best = tl.where(best == low, 0.0, best)
     sums = tl.zeros((TILE, TILE), tl.float64)
     from_left, from_right = a, b
@@ -195,6 +196,8 @@ def steps_kernel(
     summed, columns = tl.load(row + 5), tl.load(row + 6)
     inside = cell < batches * rows * columns
     b, r, c = cell // (columns * rows), (cell // columns) % rows, cell % columns
+    # The place of a cell is the operand's start plus the relative places along batch, rows (or
+    # columns) and summed axes.
     from_left = tl.load(row) + tl.load(places + tl.load(row + 7) + b, inside, 0)
     from_left += tl.load(places + tl.load(row + 8) + r, inside, 0)
     from_right = tl.load(row + 1) + tl.load(places + tl.load(row + 10) + b, inside, 0)

@@ -65,10 +65,10 @@ distances are noisy; and a pair's share of the budget, as a fraction of the mean
 table has useful error bars.
 """
 _STRENGTHS = (0.1, 0.3)
-"""The strengths of shrinkage that are tried. The penalty of the fit is a prior of its own, beside
-which 0.1 is enough unless noise hides most pairs: then 0.3 has 0.90 times the error of pairs of 0.1
-(k401ksubs at epsilon 0.3), where it has 1.01 to 1.03 times on SLID and GSS7402. With 1 k401ksubs
-has 0.89 times, but 1.3 times the error of Cramer's V (one seed each).
+"""The strengths of shrinkage that are tried. The penalty of the fit is a prior too, so 0.1 is
+enough unless noise hides most pairs. In that case (k401ksubs at epsilon 0.3) the error of pairs
+with 0.3 is 0.90 times that with 0.1; on SLID and GSS7402 it is 1.01 to 1.03 times. With 1 it is
+0.89 times on k401ksubs, but the error of Cramer's V is 1.3 times as large (one seed each).
 """
 
 

@@ -369,8 +369,8 @@ class MarginalRounds(SelectionRounds):
 
 
 _WINDOW = 5
-"""The number of answers that annealing looks at. If they are noise alone, their median is within
-one standard deviation in 85 of 100 cases.
+"""The number of last answers by which annealing is decided. If they are noise alone, their median
+is within one standard deviation in 85 of 100 cases.
 """
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
 """The kinds of selection, by the value of the setting `select`."""

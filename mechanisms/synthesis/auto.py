@@ -28,9 +28,9 @@ less time.
 """
 _SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
 """Models of at most the first number, in MB, are not used if the rows, in units of one marginal's
-noise, are more than the second number: such models then hold too little. On `gss_abortion`, one of
-the tables of `benchmarks.regret`, at epsilon 10 (93,000 such units) a model of 2 MB has 1.4 times
-the error of `mixture`, and takes longer.
+noise, are more than the second number: such models are then too small for the relations that could
+be measured. On `gss_abortion`, one of the tables of `benchmarks.regret`, at epsilon 10 (93,000 such
+units) a model of 2 MB has 1.4 times the error of `mixture`, and takes longer.
 """
 _MIXTURE_MB = 600.0
 """The memory of `mixture` in MB."""

@@ -29,7 +29,7 @@ from pgmkit.runtime.sizes import BLOCK_CELLS
 from pgmkit.structural_zeros import Zeros
 
 _WORST = 3
-"""The cliques that a line of text names."""
+"""The largest number of cliques that a line of text names."""
 _RARE = 1e-7
 """The largest probability with which noise of any usual distribution passes for a gross misfit."""
 

@@ -20,8 +20,9 @@ _DURATIONS = {
 }
 """Patterns of durations by their form; hours may exceed 24."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
-"""The most texts by which the most frequent kind is found, 200: of a kind that is more than an
-oversight there are twenty. Each is compared with over a hundred formats.
+"""The number of texts (200) that are examined to find the most frequent kind. A kind that is more
+than an oversight occurs about twenty times among them. Each text is compared with over a hundred
+formats.
 """
 
 

@@ -112,8 +112,8 @@ class Domain:
     def smallest_holding(self, cliques: Sequence[Clique], attrs: Iterable[str]) -> int | None:
         """Return the place of the first smallest clique that holds `attrs`; None if there is none.
 
-        Every clique is looked at; a `JunctionTree`, which may have thousands, has an index for
-        this.
+        The function goes through all cliques; a `JunctionTree`, which may have thousands, has an
+        index for this.
 
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
         1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--end-run",
     type=int,
-    help="Number of a run that was killed: what it held besides its charges is free again.",
+    help="Number of a run that was killed; the part of its budget that it did not charge is freed.",
 )
 @allow_modified_option
 @as_json

@@ -177,13 +177,13 @@ mechanism_options = _together(
 unit_options = _together(
     click.option(
         "--unit",
-        help="Column that says whose a row is (a person, a household): all rows of a unit are "
+        help="Column with the unit of each row (a person, a household): all rows of a unit are "
         "protected together. It is not released.",
     ),
     click.option(
         "--max-rows",
         type=click.IntRange(1),
-        help="Number of rows of each unit that are looked at; noise grows with it.",
+        help="Number of rows of each unit that are used; noise grows with it.",
     ),
 )
 target_options = _together(
@@ -215,7 +215,7 @@ as_json = click.option("--json", "json_out", is_flag=True, help="JSON instead of
 
 device_option = click.option(
     "--device",
-    help="Device that computes models: cpu, a CUDA card (cuda, cuda:1), or auto, a card where "
+    help="Device that computes models: cpu, a CUDA GPU (cuda, cuda:1), or auto, a GPU if "
     "there is one and it gains [default: cpu].",
 )
 

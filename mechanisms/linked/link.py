@@ -79,7 +79,7 @@ class Link:
         if not isinstance(self.most, int) or isinstance(self.most, bool) or self.most < 1:
             raise InvalidInput(
                 f"most must be a whole number above 0, the children of one {self.parent} that are "
-                f"looked at; got {self.most!r}"
+                f"used; got {self.most!r}"
             )
         if not self.parent_key:
             object.__setattr__(self, "parent_key", self.key)

@@ -322,9 +322,8 @@ class Curator(Selecting):
 
         `values` has one text for each row of the same records, or the number of rows of each text.
         The count of each distinct value gets discrete Gaussian noise at this cost, and those above
-        a threshold are returned, the most frequent first. A value of a single row (or a single
-        unit) passes with probability at most `delta` (a part of it if neighbours can differ by
-        several such values): (rho, delta)-approximate zCDP.
+        a threshold are returned, the most frequent first. The values of a single row (or unit) pass
+        with a probability of at most `delta` together, which gives (rho, delta)-approximate zCDP.
 
         Raises InvalidInput for a pure budget, or a delta above the reserved part of the budget's;
         BudgetExceeded if cost is not available.

@@ -115,7 +115,7 @@ def relation(
         return found
     if not isinstance(unit, str) or not unit:
         raise InvalidInput(
-            f"unit must be the name of the column that says whose a row is, got {unit!r}; without "
+            f"unit must be the name of the column with each row's unit, got {unit!r}; without "
             "a unit leave max_rows out"
         )
     if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:

@@ -292,7 +292,7 @@ class Request:
         if of_all > _MOST_NOISE:
             raise InvalidInput(
                 f"epsilon = {self.budget.epsilon:g} and delta = {self.delta:g} mean noise of "
-                f"{of_all:.2g} records in the counts of a single table, beside which no data show; "
+                f"{of_all:.2g} records in the counts of a single table, which hides all data; "
                 "choose a larger epsilon"
             )
 

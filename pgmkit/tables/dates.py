@@ -33,7 +33,8 @@ class _Temporal(Binned):
 
     `format`: the format of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without
     leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
-    texts in this format; with `decode_as: datetime` only CSV files are written in it.
+    texts in this format. With `decode_as: datetime` they are decoded as datetimes, and only CSV
+    files have the format.
     """
 
     units: ClassVar[Mapping[str, str]]

@@ -104,7 +104,7 @@ def test_a_release_from_a_card_is_read_without_one(tmp_path: Path) -> None:
 def test_without_a_card_settings_are_refused(name: str) -> None:
     assert configure(name, device="auto")[1].device == "auto"
     for device in ("cuda", "cuda:1", "tpu", None):
-        with pytest.raises(InvalidInput, match=r'device must be "cpu", "auto", or a CUDA card'):
+        with pytest.raises(InvalidInput, match=r'device must be "cpu", "auto", or a CUDA GPU'):
             configure(name, device=device)
 
 

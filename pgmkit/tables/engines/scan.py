@@ -107,10 +107,11 @@ def code_type(column: Column) -> np.dtype[np.signedinteger[Any]]:
 
 @dataclass(frozen=True)
 class Scan:
-    """The counts of one pass: the rows outside each column, and a table for each clique.
+    """The counts of one pass: for each column the number of rows with a value that it does not
+    have, and a table for each clique.
 
-    The result is a line of int64: the rows outside, in the columns' order, then the cells of each
-    table in turn. In the tables, values outside count as code 0.
+    The result is a line of int64: the numbers of such rows, in the columns' order, then the cells
+    of each table in turn. In the tables, such values count as code 0.
 
     >>> import pyarrow
     >>> from pgmkit import Boolean

@@ -195,8 +195,8 @@ def _checked_stddev(stddev: Any, name: str) -> float:
             return checked
     raise InvalidInput(
         f"{name} has stddev {stddev!r}, but it must be a finite number above 0, the noise's "
-        "standard deviation in counts; for an exact answer use a hundredth of the least one beside "
-        "it"
+        "standard deviation in counts; for an exact answer use a hundredth of the least stddev of "
+        "the other measurements"
     )
 
 

@@ -67,13 +67,13 @@ def bounded_frame(
     2
     """
     if isinstance(frame, Dataset | NoRows | FrameCounts):
-        raise InvalidInput("coded records do not say whose they are; give a data frame with a unit")
+        raise InvalidInput("coded records have no column of units; give a data frame with one")
     names = names_of(frame)
     schema.check_names(names)
     if unit not in names:
         raise InvalidInput(
-            f"the data have no column {unit!r}{did_you_mean(unit, names)}, which is to say whose a "
-            f"row is; they have {', '.join(map(repr, names[:30]))}"
+            f"the data have no column {unit!r}{did_you_mean(unit, names)} for the unit of a row; "
+            f"they have {', '.join(map(repr, names[:30]))}"
         )
     held = in_memory(frame, [*schema.columns, unit])
     (units,) = unit_numbers([series_values(held[unit])])

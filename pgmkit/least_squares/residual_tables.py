@@ -285,7 +285,7 @@ class ResidualTables:
             first = self._first.setdefault(name, basis)
             if not np.allclose(first.unseen, basis.unseen, rtol=0, atol=_RANK):
                 raise InvalidInput(
-                    f"{name!r} is measured through two bases that leave different sums open; give "
+                    f"{name!r} is measured through two bases with different vectors p; give "
                     "residuals of one of them"
                 )
         return found, scale

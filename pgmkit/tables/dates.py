@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from pgmkit.tables.bins import Binned
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
+_ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
+"""Matches texts in ISO 8601 without a zone."""
 
 
 @typed_class
@@ -164,11 +167,16 @@ def strptime(text: str, form: str) -> datetime.datetime:
 
 
 def _iso(text: str) -> np.datetime64:
-    text = text.replace(" ", "T")
-    time = text.partition("T")[2]
-    if text.endswith("Z") or "+" in time or "-" in time:
+    """Return the time that a text in ISO 8601 without a zone states, cut off to microseconds.
+    Raises ValueError for other texts.
+
+    numpy alone would read "today" and the year 20000101, print a warning for some other texts, and
+    return another time where seconds have eighteen decimals.
+    """
+    if _ISO.fullmatch(text) is None:
         raise ValueError(text)
-    return np.datetime64(text)
+    moment, point, decimals = text.replace(" ", "T").partition(".")
+    return np.datetime64(moment + point + decimals[:6])
 
 
 def _text(moment: datetime.date, form: str | None) -> str:

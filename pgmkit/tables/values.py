@@ -135,18 +135,19 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
                     continue
                 # Whole numbers that float64 would round are read exactly, one by one.
                 rounded = kind == "float64" and _rounds(found)
-                return None if rounded or (kind == "int64" and _hexadecimal(texts)) else found
+                numbers = kind in ("int64", "float64")
+                return None if rounded or (numbers and _only_arrow_reads(texts)) else found
     return None
 
 
-def _hexadecimal(texts: Any) -> bool:
-    """Return True if some text may be like 0x1F, which only Arrow reads as a whole number.
+def _only_arrow_reads(texts: Any) -> bool:
+    """Return True if some text may be like 0x1F or nan(1), which only Arrow reads as a number.
 
     The bytes of all texts are searched at once; if the array is a slice, also those beside it.
     """
     held = texts.buffers()[2]
     whole = b"" if held is None else held.to_pybytes()
-    return b"x" in whole or b"X" in whole
+    return any(sign in whole for sign in (b"x", b"X", b"("))
 
 
 def _rounds(numbers: Any) -> bool:
@@ -196,14 +197,21 @@ def _arrow_values(series: Any) -> Any:
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if getattr(native.dtype, "kind", "O") in "biufM" and isinstance(native.dtype, np.dtype):
         return native.to_numpy()
-    try:
-        array = pa.array(native, from_pandas=True)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        return native.to_numpy(dtype=object)
-    if native.dtype == object and not _is_text(array.type):
+    if native.dtype == object and not _holds_texts(native):
         # Arrow would convert all to one type, so that one row decided how others are read.
         return native.to_numpy(dtype=object)
+    try:
+        array = pa.array(native, from_pandas=True)
+    except Exception:  # any exception is possible, as in text_of
+        return native.to_numpy(dtype=object)
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _holds_texts(series: Any) -> bool:
+    """Return True if all values of a pandas series that are not missing are texts."""
+    from pandas.api.types import infer_dtype
+
+    return bool(infer_dtype(series, skipna=True) == "string")
 
 
 def _is_text(kind: Any) -> bool:
@@ -252,7 +260,8 @@ def number_of(value: object) -> int | float:
     >>> number_of("3.50"), number_of("123456789012345678")
     (3.5, 123456789012345678)
     """
-    if isinstance(value, bool | np.bool_):
+    # The float of numpy's complex numbers is their real part, with a warning.
+    if isinstance(value, bool | np.bool_ | np.complexfloating):
         raise ValueError(value)
     if isinstance(value, int | np.integer):
         return int(value)
@@ -263,7 +272,9 @@ def number_of(value: object) -> int | float:
             pass
     try:
         return float(value)  # type: ignore[arg-type]
-    except TypeError:
+    except OverflowError:
+        raise
+    except Exception:  # any exception is possible, as in text_of
         raise ValueError("not a number") from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
-from pgmkit.tables.engines.frames import encode
+from pgmkit.tables.engines.frames import columns_of, encode
 from pgmkit.tables.files.record_files import read_frame
 from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, OpenCategorical, Schema
 
@@ -44,12 +45,14 @@ NUMBERS = [
     *("1152921504606846976", "1152921504606846977", "4611686018427387905", "9223372036854775807"),
     *("9223372036854775808", "18446744073709551616", "1" + "0" * 30, "9" * 400, "1e400", "-1e400"),
     *("-1", "-1.0", "-9", "-9.0", "-09", "4.9e-324", "99.99999999999999999", "\u0665", "", " "),
+    *("nan(1)", "-nan(ab)", "(5)", "12e", "%"),
 ]
 TIMES = [
     *("2000-01-01", "2000-1-1", "2000-01-01T05:06:07", "2000-01-01 05:06", "2000-01-01T05Z"),
     *("2000-01-01T00:00:00+01:00", "2000-01-01 23:59:60", "2000-01-01 00:00:00.123456789", "2000"),
     *("2000-01", "20000101", "01/02/2000", "-2000-01-01", "2000-02-30", "0001-01-01", "2500-06-01"),
     *("99999-01-01", "2000-W01", "2000-001", "now", "today", "NaT", "none"),
+    *("2000-01-01T05:06:07.123456789012345678", "2000-01-01 00:00:00.12345x6", "2000-01-01T05A"),
 ]
 COMPANY = ["abc", "0.5", "3", "2000-01-01", "2000-01-01 05:06", "01/02/2000", "", "0x1F"]
 COMPANY += ["1" + "0" * 30, "1e400", "9007199254740993", "2500-06-01", "x" * 5000]
@@ -61,7 +64,21 @@ TEXTS = st.one_of(
     st.datetimes().map(str),
     st.text(max_size=6).filter(lambda text: "\x00" not in text),
 )
+
+
+class Fails:
+    """An object that no text or number can be made of, and that compares with nothing."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _fail(self, *_: object) -> Any:
+        raise RuntimeError("private")
+
+    __float__ = __int__ = __str__ = __repr__ = __bool__ = __eq__ = _fail
+
+
 OBJECTS: list[Any] = [
+    *(Fails(), np.complex128(20 + 1j), np.complex64(20)),
     *(None, float("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), 10**30, -(10**400), 20.5, True, "?"),
     *(decimal.Decimal("20"), decimal.Decimal("sNaN"), 1j, b"20", [1], {"a": 1}, (1, 2), {3}),
     *(np.array([1, 2]), np.uint64(2**64 - 1), datetime.date(2000, 1, 1), datetime.date(1, 1, 1)),
@@ -69,8 +86,9 @@ OBJECTS: list[Any] = [
 ]
 
 
-def codes(column: Column, values: Any) -> list[int]:
-    return np.asarray(Schema({"it": column}).placed().encode({"it": values}).columns["it"]).tolist()
+def codes(column: Column, values: Any) -> list[tuple[int, bool]]:
+    """Return the code of each value, and whether it counts as one that could not be read."""
+    return list(zip(*(found.tolist() for found in column.placed().read(values)), strict=True))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -96,17 +114,41 @@ def test_objects_of_any_kind_are_read_alike_in_any_company(
     name: str, odd: list[Any], number: int
 ) -> None:
     """As pandas has them in a column of objects."""
-    schema = Schema({"it": COLUMNS[name]}).placed()
 
-    def read(values: list[Any]) -> list[int]:
+    def read(values: list[Any]) -> list[tuple[int, bool]]:
         held = np.empty(len(values), dtype=object)
         for i, value in enumerate(values):
             held[i] = value
         frame = pd.DataFrame({"it": pd.Series(held, dtype=object)})
-        return np.asarray(encode(frame, schema).columns["it"]).tolist()  # type: ignore[union-attr]
+        return codes(COLUMNS[name], columns_of(frame, ["it"])["it"])
 
     values = [*odd, number, str(number), "2000-01-01", "M"]
     assert read(values) == [code for value in values for code in read([value])]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_no_value_makes_the_reading_warn(name: str) -> None:
+    """A warning of another package would tell that such a value is in the column."""
+    held = np.empty(len(OBJECTS), dtype=object)
+    held[:] = OBJECTS
+    frame = pd.DataFrame({"it": pd.Series(held, dtype=object)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codes(COLUMNS[name], columns_of(frame, ["it"])["it"])
+        for text in [*NUMBERS, *TIMES]:
+            codes(COLUMNS[name], pa.array([text], pa.string()))
+
+
+@pytest.mark.parametrize("text", ["20000101", "5", "99999-01-01", "today", "now", "2000-01-01T05Z"])
+def test_texts_that_are_no_dates_are_none(text: str) -> None:
+    """numpy reads all but the last of them, as years or as the present time."""
+    assert codes(Date("1990-01-01", "2019-12-31", bins=6), pa.array([text])) == [(0, True)]
+
+
+def test_decimals_of_seconds_do_not_change_the_day() -> None:
+    """numpy counts eighteen decimals as attoseconds, of which 64 bits hold nine seconds."""
+    text = "2019-12-31T05:06:07.123456789012345678"
+    assert codes(Date("1990-01-01", "2019-12-31", bins=6), pa.array([text])) == [(5, False)]
 
 
 def test_times_of_two_zones_are_each_what_their_clock_shows() -> None:
@@ -122,7 +164,8 @@ def test_times_of_two_zones_are_each_what_their_clock_shows() -> None:
 def test_unsigned_numbers_stay_whole_beside_the_largest() -> None:
     near = [2**60 + 3, 2**60 + 4]
     for extra in ([], [2**64 - 1]):
-        assert codes(COLUMNS["larger"], np.array([*near, *extra], dtype=np.uint64))[:2] == [3, 4]
+        found = codes(COLUMNS["larger"], np.array([*near, *extra], dtype=np.uint64))
+        assert [code for code, _ in found[:2]] == [3, 4]
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.sampled_from(COMPANY))

@@ -385,3 +385,41 @@ def length_of_time(seconds: int, form: str) -> str:
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=50))
 def test_words_get_no_advice_about_times(texts: list[str]) -> None:
     assert advice([f"x{text}" for text in texts]) == ""
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 25, str(2**63 - 9)])
+def test_numbers_that_floats_do_not_tell_apart_are_different_labels(digits: str) -> None:
+    texts = [digits[:-1] + last for last in "1357"]
+    column = draft_column(np.array(texts * 30, dtype=object)).column
+    assert isinstance(column, Categorical) and sorted(column.labels) == sorted(texts)
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "\u0665", "007", "-3"])
+def test_a_single_text_that_is_no_whole_number_is_kept_as_it_is(text: str) -> None:
+    column = draft_column(np.array([text] * 30, dtype=object)).column
+    assert isinstance(column, Categorical) and column.values == (text,)
+
+
+def test_lines_that_end_in_carriage_returns_alone_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    path.write_bytes(b"a,b\r" + b"1,x\r" * 100)
+    schema = Schema({"a": Categorical((1,)), "b": Categorical(("x",))})
+    for read in (lambda: draft(path, look=True), lambda: encode_file(path, schema.placed())):
+        with pytest.raises(InvalidInput, match="old.csv .*carriage returns"):
+            read()
+
+
+def test_the_encoding_that_a_mark_states_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text("a,b\n1,2\n3,4\n", encoding="utf-16")
+    with pytest.raises(InvalidInput, match="byte order mark of UTF-16.*--encoding utf-16"):
+        draft(path, look=True)
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 5000])
+def test_odd_digits_in_the_first_lines_are_names_or_texts(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_text(f"a,b\n{text},1\nx,2\n{text},3\n", encoding="utf-8")
+    assert list(yaml.safe_load(draft(path, look=True))["columns"]) == ["a", "b"]
+    path.write_text(f"{text},b\n1,1\n2,2\n3,3\n", encoding="utf-8")
+    assert list(yaml.safe_load(draft(path, look=True))["columns"]) == [text, "b"]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_forma
 from pgmkit.tables.draft.numbers import number_column, with_point
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
-from pgmkit.tables.files.csv_file import is_index
+from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, other_sheets, value_labels
 from pgmkit.tables.files.record_files import all_names, batches, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
@@ -79,7 +80,8 @@ def draft(
     if not isinstance(most_values, int) or isinstance(most_values, bool) or most_values < 1:
         raise InvalidInput(f"most_values must be a whole number, 1 or more; got {most_values!r}")
     given = FileFormat() if file is None else instance(file, FileFormat, "file")
-    form = (seen_format if look else named_format)(path, given)
+    with dividing(path):
+        form = (seen_format if look else named_format)(path, given)
     notes = {
         name: "without a name: left out. Give it one, or all with --names"
         if place and not name
@@ -350,20 +352,21 @@ def _same_number(texts: Collection[str]) -> dict[str, str]:
     >>> _same_number(["9.0", "9", "B"])
     {'9.0': '9'}
     """
-    first: dict[float, str] = {}
+    first: dict[Decimal, str] = {}
     same = {}
     for text in sorted(texts, key=lambda text: (len(text), text)):
         if _DIGITS.fullmatch(text):
-            if float(text) in first:
-                same[text] = first[float(text)]
+            number = Decimal(text)  # exact: floats would equate large whole numbers
+            if number in first:
+                same[text] = first[number]
             else:
-                first[float(text)] = text
+                first[number] = text
     return same
 
 
 def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
     note = f"always {text!r}: it says nothing; drop it, or list what else may occur"
-    whole = text.isdigit() and str(int(text)) == text and int(text) <= LARGEST
+    whole = re.fullmatch(r"0|[1-9][0-9]{,18}", text) is not None and int(text) <= LARGEST
     value: Any = int(text) if whole else text
     return Drafted(Categorical((value,), missing=missing), note)
 

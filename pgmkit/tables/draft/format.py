@@ -215,4 +215,5 @@ def _is_count(text: str) -> bool:
     """Return True for a year and for a whole number below 10: such numbers can be the names of
     columns.
     """
-    return text.isdigit() and (int(text) < 10 or 1800 <= int(text) <= 2200)
+    digits = re.fullmatch("[0-9]{1,4}", text) is not None
+    return digits and (int(text) < 10 or 1800 <= int(text) <= 2200)

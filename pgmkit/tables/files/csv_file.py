@@ -7,6 +7,7 @@ import csv
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,10 +43,9 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
     """Return the column names: those of the format, or those of the header line."""
     if form.names is not None:
         return list(form.names)
-    start = next(chunks(path, MOST_BYTES), b"")
-    check_mark(path, form, start.partition(b"\n")[0])
     _, line = _header(path, form)
-    header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
+    with dividing(path):
+        header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
     names = [name.strip() for name in header]
     if not any(names):
         raise InvalidInput(f"{path} is empty, or its first line holds no column names")
@@ -64,6 +64,18 @@ def separator_of(path: str, form: FileFormat) -> str:
     if form.names is not None:
         return ";" if form.decimal == "," else ","
     return likely_separator(_header(path, form)[1])
+
+
+@contextmanager
+def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise InvalidInput for lines of the file that Python's csv module cannot divide."""
+    try:
+        yield
+    except csv.Error:
+        raise InvalidInput(
+            f"the first lines of {os.fspath(path)} hold carriage returns, or values of more than "
+            f"{csv.field_size_limit()} characters; let every line end in a line feed"
+        ) from None
 
 
 def likely_separator(line: str) -> str:
@@ -96,9 +108,11 @@ def _header(path: str, form: FileFormat) -> tuple[int, str]:
 def _lines(path: str, form: FileFormat) -> Iterator[str]:
     """Yield the lines below those that the format skips, as texts without line ends.
 
-    Raises InvalidInput if the first line is not in the encoding. In later lines such bytes are
-    replaced, since no record may decide whether the file can be read.
+    Raises InvalidInput if the first line is not in the encoding, or has the mark of another one. In
+    later lines such bytes are replaced, since no record may decide whether the file can be read.
     """
+    start = next(chunks(path, MOST_BYTES), b"")
+    check_mark(path, form, start.partition(b"\n")[0])
     errors = "strict"
     try:
         for block in _below(_blocks(path, form, MOST_BYTES, errors="replace"), form.skip_lines):

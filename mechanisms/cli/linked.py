@@ -232,11 +232,10 @@ def _frames(
 
     The columns of all files are checked before a record of any file is read.
     """
+    from mechanisms.linked.link import linking
     from pgmkit.tables.files.record_files import check_columns, read_frame
 
-    also: dict[str, tuple[str, ...]] = {link.parent: (link.parent_key,) for link in links}
-    for link in links:
-        also[link.child] = (link.key,) if link.order is None else (link.key, link.order)
+    also = linking(links)
     for name, path in paths.items():
         check_columns(path, schemas[name], ignore_extra=ignore_extra, also=also[name])
     return {

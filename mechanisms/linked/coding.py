@@ -1,9 +1,14 @@
 """Linked data frames as coded tables in which one unit changes a bounded number of rows.
 
-A unit is a parent with all its children. The treatment of one unit's rows depends on that unit
-alone: which row represents a parent that occurs twice, which children are kept, and their order.
-Neighbouring data, which differ in one unit, therefore give coded tables that differ in one row of
-the parents and in at most `most` rows of each table of children.
+A unit is a row of the topmost table with all its descendants. The treatment of one unit's rows
+depends on that unit alone: which row represents a parent that occurs twice, which children are
+kept, and their order. Neighbouring data, which differ in one unit, therefore give coded tables that
+differ in one row of the topmost table, in at most `most` rows of each table of its children, and in
+at most the product of `most` along the path of links in a table further below.
+
+Keys identify rows, as primary keys do: no two units have rows with one key. This cannot be checked
+without telling of the data. If two customers had an order of one number, its items would go to
+either, and which would depend on both.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.linked.link import POSITION, Link, with_counts
+from mechanisms.linked.link import POSITION, Link, linking, with_counts
 from mechanisms.linked.siblings import Children
 from mechanisms.privacy.units import bounded, random_keys
 from mechanisms.synthesis.units import unit_numbers
@@ -60,31 +65,49 @@ def coded(
     Raises InvalidInput for anything but a data frame, and for a frame that lacks a column of its
     schema, or the key or order of its link.
     """
-    parent, key = links[0].parent, links[0].parent_key
-    held = {parent: _held(frames[parent], schemas[parent], parent, [key])}
+    held = {
+        name: _held(frames[name], schemas[name], name, columns)
+        for name, columns in linking(links).items()
+    }
+    top = links[0].parent
+    (units,) = unit_numbers([series_values(held[top][links[0].parent_key])])
+    kept = {top: bounded(units, 1, random_keys(len(units), rng))[0]}
+    counts: dict[str, dict[str, Codes]] = {name: {} for name in held}
     for link in links:
-        needed = [link.key] if link.order is None else [link.key, link.order]
-        held[link.child] = _held(frames[link.child], schemas[link.child], link.child, needed)
-    named = [(parent, key), *((link.child, link.key) for link in links)]
-    numbers = unit_numbers([series_values(held[name][column]) for name, column in named])
-    chosen, _ = bounded(numbers[0], 1, random_keys(len(numbers[0]), rng))
-    parents, unread = _read(held[parent], schemas[parent], chosen)
-    # `place` has, for the number of each unit, the unit's place among the chosen parents, or -1.
-    # The last entry is for the number -1, which rows without a key have.
-    place = np.full(2 + max(int(n.max(initial=-1)) for n in numbers), -1, dtype=np.intp)
-    place[numbers[0][chosen]] = np.arange(len(chosen))
-    kept = {}
-    for link, units in zip(links, numbers[1:], strict=True):
-        kept[link.child] = _sorted(held[link.child], link, place[units], rng)
-        owners = place[units][kept[link.child]]
-        parents[link.count] = np.bincount(owners, minlength=len(chosen))
+        owners = _owners(held, link, kept[link.parent], rng)
+        kept[link.child] = _sorted(held[link.child], link, owners, rng)
+        numbers = np.bincount(owners[kept[link.child]], minlength=len(kept[link.parent]))
+        counts[link.parent][link.count] = numbers
+    read = {name: _read(held[name], schemas[name], rows) for name, rows in kept.items()}
+    records = {name: codes | counts[name] for name, (codes, _) in read.items()}
     found = {}
     for link in links:
-        records, lost = _read(held[link.child], schemas[link.child], kept[link.child])
-        domain = steps[link.child].domain
-        children = Children(domain, parents[link.count], parents, records, POSITION)
-        found[link.child] = _counts(domain, {n: children.column(n) for n in domain}, lost)
-    return Coded(_counts(with_counts(schemas[parent], links).domain, parents, unread), found)
+        domain, parents = steps[link.child].domain, records[link.parent]
+        children = Children(domain, parents[link.count], parents, records[link.child], POSITION)
+        columns = {name: children.column(name) for name in domain}
+        found[link.child] = _counts(domain, columns, read[link.child][1])
+    above = [link for link in links if link.parent == top]
+    domain = with_counts(schemas[top], above).domain
+    return Coded(_counts(domain, records[top], read[top][1]), found)
+
+
+def _owners(
+    held: Mapping[str, Any],
+    link: Link,
+    parents: NDArray[np.intp],
+    rng: np.random.Generator | None,
+) -> NDArray[np.intp]:
+    """Return for each row of the link's children the place of its parent among the rows `parents`
+    of the parents' table; -1 if it has none. Of several parents with one key, one is drawn.
+    """
+    keys = [(held[link.parent], link.parent_key), (held[link.child], link.key)]
+    theirs, own = unit_numbers([series_values(frame[column]) for frame, column in keys])
+    theirs = theirs[parents]
+    chosen, _ = bounded(theirs, 1, random_keys(len(theirs), rng))
+    # The last entry is for the number -1, which rows without a key have.
+    place = np.full(2 + max(int(n.max(initial=-1)) for n in (theirs, own)), -1, dtype=np.intp)
+    place[theirs[chosen]] = chosen
+    return place[own]
 
 
 def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:

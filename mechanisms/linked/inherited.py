@@ -17,19 +17,24 @@ from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 
 
-def inherited(parents: Sequence[Any], link: Link, domain: Domain) -> list[Measurement]:
+def inherited(
+    parents: Sequence[Any], above: Domain, link: Link, domain: Domain
+) -> list[Measurement]:
     """Return noisy tables of children over their parent's columns, number and position.
 
     `parents`: the noisy values that the parents' release holds, of which tables with the number of
-    children are used; `domain`: the domain of the children with their parent's columns.
+    children are used. `above`: the parents' domain, which for parents that are children themselves
+    has columns that `domain`, that of the children with their parent's columns, has not; the tables
+    are summed over these.
 
     Noise grows with the number of children; the standard deviation is the root mean square over the
     numbers. Children of one parent are at all positions up to their number: these cells repeat one
     noisy value, and are given so little weight that together they count once.
 
     >>> noisy = [Measurement(("rural", "cows"), [[5, 3, 2], [4, 1, 0]], 2.0)]
+    >>> above = Domain({"rural": 2, "cows": 3})
     >>> domain = Domain({"rural": 2, "cows": 3, "position": 2, "kind": 2})
-    >>> (table,) = inherited(noisy, Link("cow", "farm", "id", 2, count="cows"), domain)
+    >>> (table,) = inherited(noisy, above, Link("cow", "farm", "id", 2, count="cows"), domain)
     >>> table.values.reshape(2, 3)
     array([[0., 3., 4.],
            [0., 1., 0.]])
@@ -41,13 +46,16 @@ def inherited(parents: Sequence[Any], link: Link, domain: Domain) -> list[Measur
         usable = isinstance(each, Measurement) and each.matrix is None
         if not usable or link.count not in each.clique:
             continue
-        shape = domain.shape(each.clique)
-        along = [len(numbers) if name == link.count else 1 for name in each.clique]
-        values = each.values.reshape(shape) * numbers.reshape(along)
-        found.append(Measurement(each.clique, values, each.stddev * spread))
-        if each.clique == (link.count,):
+        # The position among the parents' own siblings is not that of the children.
+        gone = [n for n in each.clique if n == POSITION or n not in domain.sizes]
+        clique = tuple(name for name in each.clique if name not in gone)
+        away = tuple(each.clique.index(name) for name in gone)
+        table = each.values.reshape(above.shape(each.clique)).sum(axis=away)
+        noise = each.stddev * above.size(gone) ** 0.5
+        along = [len(numbers) if name == link.count else 1 for name in clique]
+        found.append(Measurement(clique, table * numbers.reshape(along), noise * spread))
+        if clique == (link.count,):
             reached = np.greater.outer(numbers, np.arange(link.most))
-            table = each.values[:, None] * reached
-            clique = (link.count, POSITION)
-            found.append(Measurement(clique, table, each.stddev * link.most**0.5))
+            places = (link.count, POSITION)
+            found.append(Measurement(places, table[:, None] * reached, noise * link.most**0.5))
     return found

@@ -41,8 +41,9 @@ class Link:
             (1 is the first child), the child's own columns, and the previous sibling's columns,
             which have the prefix "previous ". Rules over the parent's columns and `count` alone
             hold for parents without children too. They are public, like those of a schema.
-        parent_key: The parents' column with the key; by default it has the same name. The parents
-            of all links have one key.
+        parent_key: The parents' column with the key; by default it has the same name. All links
+            of one parent have the same. It identifies the parents: of several with one key, one
+            has the children.
 
     >>> Link("person", "household", key="id", most=6).count
     'number of person'
@@ -160,72 +161,118 @@ def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
     return Schema(columns, rules, levels=parents.levels, file=parents.file, checked=parents.checked)
 
 
-def check_links(schemas: Mapping[str, Schema], links: tuple[Link, ...]) -> str:
-    """Return the name of the table that all links have as their parent.
+def counted(schemas: Mapping[str, Schema], links: Sequence[Link]) -> dict[str, Schema]:
+    """Return the schema of each table with the numbers of its children (`with_counts`)."""
+    return {
+        name: with_counts(schema, [link for link in links if link.parent == name])
+        for name, schema in schemas.items()
+    }
 
-    Raises InvalidInput for no links, links of other tables, tables without a link, children of
-    children, columns whose values the schemas leave to be found in the data, and keys that are
-    columns of a schema.
+
+def linking(links: Sequence[Link]) -> dict[str, list[str]]:
+    """Return, for each table, its columns that link or order rows, each once.
+
+    >>> linking([Link("cow", "farm", "id", 9, order="born")])
+    {'farm': ['id'], 'cow': ['id', 'born']}
+    """
+    found: dict[str, list[str]] = {}
+    for link in links:
+        found.setdefault(link.parent, []).append(link.parent_key)
+        found.setdefault(link.child, []).append(link.key)
+        if link.order is not None:
+            found[link.child].append(link.order)
+    return {name: list(dict.fromkeys(columns)) for name, columns in found.items()}
+
+
+def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[Link, ...]:
+    """Return the links from the top down: the first one's parent is the topmost table, and each
+    other one's parent is the child of a link before it.
+
+    Raises InvalidInput for links that form no tree, links of other tables, tables without a link,
+    children that name the key of their parents differently, columns whose values the schemas leave
+    to be found in the data, and keys that are columns of a schema.
     """
     if not links or not all(isinstance(link, Link) for link in links):
         raise InvalidInput(f"links must be Link records, at least one; got {links!r}")
-    parents = {link.parent for link in links}
-    if len(parents) > 1:
-        raise InvalidInput(
-            f"all links must have the same parent, got {sorted(parents)}, as children of children "
-            "cannot be modelled; link every table to the topmost one by its key, or make the "
-            "topmost table's columns columns of its children"
-        )
-    keys = [link.parent_key for link in links]
-    if len(set(keys)) > 1:
-        raise InvalidInput(
-            f"all links must have the same key of the parents, got {keys}: it says which rows are "
-            "one unit; if children name it otherwise, give `parent_key` as well"
-        )
-    (parent,) = parents
-    named = [parent, *(link.child for link in links)]
-    for name in named:
+    for name in (name for link in links for name in (link.parent, link.child)):
         if name not in schemas:
             raise InvalidInput(
                 f"a link speaks of the table {name!r}, which has no schema"
                 f"{did_you_mean(name, schemas)}; tables are {', '.join(schemas)}"
             )
-    alone = [name for name in schemas if named.count(name) != 1]
-    if alone:
-        raise InvalidInput(
-            f"every table but {parent!r} must be the child of exactly one link; see {alone}"
-        )
-    counts = [link.count for link in links]
+    ordered = _from_the_top(schemas, links)
+    keys: dict[str, str] = {}
+    for link in ordered:
+        if keys.setdefault(link.parent, link.parent_key) != link.parent_key:
+            raise InvalidInput(
+                f"all links of {link.parent!r} must have the same key of it, got "
+                f"{[keys[link.parent], link.parent_key]}; if children name it otherwise, give "
+                "`parent_key` as well"
+            )
+    counts = [(link.parent, link.count) for link in links]
     if len(set(counts)) < len(counts):
         raise InvalidInput(f"links must count in different columns, got {counts}")
-    for link in links:
-        _check_columns(link, schemas)
-    return parent
+    columns = linking(ordered)
+    for link in ordered:
+        _check_columns(link, schemas, columns, keys)
+    return ordered
 
 
-def _check_columns(link: Link, schemas: Mapping[str, Schema]) -> None:
-    """Raise InvalidInput if a schema releases the link's key, order or count, or leaves values of
-    its columns to be found in the data.
+def _from_the_top(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[Link, ...]:
+    """Return the links, each behind the one that leads to its parent; raise InvalidInput if they do
+    not lead from one table to each of the others in one way.
     """
-    linking: dict[str, list[str | None]] = {
-        link.parent: [link.parent_key],
-        link.child: [link.key, link.order],
-    }
-    for name, hidden in linking.items():
+    children = [link.child for link in links]
+    tops = [name for name in schemas if name not in children]
+    if len(tops) != 1 or len(set(children)) < len(children):
+        raise InvalidInput(
+            "every table but the topmost one must be the child of exactly one link; the tables "
+            f"that are no child are {tops}, and the links' children are {children}"
+        )
+    reached, found = set(tops), list[Link]()
+    for _ in links:
+        found += [each for each in links if each.parent in reached and each.child not in reached]
+        reached |= {each.child for each in found}
+    if len(found) < len(links):
+        raise InvalidInput(
+            f"no links lead from {tops[0]!r} to the tables {sorted(set(children) - reached)}; see "
+            "their parents"
+        )
+    return tuple(found)
+
+
+def _check_columns(
+    link: Link,
+    schemas: Mapping[str, Schema],
+    linking: Mapping[str, Sequence[str]],
+    keys: Mapping[str, str],
+) -> None:
+    """Raise InvalidInput if a schema releases the link's key, order or count, or leaves values of
+    its columns to be found in the data, or if one column has two of these uses.
+
+    `linking`: the columns of each table that link or order its rows. `keys`: the key by which the
+    children of a table name it.
+    """
+    for name in (link.parent, link.child):
         schema = schemas[name]
         if schema.unresolved:
             raise InvalidInput(
                 f"the columns {list(schema.unresolved)} of {name!r} are to be found in the data, "
                 "which linked tables do not support; list their values, or give edges"
             )
-        shown = [column for column in hidden if column in schema.shown]
+        shown = [column for column in linking[name] if column in schema.shown]
         if shown:
             raise InvalidInput(
                 f"the columns {shown} of {name!r} link or order its rows and are not released; "
                 "take them out of its schema, and copy one to another name if it is to be released"
             )
-    if link.count in schemas[link.parent].shown:
+    if link.count in (*schemas[link.parent].shown, *linking[link.parent]):
         raise InvalidInput(
             f"the column {link.count!r} of {link.parent!r} is the number of children, which is "
             "counted; take it out of the schema, or give the link another `count`"
+        )
+    if link.child in keys and keys[link.child] in (link.key, link.order):
+        raise InvalidInput(
+            f"the column {keys[link.child]!r} of {link.child!r} is the key for its own children "
+            f"and also links it to {link.parent!r} or orders it; these must be different columns"
         )

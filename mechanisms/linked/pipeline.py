@@ -16,7 +16,7 @@ from mechanisms.dispatch import run_on, warn_of_poor_fit
 from mechanisms.families.graphical import model_megabytes
 from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
-from mechanisms.linked.link import POSITION, Link, check_links, with_counts
+from mechanisms.linked.link import POSITION, Link, check_links, counted
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import PREVIOUS
 from mechanisms.privacy.budget import Accounting
@@ -66,18 +66,22 @@ def synthesize_linked(
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
 ) -> LinkedRelease:
-    """Spend an (epsilon, delta) budget on parents and their children, and return a release of both.
+    """Spend an (epsilon, delta) budget on parents and their children, and return a release of all
+    tables.
 
-    The promise is about units: a parent, such as a household, together with all its children. The
-    parents are modelled with their numbers of children. The children of a link are modelled
-    together with their parent's columns, their position and the columns of their previous sibling;
-    the mechanism selects which of these pairs are worth measuring, beside each column's table by
-    number and position. A unit changes at most `most`
-    rows of a table of children, and the noise is scaled to that.
+    Links form a tree: children may have children of their own. The promise is about units: a row of
+    the topmost table, such as a household, together with all its descendants. The rows of the
+    topmost table are modelled with their numbers of children. The children of a link are modelled
+    with their own numbers of children, their parent's columns, their position and the columns of
+    their previous sibling; the mechanism selects which of these pairs are worth measuring, beside
+    each column's table by number and position. A unit changes at most `most` rows of a table of
+    children, and at most the product of `most` along the path of links in a table further below;
+    the noise is scaled to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several
-    parents with the same key one is kept at random. Values outside a column go where the schema
-    places them (`Schema.placed`).
+    rows of the topmost table with the same key one is kept at random. In a table between, a key
+    identifies its row, as a primary key does: no two units have rows with the same key, which is
+    not checked. Values outside a column go where the schema places them (`Schema.placed`).
 
     Raises InvalidInput, before anything is spent, for wrong arguments, links or frames.
 
@@ -86,8 +90,8 @@ def synthesize_linked(
             into memory.
         schemas: The released columns of each table. They include neither keys nor the columns that
             order siblings, nor the number of children, which is counted.
-        links: Which table's rows belong to which (`Link`). All links have the same parent and the
-            same `parent_key`.
+        links: Which table's rows belong to which (`Link`). Every table but the topmost one is the
+            child of one link.
         epsilon: The epsilon promised for units.
         delta: The delta promised for units.
         neighbours: "add/remove" of a unit, or "replace-one".
@@ -113,8 +117,8 @@ def synthesize_linked(
     >>> sorted(release.sample(rng=0)["cow"].column_names)
     ['id', 'kind']
     """
-    links = tuple(links)
-    parent = check_links(schemas, links)
+    links = check_links(schemas, links)
+    top = links[0].parent
     _check_frames(frames, schemas)
     if mechanism == "auto" and settings:
         raise InvalidInput(
@@ -133,16 +137,15 @@ def synthesize_linked(
         "ledger": ledger,
     }
     placed = {name: schema.placed() for name, schema in schemas.items()}
-    above = Request(
-        schema=with_counts(placed[parent], links), max_rows=1, accounting=accounting, **options
-    )
-    requests = {parent: above}
+    whole = counted(placed, links)
+    above = Request(schema=whole[top], max_rows=1, accounting=accounting, **options)
+    requests = {top: above}
     for link in links:
-        steps = link.steps(above.schema, placed[link.child])
+        steps = link.steps(whole[link.parent], whole[link.child])
         requests[link.child] = Request(
             schema=steps,
-            max_rows=link.most,
-            workload=_workload(steps, placed[link.child]),
+            max_rows=requests[link.parent].relation.max_rows * link.most,
+            workload=_workload(steps, whole[link.child]),
             accounting=above.budget.accounting,
             **options,
         )
@@ -153,13 +156,11 @@ def synthesize_linked(
     steps_of = {link.child: requests[link.child].schema for link in links}
     data = coded(frames, placed, links, steps_of, random)
     curator = _curator(data.parents, above, random)
-    tables: dict[str, Counts] = {parent: data.parents, **data.steps}
+    tables: dict[str, Counts] = {top: data.parents, **data.steps}
     with closing(curator.ledger):
         releases = _spent(curator, tables, requests, links, choosing=mechanism == "auto")
     forms = {name: FrameForm.of(frames[name]) for name in tables}
-    return LinkedRelease(
-        links, releases.pop(parent), releases, {n: placed[n] for n in releases}, forms
-    )
+    return LinkedRelease(links, releases.pop(top), releases, {n: whole[n] for n in releases}, forms)
 
 
 def _curator(parents: Counts, request: Request, seed: np.random.Generator | None) -> Curator:
@@ -211,7 +212,8 @@ def _spent(
         if found:
             link = next(each for each in links if each.child == name)
             above = found[link.parent]
-            first = inherited(above.measurements, link, request.schema.domain)
+            domain = request.schema.domain
+            first = inherited(above.measurements, above.schema.domain, link, domain)
             if request.mechanism in _KNOWING:
                 numbered, workload = _numbered(table, workload, link)
                 first += numbered

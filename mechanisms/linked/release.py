@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mechanisms.linked.fidelity import Compared, Line, compared, fidelity, kind_of
-from mechanisms.linked.link import POSITION, Link, check_links, with_counts
-from mechanisms.linked.siblings import PREVIOUS, Children, Wanted, broken, draw_children
+from mechanisms.linked.link import POSITION, Link, check_links, counted
+from mechanisms.linked.siblings import (
+    PREVIOUS,
+    Children,
+    Codes,
+    Wanted,
+    broken,
+    draw_children,
+)
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.tabular import TableRelease
 from pgmkit.errors import InvalidInput, NumericalFailure
@@ -42,11 +49,12 @@ class LinkedRelease:
     column of their household.
 
     Attributes:
-        links: The links.
-        parents: The release of the parents' table, with the numbers of children.
+        links: The links, from the topmost table down.
+        parents: The release of the topmost table, with the numbers of children.
         children: For each table of children the release of its rows, each with its parent's
             columns, its "position", and the columns of the previous sibling ("previous age").
-        schemas: The schema of the own columns of each table of children.
+        schemas: The schema of the own columns of each table of children, which are also the numbers
+            of its own children.
         forms: The kind of frame of each table.
     """
 
@@ -58,7 +66,7 @@ class LinkedRelease:
 
     @property
     def tables(self) -> dict[str, TableRelease]:
-        """The release of each table by name; the parents come first."""
+        """The release of each table by name; the topmost table comes first."""
         return {self.links[0].parent: self.parents, **self.children}
 
     @property
@@ -82,9 +90,10 @@ class LinkedRelease:
     def sample(self, n: int | None = None, *, rng: Rng = None) -> dict[str, Any]:
         """Return synthetic tables by name, as data frames of the data's kind.
 
-        `n`: the number of parents; by default as many as the model has. Parents have the keys 1 to
-        n; every child has its parent's key, and each parent has as many children as its column
-        says. Siblings are in order; a column that ordered them contains 1, 2, ... for each parent.
+        `n`: the number of rows of the topmost table; by default as many as the model has. Rows that
+        can have children have the keys 1, 2, ...; every child has its parent's key, and each parent
+        has as many children as its column says. Siblings are in order; a column that ordered them
+        contains 1, 2, ... for each parent.
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
         Raises NumericalFailure if no records were found that satisfy the links' constraints.
@@ -128,48 +137,69 @@ class LinkedRelease:
 
     def compared(self, *, rng: Rng = None) -> list[Compared]:
         """Return how near records of a fresh draw come to each measured table of links."""
-        random = generator(rng)
-        parents = self.parents.codes(rng=random)
+        parents, children = self._records(None, generator(rng))
+        tables = {self.links[0].parent: parents.marginal}
+        tables |= {name: each.table for name, each in children.items()}
         lines: list[Line] = []
         for link in self.links:
-            for each in _measured(self.parents, {link.count}):
-                lines.append((link.parent, f"numbers of {link.child}", each, parents.marginal))
-            children, own = self._drawn(link, parents, random), self.schemas[link.child].columns
-            for each in self._wanted(link.child):
-                kind = kind_of(each.clique, own)
-                lines.append((link.child, kind, each, children.table))
+            counted = _measured(self.tables[link.parent], {link.count})
+            lines += [
+                (link.parent, f"numbers of {link.child}", each, tables[link.parent])
+                for each in counted
+            ]
+            own = self.schemas[link.child].columns
+            lines += [
+                (link.child, kind_of(each.clique, own), each, tables[link.child])
+                for each in self._wanted(link.child)
+            ]
         return compared(lines)
 
     def _tables(self, n: int | None, random: np.random.Generator) -> dict[str, tuple[Schema, Any]]:
         """Return synthetic tables by name, as pyarrow tables with their linking columns and
         schemas.
         """
-        parents = self.parents.codes(n, rng=random)
-        first = self.links[0]
-        keys = {first.parent_key: np.arange(1, len(parents) + 1)}
-        found = {first.parent: _linking(parents, self.parents.schema, keys, random)}
+        parents, children = self._records(n, random)
+        keys = {link.parent: link.parent_key for link in self.links}
+        top = self.links[0].parent
+        places = {keys[top]: np.arange(1, len(parents) + 1)}
+        found = {top: _linking(parents, self.parents.schema, places, random)}
         for link in self.links:
-            drawn = self._drawn(link, parents, random)
-            schema = self.schemas[link.child]
+            drawn, schema = children[link.child], self.schemas[link.child]
             places = {link.key: drawn.parent + 1}
             if link.order is not None:
                 places[link.order] = drawn.position + 1
+            if link.child in keys:
+                places[keys[link.child]] = np.arange(1, len(drawn) + 1)
             rows = Dataset(schema.domain, drawn.records) if len(drawn) else None
             found[link.child] = _linking(rows, schema, places, random)
         return found
 
-    def _drawn(self, link: Link, parents: Dataset, rng: np.random.Generator) -> Children:
-        """Return children drawn for these parents; raise NumericalFailure if they break a
-        constraint.
+    def _records(
+        self, n: int | None, random: np.random.Generator
+    ) -> tuple[Dataset, dict[str, Children]]:
+        """Return records of the topmost table, and those of each table of children."""
+        parents = self.parents.codes(n, rng=random)
+        codes: dict[str, Mapping[str, Codes]] = {self.links[0].parent: parents.columns}
+        found: dict[str, Children] = {}
+        for link in self.links:
+            found[link.child] = self._drawn(link, codes[link.parent], random)
+            codes[link.child] = found[link.child].records
+        return parents, found
+
+    def _drawn(
+        self, link: Link, parents: Mapping[str, Codes], rng: np.random.Generator
+    ) -> Children:
+        """Return children drawn for parents with these codes; raise NumericalFailure if they break
+        a constraint.
         """
         release, schema = self.children[link.child], self.schemas[link.child]
-        counts = parents.columns[link.count].astype(np.int64)
+        counts = parents[link.count].astype(np.int64)
         records = {
             name: rng.integers(0, size, int(counts.sum()))
             for name, size in schema.domain.sizes.items()
         }
         domain = release.schema.domain
-        children = Children(domain, counts, parents.columns, records, POSITION)
+        children = Children(domain, counts, parents, records, POSITION)
         impossible = {zeros.clique: ~zeros.allowed for zeros in release.schema.zeros}
         draw_children(children, self._wanted(link.child), release.model.total, rng, impossible)
         left = broken(children, impossible)
@@ -204,15 +234,16 @@ class LinkedRelease:
         with refusing(place / _LINKS, "the links of a release"):
             stored = plain_values(whole_file(place / _LINKS, MOST_TEXT))
             links = tuple(Link.from_dict(each) for each in stored)
-            tables = [links[0].parent, *dict.fromkeys(link.child for link in links)]
+            tables = dict.fromkeys(name for link in links for name in (link.parent, link.child))
         releases = {
             name: TableRelease.load(place / f"{name}.pgm", allow_modified=allow_modified)
             for name in tables
         }
-        parents = releases.pop(links[0].parent)
         schemas = {name: _own(release.schema) for name, release in releases.items()}
         with refusing(place / _LINKS, "the links of a release"):
-            _check_links(links, parents.schema, schemas, releases)
+            links = _checked_links(links, schemas, releases)
+        parents = releases.pop(links[0].parent)
+        del schemas[links[0].parent]
         return cls(links, parents, releases, schemas)
 
     def __repr__(self) -> str:
@@ -244,22 +275,32 @@ def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
     ]
 
 
-def _check_links(
-    links: tuple[Link, ...],
-    parents: Schema,
-    schemas: Mapping[str, Schema],
-    releases: Mapping[str, TableRelease],
-) -> None:
-    """Raise InvalidInput for links that do not fit the columns of the releases."""
-    counts = {link.count for link in links}
-    plain = parents.restricted(name for name in parents.columns if name not in counts)
-    check_links({links[0].parent: plain, **schemas}, links)
-    if with_counts(plain, links).columns != parents.columns:
-        raise InvalidInput(f"the release of {links[0].parent!r} counts other children")
-    for link in links:
-        steps = link.steps(parents, schemas[link.child])
+def _checked_links(
+    links: Sequence[Link], schemas: Mapping[str, Schema], releases: Mapping[str, TableRelease]
+) -> tuple[Link, ...]:
+    """Return the links from the top down; raise InvalidInput if they do not fit the columns of the
+    releases.
+
+    `schemas`: the own columns of each table, with the numbers of children.
+    """
+    counts = {(link.parent, link.count) for link in links}
+    plain = {
+        table: schema.restricted(name for name in schema.columns if (table, name) not in counts)
+        for table, schema in schemas.items()
+    }
+    ordered = check_links(plain, links)
+    whole = counted(plain, ordered)
+    for name, schema in schemas.items():
+        if whole[name].columns != schema.columns:
+            raise InvalidInput(f"the release of {name!r} counts other children")
+    top = ordered[0].parent
+    if releases[top].schema.columns != schemas[top].columns:
+        raise InvalidInput(f"the release of {top!r} is one of children, whose link is missing")
+    for link in ordered:
+        steps = link.steps(schemas[link.parent], schemas[link.child])
         if steps.columns != releases[link.child].schema.columns:
             raise InvalidInput(f"the release of {link.child!r} has other columns than its link")
+    return ordered
 
 
 def _linking(
@@ -281,12 +322,12 @@ def _linking(
     return schema.with_columns({**columns, **schema.columns}), table
 
 
-def _own(steps: Schema) -> Schema:
-    """Return the schema of the children's own columns.
+def _own(release: Schema) -> Schema:
+    """Return the schema of the own columns of a table, without those of parents and siblings.
 
     Behind the position, `Link.steps` has the columns of the previous sibling, and then as many of
-    the child itself.
+    the child itself. The topmost table has no position.
     """
-    names = list(steps.columns)
+    names = list(release.columns)
     behind = names[names.index(POSITION) + 1 :] if POSITION in names else []
-    return steps.restricted(behind[len(behind) // 2 :])
+    return release.restricted(behind[len(behind) // 2 :] or names)

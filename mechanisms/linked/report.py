@@ -40,7 +40,9 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
     tables = release.compared(rng=rng)
     parts += _kept(tables)
     for link in release.links:
-        parts += _numbers(release.parents, link)
+        above = release.tables[link.parent]
+        own = release.schemas.get(link.parent, above.schema)
+        parts += _numbers(above, list(own.columns), link)
         child = release.children[link.child]
         parts.append(f"<h2>{escape(link.child)}: parent, child and sibling</h2>")
         parts.append(
@@ -91,15 +93,15 @@ def _kept(tables: Sequence[Compared]) -> Iterator[str]:
     yield table(names, rows, numbers={2, *distances}, filled=filled)
 
 
-def _numbers(parents: TableRelease, link: Link) -> Iterator[str]:
-    """Yield a chart of the numbers of children, and their means by the parents' columns."""
+def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[str]:
+    """Yield a chart of the numbers of children, and their means by the parents' columns `own`."""
     columns, count = parents.schema.columns, link.count
     yield f"<h2>{escape(link.child)} of each {escape(link.parent)}</h2>"
     labels = list(columns[count].labels)
     whole = parents.model.marginal((count,))
     yield bars(count, labels, whole, total=parents.model.total)
     numbers, rows = np.arange(link.most + 1), []
-    others = [name for name in columns if name != count]
+    others = [name for name in own if name != count]
     for name in others:
         by_value = parents.model.marginal((name, count))[:, : link.most + 1]
         each = by_value.sum(axis=1)

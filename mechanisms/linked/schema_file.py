@@ -40,9 +40,8 @@ def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema],
         if unknown:
             raise InvalidInput(f"it has no field {unknown[0]!r}; its fields are tables and links")
         schemas = {name: _schema(name, each) for name, each in _mapping(stored["tables"]).items()}
-        links = [Link.from_dict(_mapping(each)) for each in stored["links"]]
-        check_links(schemas, tuple(links))
-    return schemas, links
+        links = check_links(schemas, [Link.from_dict(_mapping(each)) for each in stored["links"]])
+    return schemas, list(links)
 
 
 def _schema(name: object, stored: Any) -> Schema:

@@ -132,22 +132,29 @@ class Curator(Selecting):
     def measure_numbered(
         self, number: str, place: str, others: Sequence[str], cost: float
     ) -> list[Measurement]:
-        """Return a noisy table of the units with k rows for each k from 1 on: a measurement over
+        """Return a noisy table of the groups with k rows for each k from 1 on: a measurement over
         `number` (at code k), `place` (at the codes below k) and `others`.
 
-        The caller has made sure that the code in `number` of each row is the number of its unit's
-        rows, and that the rows of a unit have different codes in `place`, below that number. So a
-        unit of k rows is in one table, where it changes k cells by 1; the noise there has sqrt(k)
-        times the scale for a unit of one row (k times, if Laplace). All tables are one charge.
+        The rows of a unit are in g groups, such as the children of one parent, where g is
+        `max_rows` divided by the number of places. The caller has made sure that the code in
+        `number` of each row is the number of its group's rows, and that the rows of a group have
+        different codes in `place`, below that number. A group is then in one table, where it
+        changes k cells by 1: the noise there has k^(1/2) g times the scale (k g times, for Laplace
+        noise) of a unit of one row. All tables are one charge.
 
         Raises InvalidInput for wrong columns or cost, BudgetExceeded if cost is not available.
         """
         checked = self.domain.clique([number, place, *others])
         counts = self._marginals([checked])[checked]
-        l1, l2 = (
-            norm / self.neighbours.max_rows for norm in (self.neighbours.l1, self.neighbours.l2)
-        )
-        most = min(self.neighbours.max_rows, len(counts) - 1)
+        places = counts.shape[1]
+        if self.neighbours.max_rows % places:
+            raise InvalidInput(
+                f"{place!r} must have as many codes as a group of a unit's rows has at most, got "
+                f"{places} codes for {self.neighbours.max_rows} rows of a unit"
+            )
+        # g groups of k rows in one table change its cells by up to g each.
+        l1, l2 = self.neighbours.l1 / places, self.neighbours.l2 / places
+        most = min(places, len(counts) - 1)
         self._charged(f"measure {_named(checked)} in {most} tables", cost)
         every = [np.eye(size) for size in counts.shape]
         found = []

@@ -156,7 +156,8 @@ def test_parents_tables_are_those_of_children_too(most: int) -> None:
     cliques = [("size",), ("area", "size"), ("size", "rich"), ("area", "rich"), ("area",)]
     noisy = [Measurement(c, found.parents.marginal(c), 2.0) for c in cliques]
     noisy.append(Measurement(("size",), [1.0], 1.0, np.ones((1, most + 1))))
-    tables = inherited([*noisy, "no table"], link, steps["person"].domain)
+    above = found.parents.domain
+    tables = inherited([*noisy, "no table"], above, link, steps["person"].domain)
     assert [each.clique for each in tables] == [
         *[("size",), ("size", "position"), ("area", "size"), ("size", "rich")],
     ]
@@ -785,7 +786,7 @@ def test_frames_and_links_of_other_kinds_are_refused() -> None:
         (
             frames | more,
             {"schemas": two, "links": [LINK, Link("pet", "town", "id", 3)]},
-            "the same parent",
+            "the child of exactly one link",
         ),
         (
             frames | {"pet": more["pet"]},

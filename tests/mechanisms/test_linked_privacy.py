@@ -42,10 +42,14 @@ MECHANISMS = ("auto", "auto", "mst", "aim", "independent", "gaussian+projection"
 
 
 def drawn_tables(rng: Rng) -> tuple[dict[str, Schema], list[Link]]:
-    """Homes with persons, and in half of the cases with cars as well."""
+    """Homes with persons, in half of the cases with cars, and in half of them with the persons'
+    jobs.
+    """
     links = [Link("person", "home", "id", int(rng.integers(1, 5)), order="no")]
     if rng.random() < 0.5:
         links.append(Link("car", "home", "id", int(rng.integers(1, 3))))
+    if rng.random() < 0.5:
+        links.append(Link("job", "person", "of", int(rng.integers(1, 3)), parent_key="name"))
     schemas = {}
     for table in ("home", *(link.child for link in links)):
         picks = rng.integers(len(COLUMNS), size=rng.integers(1, 4))
@@ -72,7 +76,15 @@ def units(rng: Rng, schemas: dict[str, Schema], ids: range) -> Frames:
     keys = {"home": [i for i in ids for _ in range(1 + (rng.random() < 0.1))]}
     for child in list(schemas)[1:]:
         keys[child] = [i for i in ids for _ in range(rng.integers(0, 6))]
-    return {table: records(rng, schema, keys[table]) for table, schema in schemas.items()}
+    found = {table: records(rng, schema, keys[table]) for table, schema in schemas.items()}
+    # Some names are there twice, within one home, and some jobs are nobody's.
+    homes = keys["person"]
+    names = [None if rng.random() < 0.1 else f"{i} {rng.integers(6)}" for i in homes]
+    found["person"]["name"] = pd.Series(names, dtype=object)
+    if "job" in found:
+        owners = [f"{i} {rng.integers(6)}" for i in keys["job"]]
+        found["job"]["of"] = pd.Series(owners, dtype=object)
+    return found
 
 
 def joined(*parts: Frames) -> Frames:

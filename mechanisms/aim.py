@@ -75,7 +75,7 @@ def aim(
     candidates = downward_closure(workload)
     weights = relevance(workload, candidates)
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
-    affordable = Affordable(domain, candidates)
+    affordable = Affordable(domain, candidates, curator.placed)
     whole = curator.remaining
     # The paper plans T = 16 d rounds for d attributes; annealing ends most runs sooner.
     budget = _RoundBudget(whole / (16 * len(domain)), settings.select_share)
@@ -83,7 +83,7 @@ def aim(
 
     def measure(picked: Sequence[Clique]) -> list[Measurement]:
         (clique,) = picked
-        measured.append(clique)
+        measured.append(curator.placed(clique))
         # The last round also takes what rounding left of the budget.
         last = curator.remaining < 2 * budget.measure
         cost = curator.remaining if last else budget.measure

@@ -58,6 +58,8 @@ class Affordable:
     """A limit on the candidates of every round that keeps the junction tree of all measured cliques
     small.
 
+    `placed`: what is measured for a candidate (`Curator.placed`), by default the candidate itself.
+
     For most candidates a quick bound decides whether they are allowed. Each of the others needs a
     search for an elimination order, which is made only when the candidate is drawn
     (`Curator.choose` with `allowed`). A drawn candidate that is rejected is not charged for. This
@@ -66,8 +68,14 @@ class Affordable:
     the limits.
     """
 
-    def __init__(self, domain: Domain, candidates: Sequence[Clique]) -> None:
+    def __init__(
+        self,
+        domain: Domain,
+        candidates: Sequence[Clique],
+        placed: Callable[[Clique], Clique] = tuple,
+    ) -> None:
         self.domain, self.candidates = domain, candidates
+        self._placed = {clique: placed(clique) for clique in candidates}
 
     def within(
         self, measured: Sequence[Clique], limit_mb: float, fallback_mb: float
@@ -91,7 +99,11 @@ class Affordable:
             }
             fits = partial(self._fits, sure, tuple(measured), limit)
             # A tree has at least the cells of each clique.
-            possible = [c for c in self.candidates if megabytes(self.domain.size(c)) <= limit]
+            possible = [
+                c
+                for c, whole in self._placed.items()
+                if megabytes(self.domain.size(whole)) <= limit
+            ]
             if sure or any(map(fits, possible)):
                 return possible, fits
         return [], lambda clique: False
@@ -102,8 +114,9 @@ class Affordable:
         # If the tree is too large with a candidate and some of the measured cliques, it is too
         # large with all of them. The first cliques up to a multiple of 16, or of 4, are the same
         # for many rounds, so their searches are remembered by their graph (`junction_tree`).
+        whole = self._placed[clique]
         return clique in sure or all(
-            _size(self.domain, [*measured[: len(measured) // stride * stride], clique], limit_mb)
+            _size(self.domain, [*measured[: len(measured) // stride * stride], whole], limit_mb)
             <= limit_mb
             for stride in (16, 4, 1)
         )
@@ -117,7 +130,7 @@ class Affordable:
             pairs[places[clique[0]], places[clique[-1]]]
             if len(clique) <= 2
             else growth.cells_with(clique)
-            for clique in self.candidates
+            for clique in self._placed.values()
         ]
 
 

@@ -205,7 +205,8 @@ def _spent(
     for name, request in requests.items():
         left = sum(weight for other, weight in weights.items() if other not in found)
         cost = curator.remaining * (weights[name] / left)
-        table = curator.table(tables[name], relations[name], cost)
+        place = POSITION if found and request.mechanism in _KNOWING else None
+        table = curator.table(tables[name], relations[name], cost, place=place)
         workload = request.workload_over(request.schema)
         chosen = Choice(request.mechanism, "as asked", request.options)
         first: list[Measurement] = []
@@ -261,7 +262,7 @@ def _choice(
     noise. Otherwise every pair is measured once, with the same noise.
     """
     noise = table.scale(table.remaining / len(workload.cliques))
-    cliques = [*workload.cliques, *(each.clique for each in first)]
+    cliques = [*map(table.placed, workload.cliques), *(each.clique for each in first)]
     if children < MUCH_SIGNAL * noise:
         return Choice("aim", "pairs are selected, as noise would hide some of them")
     if model_megabytes(table.domain, cliques) > Projection().model_mb:

@@ -80,6 +80,7 @@ class Curator(Selecting):
         self._noise: Noise = ExactNoise() if seed is None else SeededNoise(generator(seed, "seed"))
         self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
         self._kept = 0.0
+        self._place: str | None = None
         self.ledger = Ledger(
             budget,
             secure=self._noise.secure,
@@ -97,12 +98,18 @@ class Curator(Selecting):
         other._data, other._counts = data, {}
         return other
 
-    def table(self, data: Counts, neighbours: Neighbours, cost: float) -> Curator:
+    def table(
+        self, data: Counts, neighbours: Neighbours, cost: float, *, place: str | None = None
+    ) -> Curator:
         """Return a Curator of another table of the same units, which spends up to `cost` from the
         same ledger.
 
-        `neighbours`: what a unit changes in that table; the caller has bounded its rows. Raises
-        InvalidInput for another promise than this Curator's, and for a cost that is not available.
+        `neighbours`: what a unit changes in that table; the caller has bounded its rows. `place`:
+        an attribute, with which tables are then measured (`placed`). The rows of a unit are in
+        groups, such as the children of one parent, and the caller has made sure that those of a
+        group have different codes in `place`; the number of its codes times that of a unit's groups
+        is at most `max_rows`. Raises InvalidInput for another promise than this Curator's, and for
+        a cost that is not available.
         """
         if promise(neighbours.name) != promise(self.neighbours.name):
             raise InvalidInput(
@@ -113,19 +120,36 @@ class Curator(Selecting):
             raise InvalidInput(f"cost must be above 0 and at most {self.remaining!r}, got {cost!r}")
         other = self.recoded(data)
         other.neighbours, other._kept = neighbours, self.ledger.remaining - cost
+        other._place = place
         return other
 
+    def placed(self, clique: Sequence[str]) -> Clique:
+        """Return the clique that `measure` measures for this one: with the attribute that tells the
+        rows of a group of a unit apart (`table`), if there is one and noise is Gaussian.
+
+        With p codes of that attribute and g groups, a unit changes p cells by at most g each, and
+        the L2 sensitivity is g sqrt(p) instead of g p. The sum over the p codes therefore has the
+        same noise as a table without them, which tells less.
+        """
+        checked = self.domain.clique(clique)
+        if self._place is None or self._place in checked or self.ledger.budget.pure:
+            return checked
+        return (*checked, self._place)
+
     def measure(self, clique: Sequence[str], cost: float, *, step: str = "measure") -> Measurement:
-        """Return the clique's marginal with exact discrete noise on every cell.
+        """Return the marginal of the clique, or of the larger one that `placed` returns, with exact
+        discrete noise on every cell.
 
         The measurement's `stddev` is the noise's scale (times sqrt(2) for Laplace), which equals
         its standard deviation except for scales below about 1, where it is an upper bound.
 
         Raises InvalidInput for a wrong clique or cost, BudgetExceeded if cost is not available.
         """
-        checked = self.domain.clique(clique)
+        checked = self.placed(clique)
         counts = self._marginals([checked])[checked]  # may raise before the charge
         l1, l2 = self.neighbours.l1, self.neighbours.l2
+        if self._place in checked:
+            l2 /= self.domain.sizes[str(self._place)] ** 0.5
         noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)
         return Measurement(checked, noisy, stddev)
 

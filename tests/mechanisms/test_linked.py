@@ -445,7 +445,9 @@ def test_all_pairs_are_measured_where_noise_hides_few() -> None:
     assert {m.clique[:2] for m in numbered} == {("size", "position")}
     assert len({m.clique for m in own}) == len(own) == 9
     assert [m.stddev for m in own] == pytest.approx([own[0].stddev] * len(own))
-    by_number = own[0].stddev * np.sqrt([1, 2, 3]) / 3
+    # Every pair is measured by place, with the noise of a unit that changes three cells.
+    assert all("position" in m.clique for m in own)
+    by_number = own[0].stddev * np.sqrt([1, 2, 3]) / 3**0.5
     assert [m.stddev for m in numbered] == pytest.approx([*by_number, *by_number], rel=1e-3)
     persons = len(frames["person"].groupby("id").head(3))
     assert persons / own[0].stddev > pipeline.MUCH_SIGNAL

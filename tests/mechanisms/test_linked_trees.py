@@ -238,6 +238,45 @@ def test_groups_of_rows_cost_what_is_charged(name: str, pure: bool) -> None:
     assert other.remaining == pytest.approx(3 * cost)
 
 
+@pytest.mark.parametrize("name", ["add/remove", "replace-one"])
+@pytest.mark.parametrize("pure", [True, False])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_tables_by_place_cost_what_is_charged(name: str, pure: bool, groups: int) -> None:
+    """The worst unit has a row at each of four places, or several in one cell of each; replaced, it
+    leaves these cells and enters as many others.
+    """
+    places = 4
+    domain = Domain({"at": places, "kind": 2, "hue": 3})
+    rows = np.repeat(np.arange(places), 5)
+    data = Dataset(domain, {"at": rows, "kind": rows % 2, "hue": rows % 3})
+    whole = Curator(data, Budget(1e9, 0.0 if pure else 1e-6), neighbours=relation(name, "id", 1))
+    units = relation(name, "id", places * groups)
+    curator = whole.table(data, units, whole.remaining, place="at")
+    cost, several = curator.remaining / 8, 2 if name == "replace-one" else 1
+    for clique, measured, by_place in (
+        (("kind",), ("kind", "at"), not pure),
+        (("hue", "at"), ("hue", "at"), True),
+        (("kind", "hue"), ("kind", "hue", "at"), not pure),
+    ):
+        table = curator.measure(clique, cost)
+        assert table.clique == curator.placed(clique) == (clique if pure else measured)
+        np.testing.assert_allclose(table.values, data.marginal(table.clique).ravel(), atol=0.5)
+        # All rows of a place are in one cell; without places all rows of the unit are.
+        change = [groups] * places if by_place else [groups * places]
+        if pure:
+            true = 2**0.5 * several * sum(change) / table.stddev
+        else:
+            true = several * sum(c**2 for c in change) / (2 * table.stddev**2)
+        assert true == pytest.approx(cost)
+    # The sum over the places has the noise of a table without them.
+    plain = whole.recoded(data)
+    plain.neighbours = units
+    assert plain.placed(("kind",)) == ("kind",)
+    if not pure:
+        noise = curator.measure(("kind",), cost).stddev * places**0.5
+        assert noise == pytest.approx(plain.measure(("kind",), cost).stddev)
+
+
 def test_tables_of_children_give_those_of_their_children() -> None:
     """Without noise: those over other columns are summed over them first."""
     frames = shop(np.random.default_rng(0), range(50))

@@ -3,6 +3,7 @@
     python -m benchmarks.linked --epsilons 1,4 --seeds 2
     python -m benchmarks.linked --register years        # RandHIE: persons over years
     python -m benchmarks.linked --register orders       # TPC-H: orders and their items
+    python -m benchmarks.linked --register shop         # TPC-H: customers, orders and items
     python -m benchmarks.linked --sdv .venv-sdv/bin/python --parents 2000   # SDV's HMA, not private
     python -m benchmarks.linked --dpsynth .venv-dpsynth/bin/python --parents 2000
 
@@ -23,8 +24,9 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +96,10 @@ def years() -> Register:
     return _bounded(parents, children, "zper", "year", 5)
 
 
-def customers() -> Register:
-    """TPC-H's customers, and up to thirty orders of each by their date."""
+def customers(most: int = 30, keys: tuple[str, ...] = ()) -> Register:
+    """TPC-H's customers, and up to thirty orders of each by their date. `keys`: further columns of
+    the orders.
+    """
     parents, children = _tpch("customer"), _tpch("orders")
     parents["balance"] = pd.qcut(parents["c_acctbal"], 4, labels=False)
     children["year"] = children["o_orderdate"].str[:4]
@@ -105,10 +109,10 @@ def customers() -> Register:
     own = ["o_orderstatus", "o_orderpriority", "year", "price"]
     return _bounded(
         parents[["customer", "c_mktsegment", "balance"]],
-        children[["customer", "o_orderdate", *own]],
+        children[["customer", "o_orderdate", *keys, *own]],
         "customer",
         "o_orderdate",
-        30,
+        most,
     )
 
 
@@ -128,6 +132,50 @@ def orders() -> Register:
         "l_linenumber",
         7,
     )
+
+
+def shop() -> tuple[Any, Register, Register]:
+    """TPC-H's orders with the keys of their customers and their own, up to ten of each customer;
+    the register of customers and these orders, and that of these orders and their items.
+    """
+    upper, lower = customers(10, keys=("o_orderkey",)), orders()
+    middle = upper.children.rename(columns={"o_orderkey": "order"})
+    upper = replace(upper, children=middle.drop(columns="order"))
+    items = lower.children[lower.children["order"].isin(middle["order"])]
+    lower = replace(lower, parents=middle[["order", *upper.own]], children=items)
+    return middle, upper, lower
+
+
+def run_shop(epsilon: float, seed: int) -> dict[str, Any]:
+    """The figures of one release of customers, orders and items, for both links."""
+    middle, upper, lower = shop()
+    (above, between), (_, below) = schemas(upper), schemas(lower)
+    links = [
+        Link("item", "order", "order", lower.most, order=lower.order),
+        Link("order", "customer", "customer", upper.most, order=upper.order),
+    ]
+    started = time.process_time()
+    drawn = synthesize_linked(
+        {"customer": upper.parents, "order": middle, "item": lower.children},
+        {"customer": above, "order": between, "item": below},
+        links,
+        epsilon=epsilon,
+        delta=1e-9,
+        seed=seed,
+    ).sample(rng=seed)
+    seconds = time.process_time() - started
+    orders, items = drawn["order"], drawn["item"]
+    return {
+        "epsilon": epsilon,
+        "seed": seed,
+        "cpu_seconds": round(seconds, 1),
+        "customers and orders": figures(upper, drawn["customer"], orders),
+        "orders and items": figures(lower, orders, items),
+        "orphans": int(
+            (~orders["customer"].isin(drawn["customer"]["customer"])).sum()
+            + (~items["order"].isin(orders["order"])).sum()
+        ),
+    }
 
 
 def _tpch(table: str) -> Any:
@@ -317,16 +365,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epsilons", default="1,4")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--register", choices=REGISTERS, default="households")
+    parser.add_argument("--register", choices=[*REGISTERS, "shop"], default="households")
     parser.add_argument("--sdv", help="an interpreter that has SDV, which alone is run")
     parser.add_argument("--dpsynth", help="an interpreter that has dpsynth, which alone is run")
     parser.add_argument("--model", choices=("AIM", "MST"), default="MST", help="dpsynth's")
     parser.add_argument("--parents", type=int, help="the number of parents that are used")
     arguments = parser.parse_args()
+    epsilons = [float(each) for each in arguments.epsilons.split(",")]
+    runs = list(itertools.product(epsilons, range(arguments.seeds)))
+    if arguments.register == "shop":
+        written("linked_shop", [], run_shop, runs)
+        return
     register = REGISTERS[arguments.register]()
     if arguments.parents is not None:
         register = first_of(register, arguments.parents)
-    epsilons = [float(each) for each in arguments.epsilons.split(",")]
     if arguments.sdv:
         print(beside_sdv(register, arguments.sdv, epsilons))
         return
@@ -335,16 +387,23 @@ def main() -> None:
             print(beside_dpsynth(register, arguments.dpsynth, arguments.model, each), flush=True)
         return
     alone = independent(register, np.random.default_rng(0))
-    rows: list[dict[str, Any]] = [
-        {"independent siblings": figures(register, register.parents, alone)["siblings"]}
-    ]
-    print(rows[0], flush=True)
+    first = {"independent siblings": figures(register, register.parents, alone)["siblings"]}
+    print(first, flush=True)
     name = "linked" if arguments.register == "households" else f"linked_{arguments.register}"
-    for epsilon in epsilons:
-        for seed in range(arguments.seeds):
-            rows.append(run(register, epsilon, seed))
-            print(rows[-1], flush=True)
-            (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    written(name, [first], partial(run, register), runs)
+
+
+def written(
+    name: str,
+    rows: list[dict[str, Any]],
+    job: Callable[[float, int], dict[str, Any]],
+    runs: Sequence[tuple[float, int]],
+) -> None:
+    """Print the figures of each run, and write them into a file behind the given rows."""
+    for epsilon, seed in runs:
+        rows.append(job(epsilon, seed))
+        print(rows[-1], flush=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -82,9 +82,10 @@ def synth_linked(
 ) -> None:
     """Make private linked tables, such as households and persons.
 
-    Every child that is made has a parent that is made. A parent, such as a household, is protected
-    together with all its children. The schema file has `tables`, a schema for each table by its
-    name, and `links`: key, parent, child and the largest number of children (docs/linked.md).
+    Every child that is made has a parent that is made. A row of the topmost table, such as a
+    household, is protected together with all its descendants. The schema file has `tables`, a
+    schema for each table by its name, and `links`: key, parent, child and the largest number of
+    children (docs/linked.md).
 
     \b
     pgmkit synth-linked home=homes.csv person=persons.csv --schema register.yaml \\

@@ -215,12 +215,12 @@ def _spent(
             above = found[link.parent]
             domain = request.schema.domain
             first = inherited(above.measurements, above.schema.domain, link, domain)
+            numbers = above.model.marginal((link.count,))[: link.most + 1]
+            children = float(numbers @ np.arange(link.most + 1))
             if request.mechanism in _KNOWING:
-                numbered, workload = _numbered(table, workload, link)
+                numbered, workload = _numbered(table, workload, link, children)
                 first += numbered
             if choosing:
-                numbers = above.model.marginal((link.count,))[: link.most + 1]
-                children = float(numbers @ np.arange(link.most + 1))
                 chosen = _choice(table, workload, first, children)
         entry, settings = configure(chosen.name, **chosen.settings)
         first = first if entry.name in _KNOWING else []
@@ -232,13 +232,16 @@ def _spent(
     return found
 
 
-def _numbered(table: Curator, workload: Workload, link: Link) -> tuple[list[Measurement], Workload]:
+def _numbered(
+    table: Curator, workload: Workload, link: Link, children: float
+) -> tuple[list[Measurement], Workload]:
     """Return noisy tables of each of the children's columns with their number and position, and the
-    workload without the pairs that follow from them.
+    workload without the pairs that follow from them. `children`: the noisy number of children.
 
     They are measured together, with less noise (`Curator.measure_numbered`), at the cost of one
-    table for each column. Nothing is measured if a model of them and of one more pair would be too
-    large.
+    table for each column. Nothing is measured if the noise would hide the counts, which are then
+    less than its scale in the mean of all cells, or if a model of these tables and of one more pair
+    would be too large.
     """
     above = {link.count, POSITION}
     own = [name for name in table.domain if PREVIOUS + name in table.domain.sizes]
@@ -248,6 +251,10 @@ def _numbered(table: Curator, workload: Workload, link: Link) -> tuple[list[Meas
     if not pairs or model_megabytes(table.domain, [*cliques, tuple(wide)]) > Projection().model_mb:
         return [], workload
     cost = table.remaining / (len(own) + len(pairs))
+    numbers, power = np.arange(1, link.most + 1), 1.0 if table.ledger.budget.pure else 0.5
+    codes = sum(map(table.domain.sizes.__getitem__, own)) / len(own)
+    if children < codes * table.scale(cost) / link.most * (numbers * numbers**power).sum():
+        return [], workload
     found = [table.measure_numbered(link.count, POSITION, [name], cost) for name in own]
     return [each for tables in found for each in tables], Workload(table.domain, pairs)
 

@@ -824,5 +824,22 @@ def test_noise_is_that_of_all_pairs_measured_at_once(monkeypatch: pytest.MonkeyP
         return scale(self, cost)
 
     monkeypatch.setattr(Curator, "scale", noted)
-    run(homes(np.random.default_rng(0), 40), mechanism="auto", epsilon=1.0)
+    run(homes(np.random.default_rng(0), 40), mechanism="auto", epsilon=50.0)
     assert any(cost == pytest.approx(left / 9, rel=1e-12) for left, cost in asked)
+
+
+def test_columns_are_measured_by_number_where_noise_does_not_hide_them() -> None:
+    """A parent's k children are at k positions, where the noise is sqrt(k) times that of one row:
+    its scales sum to 3 (1 + 2 sqrt(2) + 3 sqrt(3)) at the mean of 3 codes.
+    """
+    frames = homes(np.random.default_rng(0), 300)
+    children = len(frames["person"].groupby("id").head(3))
+    for epsilon, hidden in ((0.3, True), (100.0, False)):
+        release = run(frames, epsilon=epsilon).children["person"]
+        measured = [m for m in release.measurements if m.matrix is not None]
+        assert (not measured) == hidden
+        # 2 columns by number, and 9 pairs; persons have 3^(2/3) parts of 1 + 3^(2/3).
+        assert release.ledger is not None
+        cost = release.ledger.budget.total * 3 ** (2 / 3) / (1 + 3 ** (2 / 3)) / 11
+        noise = 3 * (1 + 2**1.5 + 3**1.5) / np.sqrt(2 * cost)
+        assert (children < noise) == hidden

@@ -421,8 +421,8 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
         plainly = getattr(data, "real", data)
         return recoded(self, MarkedCounts(plainly, self.neighbours.rows_public))
 
-    def table(self: Curator, data: Any, neighbours: Any, cost: float) -> Curator:
-        other = table_of(self, data, neighbours, cost)
+    def table(self: Curator, data: Any, neighbours: Any, cost: float, **options: Any) -> Curator:
+        other = table_of(self, data, neighbours, cost, **options)
         other._data.rows_public = neighbours.rows_public  # type: ignore[attr-defined]
         return other
 

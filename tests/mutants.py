@@ -50,6 +50,7 @@ TESTS = (
     "first_look",
     "merging",
     "linked",
+    "linked_trees",
     "refusals",
     "tables/test_company",
     "tables/test_neighbours",
@@ -538,7 +539,34 @@ MUTANTS = (
         "discovery",
     ),
     # Units of several rows.
-    Mutant("children cost as one row", LINKED, "max_rows=link.most,", "max_rows=1,", "linked"),
+    Mutant(
+        "children cost as one row",
+        LINKED,
+        "max_rows=requests[link.parent].relation.max_rows * link.most,",
+        "max_rows=1,",
+        "linked",
+    ),
+    Mutant(
+        "children of children cost as children",
+        LINKED,
+        "max_rows=requests[link.parent].relation.max_rows * link.most,",
+        "max_rows=link.most,",
+        "linked_trees",
+    ),
+    Mutant(
+        "a table by place costs as one cell of it",
+        CURATOR,
+        "l2 /= self.domain.sizes[str(self._place)] ** 0.5",
+        "l2 /= self.domain.sizes[str(self._place)]",
+        "linked_trees",
+    ),
+    Mutant(
+        "several groups of numbered rows cost as one",
+        CURATOR,
+        "l1, l2 = self.neighbours.l1 / places, self.neighbours.l2 / places",
+        "l1, l2 = (n / self.neighbours.max_rows for n in (self.neighbours.l1, self.neighbours.l2))",
+        "linked_trees",
+    ),
     Mutant(
         "the number of children is public",
         LINKED,
@@ -556,8 +584,8 @@ MUTANTS = (
     Mutant(
         "a unit has two parents",
         CODING,
-        "bounded(numbers[0], 1, random_keys",
-        "bounded(numbers[0], 2, random_keys",
+        "bounded(units, 1, random_keys",
+        "bounded(units, 2, random_keys",
         "linked",
     ),
     Mutant(
@@ -570,8 +598,8 @@ MUTANTS = (
     Mutant(
         "a replaced unit costs as an added one where its rows are numbered",
         P + "curator.py",
-        "for norm in (self.neighbours.l1, self.neighbours.l2)",
-        "for norm in (self.neighbours.max_rows, self.neighbours.max_rows)",
+        "self.neighbours.l1 / places, self.neighbours.l2 / places",
+        "self.neighbours.max_rows / places, self.neighbours.max_rows / places",
         "linked",
     ),
     Mutant("a unit's rows cost as one", NEIGHBOURS, "l1=self.l1 * max_rows", "l1=self.l1", "units"),

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mechanisms.linked.link import POSITION
 from mechanisms.linked.siblings import PREVIOUS, Wanted
 from pgmkit.domain import Clique
 from pgmkit.tables.reply import Reply
@@ -24,14 +25,16 @@ _NORMAL = math.sqrt(2 / math.pi)
 
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:
-    """Return which relation a measured table of children is about; `own`: the child's columns.
+    """Return which relation a measured table of children is about, beside their position; `own`:
+    the child's columns.
 
-    >>> [kind_of(c, ["age", "sex"]) for c in (("area", "age"), ("previous age", "sex"), ("age",))]
+    >>> tables = (("area", "age", "position"), ("previous age", "sex"), ("age", "position"))
+    >>> [kind_of(clique, ["age", "sex"]) for clique in tables]
     ['parent and child', 'siblings', 'within a child']
     """
     if any(name.removeprefix(PREVIOUS) in own and name not in own for name in clique):
         return "siblings"
-    return "within a child" if set(clique) <= set(own) else "parent and child"
+    return "within a child" if {*clique} - {POSITION} <= set(own) else "parent and child"
 
 
 @dataclass(frozen=True)

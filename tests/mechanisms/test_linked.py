@@ -290,8 +290,8 @@ def test_fidelity_is_the_distance_of_records_from_the_models() -> None:
     }
     release = run(frames, schemas=schemas, epsilon=5.0)
     said = release.fidelity(rng=3).columns
-    drawn = release.sample(rng=3)
-    labels = {"size": range(4), "rich": ["no", "yes"], "sex": ["F", "M"]}
+    drawn = {n: t.rename(columns={"no": "position"}) for n, t in release.sample(rng=3).items()}
+    labels = {"size": range(4), "rich": ["no", "yes"], "sex": ["F", "M"], "position": [1, 2, 3]}
 
     def line(kind: str) -> tuple[str, float, float]:
         place = list(said["tables over"]).index(kind)

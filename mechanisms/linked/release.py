@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from mechanisms.linked.siblings import (
 )
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.tabular import TableRelease
+from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
@@ -138,7 +139,7 @@ class LinkedRelease:
     def compared(self, *, rng: Rng = None) -> list[Compared]:
         """Return how near records of a fresh draw come to each measured table of links."""
         parents, children = self._records(None, generator(rng))
-        tables = {self.links[0].parent: parents.marginal}
+        tables: dict[str, Callable[[Clique], Any]] = {self.links[0].parent: parents.marginal}
         tables |= {name: each.table for name, each in children.items()}
         lines: list[Line] = []
         for link in self.links:

@@ -856,7 +856,7 @@ MUTANTS = (
     Mutant(
         "one type for all objects of a column",
         "pgmkit/tables/values.py",
-        "if native.dtype == object and not _is_text(array.type):",
+        "if native.dtype == object and not _holds_texts(native):",
         "if False:",
         "tables/test_company",
     ),

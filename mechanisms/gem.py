@@ -279,8 +279,8 @@ def _run(
         rounds, count, options = _selection(settings, rounds, frequent)
         steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
         generator = _generator(columns, settings).to(device)
-        # Threads pay for networks at least as wide as the paper's. Smaller ones train equally fast
-        # with any number of threads.
+        # Several threads save time only for networks at least as wide as the paper's. Smaller ones
+        # train equally fast with one thread.
         with threads_for(generator.multiplications, 1e9):
             prepare(generator, columns)
 

@@ -182,7 +182,10 @@ class _Plan:
         domain.clique(settings.numeric, "numeric")
         domain.clique(labels, "labels")
         if labels and (not settings.numeric or set(labels) & set(settings.numeric)):
-            raise InvalidInput("labels must be categorical attributes, beside some numeric ones")
+            raise InvalidInput(
+                "labels must be categorical attributes, and need numeric ones beside them: "
+                "name these in numeric"
+            )
         names = varied(domain)
         features = [name for name in names if name not in labels]
         pairs = [*itertools.product(features, labels), *itertools.combinations(labels, 2)]

@@ -91,7 +91,8 @@ class Factor:
     def __truediv__(self, other: Factor | Real | float) -> Factor:
         return self._combined(other, operator.truediv)
 
-    # The left operand of the next four is a number; a factor on the left uses its own operator.
+    # Python calls the next four methods if the left operand is a number. If it is a factor, Python
+    # calls that factor's method above.
     def __radd__(self, other: Real | float) -> Factor:
         return self._combined(other, operator.add)
 

@@ -38,8 +38,8 @@ class Oracle:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        # What depends on the cliques alone is kept for the last set of cliques, since many records
-        # respond to the same queries.
+        # These two are kept for the last set of cliques: whether its junction tree is small, and
+        # inference on that tree. Many searches in a row have queries on the same cliques.
         self._small: dict[frozenset[Clique], bool] = {}
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
@@ -106,9 +106,9 @@ class Oracle:
         """Return a best record by an integer program: a binary variable for each code, and a
         variable between 0 and 1 for each query.
 
-        A query of positive weight is at most each of its codes; one of negative weight is at least
-        their sum minus their number plus 1. Raises NumericalFailure if no optimum is found in a
-        minute.
+        The variable of a query of positive weight is at most the variable of each of its codes; the
+        variable of a query of negative weight is at least the sum of its codes' variables, minus
+        their number, plus 1. Raises NumericalFailure if no optimum is found in a minute.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 

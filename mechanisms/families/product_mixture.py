@@ -165,7 +165,8 @@ class ProductAnswers:
         """
         if shares is None:
             shares = rows.new_full((len(rows),), 1 / len(rows))
-        # One split: in the backward pass each slice of its own would make a gradient of all rows.
+        # The rows are split by one operation. Separate slices would each allocate a gradient of the
+        # size of all rows in the backward pass.
         split = torch.split(rows, self._columns.sizes, dim=1)
         parts = dict(zip(self._columns.domain, split, strict=True))
         tables: dict[Clique, torch.Tensor] = {(): shares.sum()} if self._total else {}

@@ -41,9 +41,9 @@ def near_independence(
 
     `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
     attribute that has more than one value. All that they say about one attribute is averaged by
-    inverse variance. A returned table's `stddev` is that of the mean of y and q in the module's
-    text. `strength`: a factor on the precision of the prior; with 0 tables are returned unchanged,
-    with 1 the result is that mean.
+    inverse variance. The `stddev` of a returned table is the standard deviation of the weighted
+    mean of y and q (see the module docstring). `strength`: a factor on the precision of the prior;
+    with 0 tables are returned unchanged, with 1 the result is this mean.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})

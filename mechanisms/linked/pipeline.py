@@ -150,7 +150,8 @@ def synthesize_linked(
             **options,
         )
     for request in requests.values():
-        # What the mechanism refuses in any table must be known before the first one is paid for.
+        # A run on made-up records raises every error that the mechanism would raise for any table,
+        # before the first table is charged to the budget.
         dry_run(request, Choice(named, "as asked"), request.schema, request.likely)
     random = None if seed is None else np.random.default_rng(seed)
     steps_of = {link.child: requests[link.child].schema for link in links}

@@ -32,8 +32,8 @@ class Charging(Counting):
     def remaining(self) -> float:
         """The rest of the budget, in its unit, without the part kept for other tables."""
         rest = self.ledger.remaining - self._kept
-        # A difference within rounding counts as 0, since a cost that is a part of it can round to
-        # 0.
+        # A difference within rounding counts as 0: a share of so small a rest could round to a cost
+        # of 0.
         rounding = AGREEMENT * self._kept
         return rest if rest > rounding else 0.0
 

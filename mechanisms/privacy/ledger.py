@@ -199,12 +199,18 @@ class Ledger:
         stored = mapped(stored, "stored", "names to the parts of a ledger")
         for name in ("secure", "neighbours", "epsilon", "delta", "reserved", "entries"):
             if name not in stored:
-                raise InvalidInput(f"a stored ledger has {name!r}; this one has not")
+                raise InvalidInput(
+                    f"a stored ledger must have the entry {name!r}, got only "
+                    f"{', '.join(map(repr, stored))}; store ledgers by `to_dict`"
+                )
         secure, neighbours = stored["secure"], stored["neighbours"]
         if not isinstance(secure, bool) or not (neighbours == "" or is_promise(neighbours)):
-            raise InvalidInput("a ledger says whether it is secure, and of which neighbours")
+            raise InvalidInput(
+                "secure of a stored ledger must be true or false, and neighbours the name of a "
+                f"relation; got {secure!r} and {neighbours!r}"
+            )
         ledger = cls(
-            # Files written before there was a choice have no accounting.
+            # Files written before the accounting could be chosen lack this field, and used zCDP.
             Budget(
                 stored["epsilon"],
                 stored["delta"],

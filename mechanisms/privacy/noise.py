@@ -127,7 +127,9 @@ class SeededNoise:
         return [int(index) for index in np.argsort(-noisy)[:count]]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        """See ExactNoise.draws; drawn by inversion, candidates that are not listed as one group."""
+        """Return draws as `ExactNoise.draws` does, by inversion of the cumulative weights; all
+        candidates that are not listed count as one there.
+        """
         values = np.append(scores.values, 0.0) if scores.others else scores.values
         weights = np.exp((values - values.max()) / scale)
         if scores.others:

@@ -43,7 +43,7 @@ histograms, in partial sums, and in the copy made there.
 
 @dataclass(frozen=True)
 class HistogramSettings(SelectionSettings):
-    """The settings that the three mechanisms share; each describes its own."""
+    """The settings that MWEM and PEP share; the subclass of each mechanism describes them."""
 
     rounds: int | None = setting(None, or_none(whole_number()))
     queries: int = setting(1, whole_number())

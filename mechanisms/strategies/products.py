@@ -77,7 +77,8 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
             own = grams.setdefault(name, {})
             if kind_of(asked) not in own:
                 own[kind_of(asked)] = query_gram(asked, sizes[name])
-    # One strategy for each attribute, and the error of each kind of queries by it.
+    # Each attribute gets one strategy, and each kind of queries along the attribute has its
+    # expected error under this strategy.
     factors, own_errors = {}, dict[tuple[str, object], float]()
     for name, kinds in grams.items():
         plain = set(kinds) == {CODES}

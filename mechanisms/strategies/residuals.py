@@ -269,21 +269,24 @@ class _Least:
         chances = [_moved(np.ones(len(each)), each, _FEW_STATES) for each in costs]
         bound, best, least = 0.0, unit, math.inf
         for _ in range(_MOST_STEPS):
-            # The best shares for the present importances and probabilities, in closed form.
+            # The shares that are best for the present importances and probabilities have a closed
+            # form.
             price = unit * moves.prices(chances)
             exact = by_residual @ (importance * self.weights)
             value = _shares(exact, price, power)[1]
             shares = _shares(exact + self.extra(value), price, power)[0]
             variances = price / shares**power
-            # Their largest weighted sum at their joint cost is an upper bound of the optimum.
+            # Scaled to a joint cost of 1, these variances are feasible, so their largest weighted
+            # sum is an upper bound of the optimum.
             own = unit / variances
             cost = moves.most(own) if power == 1 else 1.0
             at = self.weights * (self.parts @ variances)
             bound, worst = max(bound, value), float(at.max()) * cost
             if worst < least:
                 best, least = variances * cost, worst
-            # Residuals in none of the sums keep the value above the bound, so the search also ends
-            # when the largest sum is near the mean of all.
+            # The extra coefficients of residuals in none of the sums keep the largest sum above the
+            # bound, so the search also ends when the largest sum is near the weighted mean of all
+            # sums.
             if least <= bound * (1 + SOLVED) or worst <= importance @ at * (1 + SOLVED / 10):
                 break
             # No importance becomes 0: a residual that is in one sum alone would then get nothing.

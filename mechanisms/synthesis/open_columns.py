@@ -181,8 +181,8 @@ def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
 
 
 def _rows_alone(data: Any, schema: Schema) -> Counts:
-    """Return the records as a column of one value: before anything is found only their number
-    counts.
+    """Return the records as a column of one value. Before the values of a column are found, only
+    the number of records is used.
     """
     name = schema.unresolved[0]
     rows = tally_of(data, name, OpenCategorical()).total()

@@ -84,8 +84,9 @@ class _Sites:
         scopes = [sum(1 << places[name] for name in clique) for clique, _ in tables]
         trees = cover(order, sizes, scopes, most)
         base = set.intersection(*map(set, trees))
-        # The bags of the base. Each axis order is (attributes shared with later bags, attributes
-        # summed out), so that the conditional distribution of the latter is along runs of cells.
+        # The base's bags are made. The axes of a bag are first the attributes shared with later
+        # bags, then the attributes summed out, so that each conditional distribution of the latter
+        # given the former is a run of neighbouring cells.
         bags = Bags(order, sizes, most)
         for place in base:
             bags.add(scopes[place])
@@ -106,7 +107,7 @@ class _Sites:
             self.base[cells] += table.reshape(-1)[domain.cell_map(self.bags[host], clique)]
         self.impossible = np.isneginf(self.base)
         self.base[self.impossible] = 0.0
-        # Any other table belongs to the first subgraph that contains it.
+        # Each table that is not in the base belongs to the first subgraph that contains it.
         owners = {place: k for k, tree in reversed([*enumerate(trees)]) for place in tree}
         self.own = [
             [tables[place] for place in tree if owners[place] == k and place not in base]

@@ -210,8 +210,9 @@ class EvidenceMarginals:
         numbers = (
             range(len(graph.tables)) if children is None else sorted([graph.own[v] for v in bits])
         )
-        # Tables at the observed codes. With an observed variable of its own, a table is no longer a
-        # conditional distribution, so its head is -1.
+        # Each table is restricted to the observed codes. If the variable whose conditional
+        # distribution a table is has been observed, the restricted table is no longer a
+        # distribution, so its head is -1.
         for number in numbers:
             members, table, log_peak = graph.input(number)
             head = -1 if children is None else graph.bits[children[number]]

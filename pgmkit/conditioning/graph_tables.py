@@ -306,9 +306,9 @@ class GraphTables:
         if self.lost:
             return None
         tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
-        # An answer from a calibrated tree processes its cliques about twice, and evidence makes
-        # fewer of its tables smaller. So it saves time only with at most half the cells of an
-        # average pass.
+        # An answer from a calibrated tree reads the tree's cliques about twice, and evidence
+        # shrinks fewer tables of such a tree than of a pass made for the question. So the tree
+        # saves time only if it has at most half as many cells as an average pass.
         most = min(
             sum(self.passes) / len(self.passes) / 2,
             self.memory_limit // CELL_BYTES,

@@ -55,8 +55,8 @@ def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Run ``proximal`` as long as most passes can be computed in linear space.
 
-    A pass in log space takes three to five times as long. The search ends after as many of them as
-    one difficult step takes.
+    A pass in log space takes three to five times as long. The search ends after ``MOST_ROUNDS`` of
+    them, about as many as one difficult step takes.
     """
     most = problem.inference.log_passes + MOST_ROUNDS
     return _search(problem, start, monitor, lambda: problem.inference.log_passes > most)

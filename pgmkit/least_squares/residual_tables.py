@@ -270,7 +270,8 @@ class ResidualTables:
         scale = 1.0
         for name, rows in zip(clique, factors, strict=True):
             size = float(np.abs(rows).max())
-            # Multiples of the same rows may differ in the last digits.
+            # Rows that are multiples of each other differ only in the last digits after the
+            # division, so rounded rows are the key.
             key = (name, b"" if _code_by_code(rows) else (rows / size).round(_DIGITS).tobytes())
             if key not in self._made:
                 self._made[key] = ResidualBasis.of(rows / size)

@@ -200,7 +200,8 @@ def blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> It
     if 2 * rows < CACHE_CELLS or len(cliques) == 1:
         yield from ((clique, [clique]) for clique in cliques)
         return
-    # The cliques of one batch share few attributes, so that a block covers many of them.
+    # Cliques are sorted so that those of one batch have few attributes altogether, and a block
+    # covers many of them.
     names = sorted({a for clique in cliques for a in clique})
     longest = max(map(len, cliques), default=0)
     side = max(2, round(BATCH ** (1 / max(1, longest))))
@@ -259,8 +260,9 @@ def _grown(
         room = (inside == 0) & (cells * size <= BLOCK_CELLS)
         if not room.any():
             return best
-        # A clique that still misses several attributes is worth little to each of them; a
-        # large attribute leaves less room for others.
+        # An attribute is worth the counting time of the cliques that miss it, discounted by 4 for
+        # each attribute that such a clique misses, and less if the attribute is large, since it
+        # leaves less room for others.
         worth = (direct * (missing > 0) * 0.25**missing) @ member / np.log2(1 + size)
         chosen = int(np.argmax(np.where(room, worth, -1.0)))
         inside[chosen] = 1.0

@@ -69,7 +69,8 @@ def estimate_regions(
     squares = hessian_bound(layout, measurements)
     polytope = LocalPolytope(domain, regions, total, tuple(zeros))
     goal = tolerance * objective.unit
-    # The best fit among tables that agree locally, with a lower bound on its loss.
+    # The interior point method finds the best fit among tables that agree locally, and a lower
+    # bound on its loss.
     inner = _interior(polytope, layout, measurements, objective, left, deadline)
     variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))
     found = solve(
@@ -86,7 +87,7 @@ def estimate_regions(
     kept = [region for region in regions if frozenset(region) in measured]
     tables, loss_there, gap = found.tables, found.loss, max(0.0, found.loss - found.bound)
     certified, nearer = found.stopped.startswith("certified"), None
-    # Tables nearer to independence, if their estimated risk is lower.
+    # Tables that are shrunk towards independence replace the fit if their estimated risk is lower.
     if shrink and certified and _whole_tables(measurements, objective):
         nearer = shrunk(polytope, objective, squares, found.tables, deadline)
     if nearer is not None:

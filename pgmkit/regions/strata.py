@@ -83,8 +83,9 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
     of the records.
     """
     found = []
-    # Exponent 2 is tried first, since it gives the finest intervals. With exponents above 3 the
-    # primes would be so small that some triples of columns were related by their intervals.
+    # Exponent 2 is tried first, since it gives the finest intervals: each column has as many as the
+    # prime. With exponents above 3 the primes would be so small that three columns of which two
+    # determine the third would appear related.
     for exponent in (2, 3):
         while (prime := _largest_prime(records, exponent)) is not None:
             if (prime**exponent - 1) // (prime - 1) < columns:

@@ -45,8 +45,8 @@ class Reply:
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
 
     def texts(self) -> dict[str, list[str]]:
-        """Return the columns as texts, with no more digits than their standard errors bear: to the
-        second digit of the smallest one. `columns` has the numbers in full.
+        """Return the columns as texts. Estimates and their errors are rounded to the second
+        significant digit of the smallest standard error; `columns` has the numbers in full.
 
         >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
         {'count': ['801'], 'stderr': ['15']}

@@ -231,7 +231,7 @@ def test_refusals_come_before_spending() -> None:
     for settings, message in [
         (RapPlusPlus(numeric=("height",)), "height"),
         (RapPlusPlus(numeric=NUMERIC, labels=("age",)), "categorical"),
-        (RapPlusPlus(labels=("ill",)), "beside some numeric"),
+        (RapPlusPlus(labels=("ill",)), "name these in numeric"),
         (RapPlusPlus(rounds=1000), "there are 6 marginals; ask for fewer"),
         (RapPlusPlus(numeric=NUMERIC, labels=("ill",), queries=2000), "there are 1000 thresholds"),
     ]:

@@ -57,7 +57,8 @@ def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         loop = compiled() if Spent.terms >= COMPILE_AFTER else None
         if loop is not None:
             return looped(loop, left, right)
-    # Blocks that fit a core's cache take two threads 1.4 to 2 times as long as one.
+    # The blocks of a large product fit a core's cache, where two threads take 1.4 to 2 times as
+    # long as one.
     with one_thread() if terms > CACHE_CELLS else nullcontext():
         return reference.max_contract(left, right)
 

@@ -6,9 +6,10 @@ kept, and their order. Neighbouring data, which differ in one unit, therefore gi
 differ in one row of the topmost table, in at most `most` rows of each table of its children, and in
 at most the product of `most` along the path of links in a table further below.
 
-Keys identify rows, as primary keys do: no two units have rows with one key. This cannot be checked
-without telling of the data. If two customers had an order of one number, its items would go to
-either, and which would depend on both.
+Keys must identify rows, as primary keys do: no two units have rows with the same key. This is not
+checked, since the result of a check would depend on the data and be seen. If two customers both had
+an order with the number 7, the items of order 7 would all go to one of these customers, so the rows
+of one customer would depend on those of the other.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ def inherited(
 ) -> list[Measurement]:
     """Return noisy tables of children over their parent's columns, number and position.
 
-    `parents`: the noisy values that the parents' release holds, of which tables with the number of
-    children are used. `above`: the parents' domain, which for parents that are children themselves
-    has columns that `domain`, that of the children with their parent's columns, has not; the tables
-    are summed over these.
+    `parents`: the noisy values of the parents' release, of which only tables over the number of
+    children are used. `above`: the parents' domain. `domain`: the domain of the children with their
+    parent's columns. If the parents are children themselves, `above` has further columns, those of
+    the parents' own parents and siblings; the tables are summed over these.
 
     Noise grows with the number of children; the standard deviation is the root mean square over the
     numbers. Children of one parent are at all positions up to their number: these cells repeat one

@@ -29,8 +29,8 @@ class Link:
     Attributes:
         child: The name of the children's table, such as "person".
         parent: The name of the parents' table, such as "household".
-        key: The children's column that says which parent they belong to, and the parents' unless
-            `parent_key` names another. It is not released.
+        key: The children's column with the key of their parent. The parents' key column has the
+            same name, unless `parent_key` names another. It is not released.
         most: The largest number of children of one parent that are used, above 0; if there are
             more, this many are kept at random. Noise grows with this number.
         order: The children's column by which siblings are ordered, such as a person's number within
@@ -41,9 +41,9 @@ class Link:
             (1 is the first child), the child's own columns, and the previous sibling's columns,
             which have the prefix "previous ". Rules over the parent's columns and `count` alone
             hold for parents without children too. They are public, like those of a schema.
-        parent_key: The parents' column with the key; by default it has the same name. All links
-            of one parent have the same. It identifies the parents: of several with one key, one
-            has the children.
+        parent_key: The parents' column with the key; by default it has the name `key`. All links
+            from one table of parents name the same column. If several parents have the same key,
+            one of them, drawn at random, gets the children.
 
     >>> Link("person", "household", key="id", most=6).count
     'number of person'
@@ -188,9 +188,9 @@ def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[L
     """Return the links from the top down: the first one's parent is the topmost table, and each
     other one's parent is the child of a link before it.
 
-    Raises InvalidInput for links that form no tree, links of other tables, tables without a link,
-    children that name the key of their parents differently, columns whose values the schemas leave
-    to be found in the data, and keys that are columns of a schema.
+    Raises InvalidInput for links that form no tree, links of tables without a schema, tables
+    without a link, links from one parent that name different keys of it, columns whose values the
+    schemas leave to be found in the data, and keys that are columns of a schema.
     """
     if not links or not all(isinstance(link, Link) for link in links):
         raise InvalidInput(f"links must be Link records, at least one; got {links!r}")

@@ -105,11 +105,11 @@ class Curator(Selecting):
         same ledger.
 
         `neighbours`: what a unit changes in that table; the caller has bounded its rows. `place`:
-        an attribute, with which tables are then measured (`placed`). The rows of a unit are in
-        groups, such as the children of one parent, and the caller has made sure that those of a
-        group have different codes in `place`; the number of its codes times that of a unit's groups
-        is at most `max_rows`. Raises InvalidInput for another promise than this Curator's, and for
-        a cost that is not available.
+        an attribute that is then added to every measured table (`placed`). The rows of a unit form
+        groups, such as the children of one parent. The caller has made sure that the rows of a
+        group have different codes in `place`, and that the number of its codes times the largest
+        number of groups of a unit is at most `max_rows`. Raises InvalidInput for another promise
+        than this Curator's, and for a cost that is not available.
         """
         if promise(neighbours.name) != promise(self.neighbours.name):
             raise InvalidInput(
@@ -124,12 +124,13 @@ class Curator(Selecting):
         return other
 
     def placed(self, clique: Sequence[str]) -> Clique:
-        """Return the clique that `measure` measures for this one: with the attribute that tells the
-        rows of a group of a unit apart (`table`), if there is one and noise is Gaussian.
+        """Return the clique that `measure` measures for this one. If noise is Gaussian and the rows
+        of a unit's group have different codes in an attribute `place` (`table`), it is the clique
+        with this attribute.
 
-        With p codes of that attribute and g groups, a unit changes p cells by at most g each, and
-        the L2 sensitivity is g sqrt(p) instead of g p. The sum over the p codes therefore has the
-        same noise as a table without them, which tells less.
+        With p codes of that attribute and g groups, a unit changes p cells by at most g each, so
+        the L2 sensitivity is g sqrt(p) instead of g p. The sums of the noisy table over the p codes
+        therefore have the noise that a table without the attribute would have at the same cost.
         """
         checked = self.domain.clique(clique)
         if self._place is None or self._place in checked or self.ledger.budget.pure:

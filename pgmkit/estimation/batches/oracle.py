@@ -37,8 +37,8 @@ def gains(single: MarginalOracle) -> bool:
 
 def gains_when_coarse(single: MarginalOracle) -> bool:
     """Return the same as ``gains`` for estimates that need an accuracy of a noise unit only, as for
-    error bars. Few of these end with a method of their own for each set, so batches gain even if
-    the tables are much larger than the cliques.
+    error bars. Separate estimates seldom end sooner at this accuracy by a method that batches lack,
+    so batches are faster even if the tables are much larger than the cliques.
     """
     return single.device.type != "cpu" or table_cells(single) <= CACHE_CELLS
 

@@ -179,7 +179,7 @@ class TableRelease:
 
         The parts of a graphical model's records are together one rounded draw: counts in the tree's
         cliques are as near to the model's as those of a single draw. For more than a million
-        records no codes are exchanged.
+        records no codes are exchanged to bring pairs of columns nearer to the model's tables.
         """
         source = self._given(given)
         rows = _rows(source, n)

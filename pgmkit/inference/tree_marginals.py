@@ -325,8 +325,7 @@ def _grouped(
         if not single:
             alone.append((here, members))
             continue
-        # The tip is taken from the side on which most requests have a single attribute, so that a
-        # stem gets as many tips as possible.
+        # The side where most requests have a single attribute gives each stem the most tips.
         side = max(single, key=lambda side: (common[here, side], side))
         stems.setdefault((here, side, members & ~single[side]), []).append(single[side])
     for stem in [stem for stem, tips in stems.items() if len(tips) == 1]:

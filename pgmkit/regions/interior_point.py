@@ -151,7 +151,8 @@ class InteriorPoint:
         """
         shared = self.shared.gathered([local.multipliers[1:] for local in self._state])
         excess, left = self.shared.spread(shared)
-        # The multipliers cancel over the regions, so the sum of all <M'l, x> does not depend on s.
+        # After `excess` is subtracted, the multipliers sum over the regions to `left`, which is
+        # orthogonal to all changes of s: the sum of all <M'l, x> is left @ offset for every s.
         bound = float(left @ self.shared.offset)
         for region, local in zip(self.regions, self._state, strict=True):
             u, multipliers = local.u, local.multipliers[1:] - excess[region.places]

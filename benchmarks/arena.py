@@ -5,9 +5,11 @@
     python -m benchmarks.arena --report     # run nothing, write the page again
 
 `PGMKIT_ENVS` holds an environment for each rival, made by ``python -m venv`` and ``pip install``:
-``mbi``, ``dpmm``, ``margnet``, ``tabpe``, ``grem``, and ``dpsynth``, which needs Python 3.12; those
-that are no packages are found through a ``.pth`` file. `PGMKIT_MBI` is a copy of the repository
-ryan112358/mbi. All rows, add/remove, epsilon 1, delta 1/n^2, all pairs as the workload.
+``mbi``, ``dpmm``, ``margnet``, ``tabpe``, ``grem``, ``idp``, ``rap``, and ``dpsynth``, which needs
+Python 3.12; those that are no packages are found through a ``.pth`` file. `PGMKIT_MBI`,
+`PGMKIT_IDP` and `PGMKIT_RAP` are copies of the repositories ryan112358/mbi,
+terranceliu/iterative-dp and amazon-science/relaxed-adaptive-projection. All rows, add/remove,
+epsilon 1, delta 1/n^2, all pairs as the workload.
 A run that takes more CPU seconds than the cap is a line that says so. Lines are kept in
 ``results/arena.jsonl``, and what is there is not run again. Writes ``docs/arena.md``.
 """
@@ -25,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import arena_page
+from benchmarks import arena_page, peer_aim
 from benchmarks.common import HERE, RESULTS, fresh_process, serve
+from benchmarks.regret import load as load_coded
 from benchmarks.regret import variations
 from benchmarks.settings import SETTINGS, Setting, load
 
@@ -36,8 +39,13 @@ if TYPE_CHECKING:
 LINES = RESULTS / "arena.jsonl"
 PAGE = HERE.parent / "docs" / "arena.md"
 EPSILON = 1.0
-TABLES = {"adult-all": "income>50K", "nltcs": None, "salary": None, "xor": "label", "scm": "x11"}
-"""The tables, and what a classifier is asked for."""
+TABLES = {
+    **{"adult-all": "income>50K", "loans-all": None, "nltcs": None, "salary": None},
+    **{"carData/Chile": "vote", "AER/HMDA": "deny", "AER/DoctorVisits": None},
+    **{"carData/Arrests": "released", "ISLR/Wage": "jobclass", "xor": "label", "scm": "x11"},
+}
+"""The tables, and what a classifier is asked for. Those with a slash are tables of the zoo, coded
+as in `benchmarks.regret`."""
 DRAWN = 20_000
 """The rows of the tables that are drawn here."""
 OURS = ("mixture", "aim", "mst", "clique-tree")
@@ -53,6 +61,8 @@ RIVALS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "MargNet": ("margnet", "benchmarks.rivals.margnet", {}),
     "Tab-PE": ("tabpe", "benchmarks.rivals.tab_pe", {}),
     "GReM-LNN": ("grem", "benchmarks.rivals.grem_lnn", {}),
+    "iterative-dp GEM": ("idp", "benchmarks.rivals.iterative_dp", {"copy": "PGMKIT_IDP"}),
+    "RAP++": ("rap", "benchmarks.rivals.rap_pp", {"copy": "PGMKIT_RAP"}),
 }
 """Environment, adapter and what is asked of it."""
 NOT_RUN = {
@@ -75,6 +85,8 @@ def table_of(name: str) -> Dataset:
 
     if name in SETTINGS:
         return load(SETTINGS[name])[0]
+    if "/" in name:
+        return load_coded(name)
     rng = np.random.default_rng(0)
     if name == "xor":
         columns = {f"x{i}": rng.integers(0, 2, DRAWN) for i in range(10)}
@@ -150,6 +162,8 @@ def one(name: str, who: str, cap: int) -> dict[str, Any]:
                 options = {
                     "script": str(Path(os.environ["PGMKIT_MBI"], "mechanisms", options["script"]))
                 }
+            if "copy" in options:  # no column of these tables is a number
+                options = {"repository": os.environ[options["copy"]], "numbers": {}, "targets": []}
             request |= {
                 "sizes": dict(data.domain.sizes),
                 "codes": {each: data.columns[each].tolist() for each in data.domain},
@@ -184,9 +198,21 @@ def judged_tables(name: str, tables: Sequence[Sequence[float]]) -> dict[str, Any
 
 
 def lines() -> list[dict[str, Any]]:
-    if not LINES.exists():
-        return []
-    return [json.loads(line) for line in LINES.read_text().splitlines()]
+    """The runs so far; of several of one contestant on a table, the last. The peer's AIM on tables
+    of the zoo is run by `benchmarks.peer_aim`, by the same rules.
+    """
+    found = [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
+    found = [*map(_of_peer, peer_aim.runs_of_peer()), *found]
+    return list({(each["table"], each["who"]): each for each in found}.values())
+
+
+def _of_peer(run: Mapping[str, Any]) -> dict[str, Any]:
+    line = {"table": run["table"], "who": "mbi-AIM", "epsilon": EPSILON, "seed": run["seed"]}
+    if "over" in run:
+        return {**line, "over": run["over"]}
+    known = {name: run[name] for name in ("pairs", "triples", "cpu_seconds", "peak_mb", "version")}
+    score = 1000 * (1 - run["triples"])
+    return {**line, **known, "largest pair": run["worst_pair"], "k-marginal": score}
 
 
 def main() -> None:
@@ -195,16 +221,20 @@ def main() -> None:
     parser.add_argument("--contestants", default=",".join([*OURS, *RIVALS]))
     parser.add_argument("--cap", type=int, default=300, help="CPU seconds of a run")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no run after so many")
+    parser.add_argument("--again", action="store_true", help="run what did not end, too")
     parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.minutes
-    done = {(each["table"], each["who"]) for each in lines()}
+    done = {
+        (each["table"], each["who"]) for each in lines() if "pairs" in each or not options.again
+    }
     for name in [] if options.report else options.tables.split(","):
         for who in options.contestants.split(","):
             if (name, who) not in done and time.monotonic() < until:
                 with LINES.open("a", encoding="utf-8") as out:
                     out.write(json.dumps(one(name, who, options.cap)) + "\n")
-    arena_page.write(lines(), NOT_RUN, OURS, PAGE)
+    shown = [each for each in lines() if each["table"] in TABLES]
+    arena_page.write(shown, NOT_RUN, OURS, PAGE)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import Any
 from benchmarks.common import table
 
 MEASURES = ("pairs", "largest pair", "triples", "k-marginal", "f1", "cpu_seconds", "peak_mb")
+_ACROSS = 4
+"""The panels of a line of the picture."""
 _HEAD = """# Other programs on the same tables
 
 `python -m benchmarks.arena` runs other programs and pgmkit on the same tables, with all rows,
@@ -17,7 +19,8 @@ writes this page. Each other program runs in an environment of its own, with its
 judged by their records: the mean and the largest total variation of the pairs, the mean of 200
 triples, NIST's k-marginal score of these triples (1,000 is perfect), and macro F1 of a logistic
 regression of a label. CPU seconds are those of one process on 2 cores of a shared machine, where
-only their ratios mean something. `xor` and `scm` are drawn by the benchmark: a label that is the
+only their ratios mean something. Names with a slash are tables of the packages of R's data sets,
+coded as in `benchmarks.regret`. `xor` and `scm` are drawn by the benchmark: a label that is the
 parity of three of ten fair bits, and twelve attributes that are nonlinear functions of earlier
 ones.
 
@@ -52,8 +55,12 @@ def plot(lines: Sequence[Mapping[str, Any]], own: Sequence[str], path: Path) -> 
     matplotlib.rcParams.update({"svg.hashsalt": "arena", "svg.fonttype": "none"})
     known = [each for each in lines if "pairs" in each]
     names = sorted({each["table"] for each in known})
-    figure, axes = pyplot.subplots(1, len(names), figsize=(4.2 * len(names), 3.8), squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
+    rows = -(-len(names) // _ACROSS)
+    size = (4.2 * _ACROSS, 3.8 * rows)
+    figure, axes = pyplot.subplots(rows, _ACROSS, figsize=size, squeeze=False)
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, names, strict=False):
         for each in (each for each in known if each["table"] == name):
             filled = "#3366aa" if each["who"] in own else "none"
             axis.scatter(each["cpu_seconds"], each["pairs"], facecolor=filled, edgecolor="#3366aa")
@@ -65,7 +72,8 @@ def plot(lines: Sequence[Mapping[str, Any]], own: Sequence[str], path: Path) -> 
                 fontsize=7,
             )
         axis.set(xscale="log", yscale="log", title=name, xlabel="CPU seconds")
-    axes[0][0].set_ylabel("mean total variation of pairs")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("mean total variation of pairs")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

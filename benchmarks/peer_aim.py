@@ -94,6 +94,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return {**judged(data, records), **times, "ran": release.mechanism}
 
 
+def runs_of_peer() -> list[dict[str, Any]]:
+    """The peer's runs so far."""
+    return [run for run in regret.read(LINES) if run["side"] == "peer"]
+
+
 def judged(data: Any, records: Any) -> dict[str, Any]:
     """Errors of records, as `benchmarks.regret` has them."""
     pairs, triples = regret.variations(data, records, 2), regret.variations(data, records, 3)

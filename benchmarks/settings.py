@@ -26,8 +26,10 @@ class Setting:
 
     `rows`: which of the table are private: those of a `split` ("private"), "all", or, of the
     built-in census, how many. `k`: the workload's marginals have so many attributes; `triples`: so
-    many of them, drawn with seed 0; None for all. `delta` None stands for 1/n^2. `records`: errors
-    of synthetic records, not of the model. `public` makes the public rows from those of the split.
+    many of them, drawn with seed 0; None for all. `small`: drawn as GEM's authors draw them, of
+    those with at most as many cells as there are rows. `delta` None stands for 1/n^2. `records`:
+    errors of synthetic records, not of the model. `public` makes the public rows from those of the
+    split.
     """
 
     schema: str
@@ -38,6 +40,7 @@ class Setting:
     records: bool = False
     table: str = "adult.csv"
     triples: int | None = None
+    small: bool = False
     public: Callable[[Dataset, Dataset], tuple[Dataset, Dataset]] | None = None
 
 
@@ -105,7 +108,14 @@ SETTINGS = {
     "adult-all": Setting(_ADULT, "all", "add/remove", k=2, delta=4.2e-10, records=True),
     "census": Setting("built in", 44_000),
     "adult-star": Setting("adult-star.domain.json", "all", table="adult-star.csv", triples=64),
+    "adult-star (small triples)": Setting(
+        "adult-star.domain.json", "all", table="adult-star.csv", triples=64, small=True
+    ),
+    "loans (small triples)": Setting(
+        "loans.domain.json", "all", table="loans.csv.gz", triples=64, small=True
+    ),
     "loans": Setting("loans.domain.json", "all", table="loans.csv.gz", triples=64),
+    "loans-all": Setting("loans.domain.json", "all", "add/remove", k=2, table="loans.csv.gz"),
     "nltcs": Setting("nltcs.domain.json", "all", "add/remove", k=2, table="nltcs.csv.gz"),
     "salary": Setting("salary.domain.json", "all", "add/remove", k=2, table="salary.csv.gz"),
     **{f"adult-{count}": Setting(_ADULT, "private", triples=count) for count in (16, 64, 128)},
@@ -165,10 +175,16 @@ def load(setting: Setting) -> tuple[Dataset, Dataset | None]:
 
 
 def workload_of(setting: Setting, data: Dataset) -> Workload:
-    from mechanisms.workload import k_way, random_k_way
+    from mechanisms.workload import Workload, k_way, random_k_way
 
     if setting.triples is None:
         return k_way(data.domain, setting.k)
+    if setting.small:
+        every = k_way(data.domain, setting.k).cliques
+        small = [clique for clique in every if data.domain.size(clique) <= len(data)]
+        # Their generator, so that the triples are theirs.
+        places = np.random.RandomState(0).choice(len(small), setting.triples, replace=False)
+        return Workload(data.domain, [small[place] for place in places])
     return random_k_way(data.domain, setting.k, setting.triples, seed=0)
 
 

@@ -3,6 +3,7 @@
 The request has numbers in [0, 1] by column, codes and sizes by column, targets, epsilon and the
 path of a copy of the repository; the answer has records of both kinds. The settings are those of
 the repository's `main.py`, but for the number of random projections. delta is 1/n^2 there, too.
+Where there are no numbers, only its cells of pairs are fitted.
 """
 
 from __future__ import annotations
@@ -60,16 +61,21 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         get_dp_select_epochs=lambda domain: request["epochs"],
         get_privacy_budget_weight=lambda domain: len(domain.get_cont_cols()),
     )
-    random = RandomFeaturesLinearQueryClass(request["projections"], max_number_rows=2000)
-    mechanism = RAPpp([cells, halfspaces], [MarginalQueryClass(K=2), random])
+    kinds, asked = [cells], [MarginalQueryClass(K=2)]
+    if request["numbers"]:
+        kinds.append(halfspaces)
+        asked.append(RandomFeaturesLinearQueryClass(request["projections"], max_number_rows=2000))
+    mechanism = RAPpp(kinds, asked)
     mechanism.initialize(data, request["seed"])
     mechanism.train(epsilon=request["epsilon"], seed=request["seed"])
     made = get_upsampled_dataset_from_relaxed(
         mechanism.get_dprime(), domain, oversample=OVERSAMPLES, seed=request["seed"]
     ).df
+    codes = {name: made[name].astype(int).tolist() for name in request["codes"]}
     return {
         "numbers": {name: np.clip(made[name], 0, 1).tolist() for name in request["numbers"]},
-        "codes": {name: made[name].astype(int).tolist() for name in request["codes"]},
+        "codes": codes,
+        "records": codes,
         "cpu_seconds": round(time.process_time() - started, 1),
         "peak_mb": round(peak_rss_mb()),
     }

@@ -16,7 +16,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
-from pgmkit.least_squares.consistency import agreement_bytes, consistent_tables
+from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.linear.named_axes import sum_to
@@ -171,8 +171,10 @@ def projected(
     tables = [m for m in noisy if m.clique]
     if settings.inference != "exact":
         return pgmkit.estimate(domain, tables, total=total, inference="region")
-    consistent = consistent_tables(domain, tables, total).tables if tables else {}
-    return TablesModel(domain, {c: t * (total / t.sum()) for c, t in consistent.items()}, total)
+    consistent = nonnegative_tables(domain, tables, total) if tables else {}
+    for table in consistent.values():
+        table *= total / table.sum()
+    return TablesModel(domain, consistent, total)
 
 
 def check_projection(
@@ -188,7 +190,7 @@ def check_projection(
     if settings.inference == "exact" and not _has_tree(domain, measured, settings):
         cliques = list(dict.fromkeys(clique for clique in tables if clique))
         check_room(
-            agreement_bytes(domain, cliques),
+            nonnegative_bytes(domain, cliques),
             f"making {len(cliques)} tables agree",
             remedy='set inference="region", ask for fewer or smaller marginals',
         )

@@ -34,7 +34,6 @@ from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
-from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
 if TYPE_CHECKING:
@@ -197,24 +196,9 @@ def agreement_and_totals(
 
     Columns are the tables' cells, one table after the other.
     """
-    parts, rows = _agreeing(domain, cliques)
+    parts, rows = agreeing(domain, cliques)
     parts += [(place, (), rows + place, 1.0) for place in range(len(cliques))]
     return _sums(domain, cliques, parts, rows + len(cliques)), rows
-
-
-def agreement_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
-    """Return the most bytes that `consistent_tables` holds at once for tables over ``cliques``.
-
-    Each coefficient of the constraints is stored as three numbers (row, column and entry), and
-    three copies of them exist at the same time: in lists by group of tables, in one list, and in
-    the sparse matrix made from it. The multipliers of the search take less.
-
-    >>> agreement_bytes(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
-    360
-    """
-    parts, _ = _agreeing(domain, cliques)
-    summed = [*cliques, *[cliques[place] for place, *_ in parts]]
-    return 3 * 3 * CELL_BYTES * sum(map(domain.size, summed))
 
 
 def agreement(
@@ -225,7 +209,7 @@ def agreement(
 
     Columns are the tables' cells, one table after the other.
     """
-    parts, rows = _agreeing(domain, cliques, sums_too=True)
+    parts, rows = agreeing(domain, cliques, sums_too=True)
     b = np.zeros(rows) if total is None else np.append(np.zeros(rows), total)
     if total is not None:
         smallest = min(range(len(cliques)), key=lambda place: domain.size(cliques[place]))
@@ -239,7 +223,7 @@ sign.
 """
 
 
-def _agreeing(
+def agreeing(
     domain: Domain, cliques: Sequence[Clique], *, sums_too: bool = False
 ) -> tuple[list[_Part], int]:
     """Return the parts of the matrix of constraints that tables agree on shared attributes (with

@@ -1,8 +1,6 @@
 """The baselines: draws against charges, what the tables answer, projections, refusals."""
 
-import itertools
 import math
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,6 @@ from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
-from pgmkit.least_squares.consistency import agreement_bytes, consistent_tables
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery, prefix
@@ -171,15 +168,3 @@ def test_tables_that_cannot_be_made_to_agree_in_memory_cost_no_budget(
     with pytest.raises(ModelTooLarge, match="making 3 tables agree"):
         mechanism(curator, k_way(domain, 2), settings)
     assert not curator.ledger.entries
-
-
-def test_the_bytes_of_agreement_are_those_that_are_held() -> None:
-    domain = Domain(dict.fromkeys("abc", 150))
-    pairs = list(itertools.combinations("abc", 2))
-    rng = np.random.default_rng(0)
-    noisy = [Measurement(pair, rng.random(150**2), 1.0) for pair in pairs]
-    tracemalloc.start()
-    consistent_tables(domain, noisy, 1.0, deadline=0.0)
-    held = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert 1 / 1.25 < held / agreement_bytes(domain, pairs) < 1.25

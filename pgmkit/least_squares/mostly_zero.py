@@ -1,0 +1,293 @@
+"""Consistent tables of which most cells are zero, over a growing set of their cells.
+
+The problem and its dual are those of `consistency`. Where a table has many more cells than records,
+nearly all of them are zero in the optimum, x = max(0, y + s^2 B'l), and a cell at zero adds nothing
+to the dual. So the dual is minimised over the cells that are kept, first those which a table alone
+would have above zero if there were twice as many records. Then every table is gone over once, and
+the cells which the multipliers l raise above zero are kept too. When there are none the multipliers
+solve the whole problem: the conditions of its optimum hold in all cells.
+
+Kept cells alone may have no tables that agree, and then no finite multipliers are best. So in each
+turn a multiplier moves the cells of a table by a standard deviation at most, and by twice as much
+in each later turn. The noisy tables and the solution are the only arrays of the tables' size,
+unless most cells are above zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.least_squares.consistency import Table, agreeing
+from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
+from pgmkit.measurement import Measurement
+from pgmkit.runtime.iterations import MOST_ITERATIONS, MOST_ROUNDS, SLIGHT, SOLVED, SUFFICIENT
+from pgmkit.runtime.sizes import CELL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_AGREED = 0.01
+"""The difference in counts between the sums of two tables that is none."""
+_Places = NDArray[np.intp]
+_Agreement = tuple[Clique, int, float]
+"""Attributes that a table shares with others, the first of the rows of their cells, and the sign of
+the table in these rows."""
+
+
+def nonnegative_tables(
+    domain: Domain, measurements: Iterable[Measurement], total: float
+) -> dict[Clique, Table]:
+    """Return the nonnegative tables nearest to identity measurements (at least one) that agree on
+    shared attributes to about 0.01 counts, in counts, by clique; ``total`` is their sum.
+
+    >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
+    >>> nonnegative_tables(Domain({"a": 2}), y, total=2.0)[("a",)].round(6)
+    array([2., 0.])
+    """
+    noisy, _ = average_tables(
+        domain, [Observed(m.clique, m.values, m.stddev) for m in measurements]
+    )
+    parts, rows = agreeing(domain, [table.clique for table in noisy])
+    shared: list[list[_Agreement]] = [[] for _ in noisy]
+    for place, names, first, sign in parts:
+        shared[place].append((names, first, sign))
+    tables = [
+        _Kept(domain, table, each, rows + place, total)
+        for place, (table, each) in enumerate(zip(noisy, shared, strict=True))
+    ]
+    multipliers = np.zeros(rows + len(tables))
+    for table in tables:
+        multipliers[table.row] = -table.threshold / table.variance
+    reach, held, raised = _within_a_deviation(tables, len(multipliers)), True, 1
+    while held or raised:
+        multipliers, held = _solved(tables, multipliers, reach, total)
+        raised = sum([table.keep_raised(multipliers) for table in tables])
+        reach = 2 * reach
+    return {table.clique: table.whole(multipliers) for table in tables}
+
+
+def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
+    """Return the most bytes that `nonnegative_tables` holds at once for tables over ``cliques``:
+    what it holds if every cell is above zero.
+
+    Kept are a cell's place, its noisy value and its row in each agreement, which is copied for
+    cells above zero. Beside these there are the solution, or at the start an index along each axis
+    of one table.
+
+    >>> nonnegative_bytes(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
+    128
+    """
+    sizes = [domain.size(clique) for clique in cliques]
+    rows = sum(sizes[place] for place, *_ in agreeing(domain, cliques)[0])
+    started = max(size * (len(c) + 1) for size, c in zip(sizes, cliques, strict=True))
+    return CELL_BYTES * (2 * sum(sizes) + rows + max(sum(sizes) + rows, started))
+
+
+def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Table:
+    """Return by row the largest change of its multiplier that moves no cell by more than the
+    standard deviation of its table.
+    """
+    reach = np.full(rows, np.inf)
+    for table in tables:
+        for part in table.parts():
+            reach[part] = np.minimum(reach[part], table.variance**-0.5)
+    return reach
+
+
+def _solved(
+    tables: Sequence[_Kept], multipliers: Table, reach: Table, total: float
+) -> tuple[Table, bool]:
+    """Return the multipliers within ``reach`` of these that minimise minus the dual over the kept
+    cells, and whether the reach held them back. Newton's steps: the dual is quadratic while the
+    same cells are above zero.
+    """
+    start, weight = multipliers, np.zeros_like(multipliers)
+    for table in tables:
+        table.add_sums(np.full(len(table.cells), table.variance), weight, squared=True)
+    value, violated = _negative_dual(tables, multipliers, total)
+    for _ in range(MOST_ROUNDS):
+        if np.abs(violated).max() <= _AGREED:
+            break
+        step = _newton(tables, multipliers, violated, weight)
+        slope = float(violated @ step)
+        room = np.divide(
+            reach - np.sign(step) * (multipliers - start),
+            np.abs(step),
+            out=np.full_like(step, np.inf),
+            where=step != 0,
+        )
+        most = min(1.0, float(room.min()))
+        share, found, gradient = most, value, violated
+        while share > SUFFICIENT * most:
+            found, gradient = _negative_dual(tables, multipliers + share * step, total)
+            if found <= value + SUFFICIENT * share * slope:
+                break
+            share /= 2
+        else:
+            break
+        multipliers, value, violated = multipliers + share * step, found, gradient
+        if share == most < 1:
+            return multipliers, True
+    return multipliers, False
+
+
+def _negative_dual(
+    tables: Sequence[_Kept], multipliers: Table, total: float
+) -> tuple[float, Table]:
+    """Return minus the dual's value over the kept cells, and its gradient."""
+    violated, value = np.zeros_like(multipliers), 0.0
+    for table in tables:
+        x = table.of_kept(multipliers)
+        violated[table.row] -= total
+        table.add_sums(x, violated)
+        x -= table.values
+        value += float(x @ x) / table.variance
+    return float(multipliers @ violated) - value / 2, violated
+
+
+def _newton(tables: Sequence[_Kept], multipliers: Table, violated: Table, weight: Table) -> Table:
+    """Return Newton's step by conjugate gradients. Rows of which no kept cell is above zero have no
+    curvature of their own, and get some from the kept cells' ``weight``.
+    """
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    diagonal = SOLVED * np.where(weight > 0, weight, 1.0)
+    damping = diagonal.copy()
+    for table in tables:
+        table.choose_above(multipliers)
+        table.add_curvature(diagonal)
+
+    def curved(direction: Table) -> Table:
+        found = damping * direction
+        for table in tables:
+            table.add_product(direction, found)
+        return found
+
+    shape = (len(violated), len(violated))
+    step, _ = cg(
+        LinearOperator(shape, curved, dtype=np.float64),
+        -violated,
+        rtol=SLIGHT,
+        maxiter=MOST_ITERATIONS,
+        M=LinearOperator(shape, lambda residual: residual / diagonal, dtype=np.float64),
+    )
+    return np.asarray(step)
+
+
+class _Kept:
+    """A noisy table, and those of its cells that the search goes over.
+
+    ``row``: the row of the table's sum; ``threshold``: what is to be taken from each cell for the
+    positive parts to sum to ``total``.
+    """
+
+    def __init__(
+        self, domain: Domain, noisy: Observed, shared: Sequence[_Agreement], row: int, total: float
+    ) -> None:
+        self.clique, self.variance, self.row = noisy.clique, noisy.stddev**2, row
+        self._domain, self._noisy, self._shared = domain, noisy.values, shared
+        self.threshold = _threshold(noisy.values, total)
+        self._keep(np.flatnonzero(noisy.values > _threshold(noisy.values, 2 * total)))
+
+    def _keep(self, cells: _Places) -> None:
+        self.cells, self.values = cells, self._noisy[cells]
+        codes = dict(zip(self.clique, np.unravel_index(cells, self._shape), strict=True))
+        self._rows = [
+            np.ravel_multi_index(tuple([codes[name] for name in names]), self._domain.shape(names))
+            for names, *_ in self._shared
+        ]
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self._domain.shape(self.clique)
+
+    def parts(self) -> list[slice]:
+        """Return the rows of the table: its sum, and the cells of each agreement."""
+        sizes = [(first, self._domain.size(names)) for names, first, _ in self._shared]
+        return [slice(first, first + size) for first, size in [(self.row, 1), *sizes]]
+
+    def of_kept(self, multipliers: Table) -> Table:
+        """Return the kept cells of the table that minimises the Lagrangian."""
+        x = self._spread(multipliers, self._rows, len(self.cells))
+        x *= self.variance
+        x += self.values
+        return np.asarray(np.maximum(x, 0.0, out=x))
+
+    def choose_above(self, multipliers: Table) -> None:
+        """Choose the kept cells that are above zero, which give the dual its curvature."""
+        above = np.flatnonzero(self.of_kept(multipliers))
+        self._above, self._count = [rows[above] for rows in self._rows], len(above)
+
+    def add_curvature(self, diagonal: Table) -> None:
+        """Add the diagonal of the dual's second derivatives."""
+        self._add(np.full(self._count, self.variance), self._above, diagonal, squared=True)
+
+    def add_product(self, direction: Table, found: Table) -> None:
+        """Add the product of the dual's second derivatives and a direction."""
+        x = self._spread(direction, self._above, self._count)
+        x *= self.variance
+        self._add(x, self._above, found)
+
+    def add_sums(self, x: Table, sums: Table, *, squared: bool = False) -> None:
+        """Add to ``sums``, by row, the sums of the kept cells ``x`` with the table's signs, or with
+        their squares.
+        """
+        above = np.flatnonzero(x)
+        self._add(x[above], [rows[above] for rows in self._rows], sums, squared=squared)
+
+    def _spread(self, multipliers: Table, rows: Sequence[_Places], count: int) -> Table:
+        """Return for each of some cells the sum of the multipliers of its rows."""
+        x = np.full(count, multipliers[self.row])
+        for (names, first, sign), places in zip(self._shared, rows, strict=True):
+            part = multipliers[first : first + self._domain.size(names)]
+            x += (sign * part)[places]
+        return x
+
+    def _add(
+        self, x: Table, rows: Sequence[_Places], sums: Table, *, squared: bool = False
+    ) -> None:
+        sums[self.row] += x.sum()
+        for (names, first, sign), places in zip(self._shared, rows, strict=True):
+            size = self._domain.size(names)
+            added = np.bincount(places, x, size)
+            sums[first : first + size] += added if squared else sign * added
+
+    def whole(self, multipliers: Table) -> Table:
+        """Return the table that minimises the Lagrangian."""
+        x = np.full(self._shape, multipliers[self.row])
+        for names, first, sign in self._shared:
+            shape = self._domain.shape(names)
+            part = multipliers[first : first + self._domain.size(names)].reshape(shape)
+            ordered = sorted(names, key=self.clique.index)
+            part = part.transpose([names.index(name) for name in ordered])
+            at = [n if name in names else 1 for name, n in zip(self.clique, x.shape, strict=True)]
+            x += sign * part.reshape(at)
+        x *= self.variance
+        x += self._noisy.reshape(x.shape)
+        return np.asarray(np.maximum(x, 0.0, out=x))
+
+    def keep_raised(self, multipliers: Table) -> int:
+        """Keep the cells too which the multipliers raise above zero; return how many were not."""
+        raised = self.whole(multipliers).reshape(-1) > 0
+        raised[self.cells] = False
+        found = np.flatnonzero(raised)
+        if len(found):
+            self._keep(np.sort(np.concatenate([self.cells, found])))
+        return len(found)
+
+
+def _threshold(values: Table, total: float) -> float:
+    """Return t such that the positive parts of ``values`` - t sum to ``total``: the mean excess of
+    all values, then of those above it, until none is below (Michelot, 1986).
+    """
+    while True:
+        level = (float(values.sum()) - total) / len(values)
+        above = values[values > level]
+        if len(above) == len(values):
+            return level
+        values = above

@@ -1,0 +1,96 @@
+"""Nonnegative tables over a growing set of cells, beside the same problem over all cells."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from pgmkit.domain import Clique, Domain
+from pgmkit.least_squares.consistency import consistent_tables
+from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
+from pgmkit.measurement import Measurement
+
+DOMAIN = Domain({"a": 30, "b": 40, "c": 25, "d": 6})
+ROWS = 2000
+
+
+def noisy(cliques: list[Clique], seed: int, stddev: float) -> list[Measurement]:
+    """Tables of skewed columns with noise of one to ten times this standard deviation."""
+    rng = np.random.default_rng(seed)
+    columns = {
+        name: np.minimum(rng.geometric(0.15, ROWS) - 1, size - 1)
+        for name, size in DOMAIN.sizes.items()
+    }
+    found = []
+    for clique in cliques:
+        places = np.ravel_multi_index([columns[name] for name in clique], DOMAIN.shape(clique))
+        spread = stddev * float(rng.uniform(1, 10))
+        counts = np.bincount(places, minlength=DOMAIN.size(clique))
+        found.append(Measurement(clique, counts + rng.normal(0, spread, len(counts)), spread))
+    return found
+
+
+@pytest.mark.parametrize("stddev", [0.1, 2.0, 100.0])
+@pytest.mark.parametrize(
+    "cliques",
+    [
+        [("a", "b", "c"), ("b", "c", "d"), ("a", "d"), ("c", "a")],
+        [("a", "b"), ("b", "a"), ("c", "b"), ("c", "d"), ("d",)],
+        [("a", "b", "c")],
+        [("b",), ("a", "b", "c")],
+    ],
+)
+def test_growing_sets_of_cells_solve_the_problem_of_all_cells(
+    cliques: list[Clique], stddev: float
+) -> None:
+    measured = noisy(cliques, seed=len(cliques), stddev=stddev)
+    everywhere = consistent_tables(DOMAIN, measured, float(ROWS), precision=1e-9).tables
+    found = nonnegative_tables(DOMAIN, measured, float(ROWS))
+    assert set(found) == set(everywhere)
+    spread = {DOMAIN.ordered(m.clique): m.stddev for m in measured}
+    for clique, table in found.items():
+        assert table.min() >= 0
+        assert np.abs(table - everywhere[clique]).max() < 0.1 * spread[clique]
+
+
+def test_sums_that_only_raised_cells_can_have() -> None:
+    """One cell of a row of `a` is far above the others of its row, and all are below the threshold;
+    the exact sum of the row raises it alone.
+    """
+    domain = Domain({"a": 3, "b": 4})
+    table = np.array([[90.0, 0, 0, 0], [0, -40, -90, -90], [-90, -90, -90, -90]])
+    sums = Measurement(("a",), [80.0, 20.0, 0.0], 1e-3)
+    found = nonnegative_tables(domain, [Measurement(("a", "b"), table.ravel(), 1.0), sums], 100.0)
+    expected = np.zeros((3, 4))
+    expected[0, 0], expected[1, 0] = 80.0, 20.0
+    assert np.allclose(found["a", "b"], expected, atol=0.05)
+
+
+def test_few_cells_of_a_large_table_are_kept() -> None:
+    """Beside the noisy tables and the solution only one table at a time is gone over."""
+    domain = Domain(dict.fromkeys("abcde", 60))
+    triples: list[Clique] = [("a", "b", "c"), ("c", "d", "e")]
+    rng = np.random.default_rng(0)
+    tables = [Measurement(triple, rng.normal(0, 5, 60**3), 5.0) for triple in triples]
+    tracemalloc.start()
+    found = nonnegative_tables(domain, tables, 500.0)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(int((table > 0).sum()) for table in found.values()) < 0.02 * 2 * 60**3
+    assert held < 0.6 * nonnegative_bytes(domain, triples)
+
+
+def test_the_stated_bytes_are_held_where_every_cell_is_above_zero() -> None:
+    domain = Domain(dict.fromkeys("abc", 150))
+    pairs: list[Clique] = list(itertools.combinations("abc", 2))
+    rng = np.random.default_rng(0)
+    tables = [Measurement(pair, 1 + rng.random(150**2), 0.01) for pair in pairs]
+    total = float(np.mean([m.values.sum() for m in tables]))
+    tracemalloc.start()
+    nonnegative_tables(domain, tables, total)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1 / 1.25 < held / nonnegative_bytes(domain, pairs) < 1.25

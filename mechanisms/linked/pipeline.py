@@ -194,13 +194,14 @@ def _spent(
     for name in list(relations)[1:]:
         # The number of children is private, even if each parent has at most one.
         relations[name] = replace(relations[name], rows_public=False)
+    own = {link.child: _own(requests[link.child].schema) for link in links}
     said = dict.fromkeys(requests, "")
     for name, request in requests.items():
         if request.report_unread:
             cost = curator.remaining * weights[name] / sum(weights.values())
             table = curator.table(tables[name], relations[name], cost)
-            own = [n for n in request.schema.columns if not n.startswith(PREVIOUS)]
-            columns = request.schema.restricted(own)
+            before = {PREVIOUS + each for each in own.get(name, ())}
+            columns = request.schema.restricted(request.schema.columns.keys() - before)
             said[name] += check_values(table, columns, request.report_unread)
     found: dict[str, TableRelease] = {}
     for name, request in requests.items():
@@ -219,7 +220,7 @@ def _spent(
             numbers = above.model.marginal((link.count,))[: link.most + 1]
             children = float(numbers @ np.arange(link.most + 1))
             if request.mechanism in _KNOWING:
-                numbered, workload = _numbered(table, workload, link, children)
+                numbered, workload = _numbered(table, workload, link, own[name], children)
                 first += numbered
             if choosing:
                 chosen = _choice(table, workload, first, children)
@@ -233,11 +234,21 @@ def _spent(
     return found
 
 
+def _own(steps: Schema) -> list[str]:
+    """Return the children's own columns: the last of a schema of `Link.steps`, behind the position
+    and as many columns of the previous sibling.
+    """
+    names = list(steps.columns)
+    behind = names[names.index(POSITION) + 1 :]
+    return behind[len(behind) // 2 :]
+
+
 def _numbered(
-    table: Curator, workload: Workload, link: Link, children: float
+    table: Curator, workload: Workload, link: Link, own: Sequence[str], children: float
 ) -> tuple[list[Measurement], Workload]:
-    """Return noisy tables of each of the children's columns with their number and position, and the
-    workload without the pairs that follow from them. `children`: the noisy number of children.
+    """Return noisy tables of each of the children's columns `own` with their number and position,
+    and the workload without the pairs that follow from them. `children`: the noisy number of
+    children.
 
     They are measured together, with less noise (`Curator.measure_numbered`), at the cost of one
     table for each column. Nothing is measured if the noise would hide the counts, which are then
@@ -245,7 +256,6 @@ def _numbered(
     would be too large.
     """
     above = {link.count, POSITION}
-    own = [name for name in table.domain if PREVIOUS + name in table.domain.sizes]
     pairs = [clique for clique in workload.cliques if not above & set(clique)]
     wide = sorted(own, key=table.domain.sizes.__getitem__)[-2:]
     cliques = [(link.count, POSITION, name) for name in own]

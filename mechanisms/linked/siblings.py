@@ -15,6 +15,7 @@ wanted one. The population itself is the result, so that its tables, and not an 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,6 +117,12 @@ class Children:
         codes = self.records[own][places - 1]
         return np.where(self.first[places], self.domain.size([name]) - 1, codes)
 
+    def is_previous(self, name: str) -> bool:
+        """Return True for a column of the previous sibling, False for one of the parent or the
+        child, whose name may have the same prefix.
+        """
+        return name not in self.records and name not in self._given
+
     def table(self, clique: Clique) -> Array:
         """Return the number of children in each cell, in the clique's shape."""
         shape = self.domain.shape(clique)
@@ -139,7 +146,10 @@ class _Field:
         self.counts = [each.counts for each in wanted]
         self.softness = [_FIT * each.stddev for each in wanted]
         self.potentials = [np.zeros_like(counts) for counts in self.counts]
-        attributes = [[n.removeprefix(PREVIOUS) for n in clique] for clique in self.cliques]
+        attributes = [
+            [n.removeprefix(PREVIOUS) if children.is_previous(n) else n for n in clique]
+            for clique in self.cliques
+        ]
         load = {b: sum(b in names for names in attributes) for b in children.records}
         # Tables that share an attribute all move its codes, so each takes a part of the step.
         self.part = [
@@ -233,23 +243,19 @@ def draw_children(
         for each in wanted
         if total > 0
     ]
-    alone = [each for each in known if not _previous(each.clique)]
+    told = [any(map(children.is_previous, each.clique)) for each in known]
+    alone = [each for each, of_siblings in zip(known, told, strict=True) if not of_siblings]
     _draw_to(children, alone, barred, rng)
     if len(alone) < len(known):
-        siblings = [_reconciled(children, each) for each in known if _previous(each.clique)]
+        siblings = [_reconciled(children, each) for each in itertools.compress(known, told)]
         _draw_to(children, [*alone, *siblings], barred, rng)
-
-
-def _previous(clique: Clique) -> list[str]:
-    """Return the columns of a clique that are the previous sibling's."""
-    return [name for name in clique if name.startswith(PREVIOUS)]
 
 
 def _reconciled(children: Children, wanted: Wanted) -> Wanted:
     """Return a table over siblings with the odds ratios of `wanted`; its sums over the columns of
     the previous sibling, and over the others, are halfway between its own and the children's.
     """
-    before = set(_previous(wanted.clique))
+    before = set(filter(children.is_previous, wanted.clique))
     axes = {name: axis for axis, name in enumerate(wanted.clique)}
     summed = [tuple(axes[name] for name in others) for others in (set(axes) - before, before)]
     middle = (children.table(wanted.clique) + wanted.counts) / 2

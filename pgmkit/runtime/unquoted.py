@@ -39,7 +39,7 @@ def without_quotes(what: str, function: Callable[P, R], /, *args: P.args, **kwar
     Traceback (most recent call last):
     pgmkit.errors.EngineFailed: reading the column 'age' failed: ValueError. Its message is left ...
     """
-    failed: Exception
+    failed: BaseException
     try:
         return function(*args, **kwargs)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
@@ -47,7 +47,9 @@ def without_quotes(what: str, function: Callable[P, R], /, *args: P.args, **kwar
     except PgmkitError as error:
         error.__cause__ = error.__context__ = None
         failed = error
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of polars is no Exception
         failed = EngineFailed(
             f"{what}: {type(error).__name__}. Its message is left out, because it may quote "
             "private values; to see it, read the same data with that package alone"

@@ -624,6 +624,31 @@ def test_a_column_may_be_named_like_a_siblings(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(frame, read[name].to_pandas(), check_dtype=False)
 
 
+def test_a_childs_column_with_the_prefix_of_a_siblings_is_treated_as_any_other() -> None:
+    """The same records as under another name, and the same measurements."""
+    frames, person = homes(np.random.default_rng(0), 60), SCHEMAS["person"].columns
+    drawn, charged = {}, {}
+    for name in ("sex", "previous work"):
+        columns = {name: person["sex"], **{n: c for n, c in person.items() if n != "sex"}}
+        named = frames | {"person": frames["person"].rename(columns={"sex": name})}
+        release = run(named, schemas=SCHEMAS | {"person": Schema(columns)}, report_unread=True)
+        drawn[name] = release.sample(50, rng=1)["person"].rename(columns={name: "sex"})
+        charged[name] = [entry.cost for entry in release.ledger.entries]
+    assert charged["sex"] == charged["previous work"]
+    pd.testing.assert_frame_equal(drawn["sex"], drawn["previous work"])
+
+
+def test_a_parents_column_beside_its_namesake_is_no_column_of_the_children() -> None:
+    """No budget goes to the home's "area" as if it were a person's."""
+    frames = homes(np.random.default_rng(0), 40)
+    frames["home"]["previous area"] = frames["home"]["area"]
+    columns = SCHEMAS["home"].columns
+    home = Schema({**columns, "previous area": columns["area"]})
+    release = run(frames, schemas=SCHEMAS | {"home": home})
+    numbered = [e.step for e in release.ledger.entries if "in 3 tables" in e.step]
+    assert [step.split(" x ")[2].split(" in")[0] for step in numbered] == ["sex", "age"]
+
+
 def test_tables_without_rows_and_children_without_parents() -> None:
     frames = homes(np.random.default_rng(0), 30)
     lonely = frames | {"person": frames["person"].assign(id=1000)}

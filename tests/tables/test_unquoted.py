@@ -14,6 +14,7 @@ import pytest
 
 from mechanisms import Link, synthesize, synthesize_linked
 from pgmkit import EngineFailed, InvalidInput, Schema
+from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.files.record_files import encode_file, read_frame
 from pgmkit.tables.labelled import Boolean, OpenCategorical
 
@@ -51,7 +52,21 @@ def pandas_values() -> Any:
     return pd.DataFrame({"age": pd.Series(Fails()), "id": [1, 1]})
 
 
-FRAMES = [polars_cast, duckdb_cast, pandas_values]
+class Panic(BaseException):
+    """A panic of Rust, which polars raises, is no Exception either."""
+
+
+def panicking() -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Panic(SECRET)
+
+    frame = pl.LazyFrame({"age": ["1"], "id": [1]})
+    frame.collect = fail  # type: ignore[method-assign]
+    frame.select = lambda *_: frame  # type: ignore[method-assign]
+    return frame
+
+
+FRAMES = [polars_cast, duckdb_cast, pandas_values, panicking]
 
 
 def check(error: BaseException, capfd: pytest.CaptureFixture[str], logged: str) -> None:
@@ -108,8 +123,6 @@ def test_errors_of_files_quote_nothing(
 
 
 def test_errors_of_this_program_lose_what_caused_them() -> None:
-    from pgmkit.runtime.unquoted import without_quotes
-
     def fails() -> None:
         try:
             int(SECRET)
@@ -121,3 +134,12 @@ def test_errors_of_this_program_lose_what_caused_them() -> None:
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(FileNotFoundError):
         encode_file("no-such-file.csv", AGES)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_reading_stays_interrupted(stop: type[BaseException]) -> None:
+    def stopped() -> None:
+        raise stop
+
+    with pytest.raises(stop):
+        without_quotes("reading failed", stopped)

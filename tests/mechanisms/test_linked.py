@@ -628,14 +628,14 @@ def test_a_childs_column_with_the_prefix_of_a_siblings_is_treated_as_any_other()
     """The same records as under another name, and the same measurements."""
     frames, person = homes(np.random.default_rng(0), 60), SCHEMAS["person"].columns
     drawn, charged = {}, {}
-    for name in ("sex", "previous work"):
+    for name in ("previous_work", "previous work"):
         columns = {name: person["sex"], **{n: c for n, c in person.items() if n != "sex"}}
         named = frames | {"person": frames["person"].rename(columns={"sex": name})}
         release = run(named, schemas=SCHEMAS | {"person": Schema(columns)}, report_unread=True)
         drawn[name] = release.sample(50, rng=1)["person"].rename(columns={name: "sex"})
         charged[name] = [entry.cost for entry in release.ledger.entries]
-    assert charged["sex"] == charged["previous work"]
-    pd.testing.assert_frame_equal(drawn["sex"], drawn["previous work"])
+    assert charged["previous_work"] == charged["previous work"]
+    pd.testing.assert_frame_equal(drawn["previous_work"], drawn["previous work"])
 
 
 def test_a_parents_column_beside_its_namesake_is_no_column_of_the_children() -> None:

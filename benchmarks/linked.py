@@ -11,7 +11,7 @@ Distances are mean total variations of pairs of columns from the private data's:
 parent ("parent-child"), within a child ("child"), and of all pairs of children of one parent
 ("siblings"). "flat" is `synthesize` on children with their parent's columns, under the same budget
 and unit; "independent siblings" gives the data's own children to other parents at random, within
-their position. Registers are households with their persons, persons with their years of a health
+their position, and "exchanged siblings" does so with the synthetic ones. Registers are households with their persons, persons with their years of a health
 insurance experiment, and TPC-H's customers with their orders and orders with their items, which
 `tpchgen-cli csv -s 0.01 --output-dir=$PGMKIT_DATA/tpch` writes. `--sdv` has SDMetrics' quality
 report as well. Writes results/linked.json, or results/linked_REGISTER.json.
@@ -303,12 +303,15 @@ def run(register: Register, epsilon: float, seed: int) -> dict[str, Any]:
     given = both.drop(columns=order)
     flat = synthesize(given, joint, unit=key, max_rows=register.most, mechanism="aim", **options)
     pairs = itertools.product(register.above, register.own)
+    made = replace(register, parents=drawn["parent"], children=drawn["child"])
+    exchanged = independent(made, np.random.default_rng(seed))
     return {
         "epsilon": epsilon,
         "seed": seed,
         "cpu_seconds": round(seconds, 1),
         "linked": figures(register, drawn["parent"], drawn["child"]),
         "flat parent-child": distance(both, flat.sample(rng=seed), pairs),
+        "exchanged siblings": figures(register, drawn["parent"], exchanged)["siblings"],
         "orphans": int((~drawn["child"][key].isin(drawn["parent"][key])).sum()),
         "broken": int(first["PAge"].map(_text).isin(["0", "1"]).sum()) if register.rules else 0,
     }

@@ -11,10 +11,11 @@ Distances are mean total variations of pairs of columns from the private data's:
 parent ("parent-child"), within a child ("child"), and of all pairs of children of one parent
 ("siblings"). "flat" is `synthesize` on children with their parent's columns, under the same budget
 and unit; "independent siblings" gives the data's own children to other parents at random, within
-their position, and "exchanged siblings" does so with the synthetic ones. Registers are households with their persons, persons with their years of a health
-insurance experiment, and TPC-H's customers with their orders and orders with their items, which
-`tpchgen-cli csv -s 0.01 --output-dir=$PGMKIT_DATA/tpch` writes. `--sdv` has SDMetrics' quality
-report as well. Writes results/linked.json, or results/linked_REGISTER.json.
+their position, and "exchanged siblings" does so with the synthetic ones. Registers are households
+with their persons, persons with their years of a health insurance experiment, and TPC-H's customers
+with their orders and orders with their items, which `tpchgen-cli csv -s 0.01 --output-
+dir=$PGMKIT_DATA/tpch` writes. `--sdv` has SDMetrics' quality report as well. Writes
+results/linked.json, or results/linked_REGISTER.json.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ parent ("parent-child"), within a child ("child"), and of all pairs of children 
 and unit; "independent siblings" gives the data's own children to other parents at random, within
 their position, and "exchanged siblings" does so with the synthetic ones. Registers are households
 with their persons, persons with their years of a health insurance experiment, and TPC-H's customers
-with their orders and orders with their items, which `tpchgen-cli csv -s 0.01 --output-
-dir=$PGMKIT_DATA/tpch` writes. `--sdv` has SDMetrics' quality report as well. Writes
+with their orders and orders with their items, which `tpchgen-cli csv -s 0.01
+--output-dir=$PGMKIT_DATA/tpch` writes. `--sdv` has SDMetrics' quality report as well. Writes
 results/linked.json, or results/linked_REGISTER.json.
 """
 

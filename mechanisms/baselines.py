@@ -121,7 +121,7 @@ def projection(
     """
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
-    cliques = [*[m.clique for m in first], *map(curator.placed, workload.cliques)]
+    cliques = [*[m.clique for m in first], *workload.cliques]
     check_projection(curator.domain, cliques, cliques, settings)
     measurements = (*first, *_measure(curator, workload, curator.measure))
     total = curator.public_total

@@ -43,8 +43,8 @@ _KNOWING = ("aim", "mst", "gaussian+projection")
 """The mechanisms that can begin with measurements of pairs made before."""
 _SELECTING = ("aim", "mst")
 """The mechanisms that measure tables of children with the position in them, for which selected
-pairs leave room. A model of all pairs by position is several times as large, and its fit ends early: for
-a survey's households at epsilon 4 it was up to 54 noise units from the best one.
+pairs leave room. A model of all pairs by position is several times as large, and its fit ends
+early: for a survey's households at epsilon 4 it was up to 54 noise units from the best one.
 """
 MUCH_SIGNAL = 600.0
 """The number of children, in standard deviations of the noise in a cell when all pairs are measured

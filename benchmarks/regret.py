@@ -26,7 +26,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -59,6 +59,11 @@ TABLES = {name: half for half, names in HALVES.items() for name in names}
 MECHANISMS = ("independent", "mst", "aim", "mwem+pgm", "clique-tree", "mixture", "auto")
 RIVALS = ("independent", "aim", "mixture")
 """What auto chooses from most: a row without a line of each of them has no regret."""
+MEASURES = {
+    "pairs": "regret in the mean of pairs",
+    "worst_pair": "in the worst pair",
+    "cramer": "in Cramer's V",
+}
 EPSILONS = (0.1, 0.3, 1.0, 10.0)
 COMPARABLE = {
     **dict.fromkeys(("mst", "mwem+pgm", "clique-tree"), ("cd1ceeab3f", "7fd29dd089")),
@@ -216,23 +221,17 @@ def current(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
     """Mean error of pairs by table and budget, the best mechanism, and the regret of "auto"."""
-    errors: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        if TABLES.get(run["table"]) == half:
-            error = run.get("pairs", np.inf)  # over the cap: no records
-            errors[run["table"], run["epsilon"]][run["mechanism"]].append(error)
+    lines = [run for run in runs if TABLES.get(run["table"]) == half]
+    errors = errors_of(lines, "pairs")
     names = [name for name in MECHANISMS if any(name in found for found in errors.values())]
     rows, above = [], []
-    regrets: dict[float, list[float]] = defaultdict(list)
+    regrets = regrets_of(errors)
     for (name, epsilon), found in sorted(errors.items()):
         means = {each: float(np.mean(found[each])) for each in names if each in found}
-        others = {each: mean for each, mean in means.items() if each != "auto"}
-        figures = [_figure(means.get(each)) for each in names]
-        best = min(others, key=others.__getitem__, default="")
-        row = [name, f"{epsilon:g}", *figures, best, "", ""]
-        if "auto" in means and all(each in others for each in RIVALS):
-            regrets[epsilon].append(means["auto"] / others[best] - 1)
-            row[-2] = f"{regrets[epsilon][-1]:+.0%}"
+        best = min((each for each in means if each != "auto"), key=means.__getitem__, default="")
+        regret = regrets.get((name, epsilon))
+        row = [name, f"{epsilon:g}", *(_figure(means.get(each)) for each in names), best]
+        row += ["" if regret is None else f"{regret:+.0%}", ""]
         if "auto" in means and "independent" in means:
             above.append(_above(found["auto"], found["independent"]))
             row[-1] = above[-1]
@@ -240,12 +239,53 @@ def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
     text = table(("table", "epsilon", *names, "best", "regret", "above independent"), rows)
     if regrets:
         words = ", ".join(f"{above.count(word)} {word}" for word in ("no", "yes", "within noise"))
-        text += (
-            f"\n{half}: regret of auto {_spread(list(itertools.chain(*regrets.values())))}; "
-            f"above independent: {words}\n"
-        )
-        text += "; ".join(f"epsilon {e:g}: {_spread(regrets[e])}" for e in sorted(regrets)) + "\n"
+        text += f"\n{half}: above independent: {words}\n"
+        for measure, title in MEASURES.items():
+            text += _summary(regrets_of(errors_of(lines, measure)), title)
     return text
+
+
+Errors: TypeAlias = "dict[tuple[str, float], dict[str, list[float]]]"
+
+
+def errors_of(runs: Iterable[Mapping[str, Any]], measure: str) -> Errors:
+    """The errors by table and budget, and by mechanism: a number a seed. A run over its cap has no
+    records, and an infinite error.
+    """
+    errors: Errors = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if measure in run or "over" in run:
+            error = run.get(measure, np.inf)
+            errors[run["table"], run["epsilon"]][run["mechanism"]].append(error)
+    return errors
+
+
+def regrets_of(errors: Errors) -> dict[tuple[str, float], float]:
+    """The mean error of "auto" divided by that of the best other mechanism, minus 1, for the rows
+    that have lines of `RIVALS`.
+
+    >>> found = {"independent": [0.3], "aim": [0.2], "mixture": [0.1, 0.3], "auto": [0.25, 0.25]}
+    >>> regrets_of({("t", 1.0): found})
+    {('t', 1.0): 0.25}
+    """
+    regrets = {}
+    for row, found in errors.items():
+        others = [float(np.mean(found[each])) for each in found if each != "auto"]
+        if all(each in found for each in ("auto", *RIVALS)):
+            regrets[row] = float(np.mean(found["auto"])) / min(others) - 1
+    return regrets
+
+
+def _summary(regrets: Mapping[tuple[str, float], float], title: str) -> str:
+    """The mean and the largest regret in one measure, over all budgets and for each."""
+    if not regrets:
+        return ""
+    name, epsilon = max(regrets, key=regrets.__getitem__)
+    text = f"{title}: {_spread([*regrets.values()])}, at {name}, epsilon {epsilon:g}"
+    for budget in sorted({budget for _, budget in regrets}):
+        found = [regret for (_, each), regret in regrets.items() if each == budget]
+        text += f"; epsilon {budget:g}: {_spread(found)}"
+    return text + "\n"
 
 
 def _spread(regrets: Sequence[float]) -> str:

@@ -152,6 +152,8 @@ TABLES = (
     _from_r("MASS", "survey", "Sex"),
     _from_r("dplyr", "starwars"),
     _from_r("palmerpenguins", "penguins", "species", unnamed=True),
+    _from_r("Stat2Data", "AHCAvote2017"),
+    _from_r("Ecdat", "Somerville"),
     _from_r("carData", "TitanicSurvival", "survived"),
     _from_r("Stat2Data", "Titanic"),
     _from_r("AER", "CPS1988", "region"),

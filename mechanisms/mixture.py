@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from mechanisms.families.frequent import Frequent
+from mechanisms.families.frequent import DEVIATIONS, Frequent
 from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_level, splits
 from mechanisms.families.misfit import Misfit
@@ -62,7 +61,8 @@ from pgmkit.runtime.typed import typed
 _LEAST = 0.1
 """Two lower limits: the distance assumed for a pair, as a fraction of the mean distance, since
 distances are noisy; and a pair's share of the budget, as a fraction of the mean share, so that its
-table has useful error bars.
+table has useful error bars. Where noise hides all pairs, the latter is a fraction of the mean share
+in a tenth of the budget.
 """
 _STRENGTHS = (0.1, 0.3)
 """The strengths of shrinkage that are tried. The penalty of the fit is a prior too, so 0.1 is
@@ -215,11 +215,14 @@ def _measured(
     noise = curator.expected_error(shares[0])
     pure = curator.ledger.budget.pure
     places = {name: frequent.places(name) for name in names}
+    counts = {name: alone.marginal((name,)) for name in names}
+    known = known_noise(names, first, pure=pure)
+    far = distances.likely(pairs, counts, known)
     tables = best_tables(
         pairs,
-        {n: np.bincount(places[n], alone.marginal((n,))).astype(float) for n in names},
-        _likely(distances, pairs),
-        known_noise(names, first, noise / curator.scale(shares[0])),
+        {n: np.bincount(places[n], counts[n]).astype(float) for n in names},
+        np.maximum(far, _LEAST * max(1.0, float(far.mean()))),
+        known,
         noise,
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         pure=pure,
@@ -230,7 +233,8 @@ def _measured(
         (a[places[left]], b[places[right]])
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
-    parts = np.maximum(tables.pairs, _LEAST * tables.pairs.mean())
+    least = _LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs))
+    parts = np.maximum(tables.pairs, least)
     tables = replace(tables, groups=groups, pairs=parts)
     measurements = measure_tables(
         curator, names, pairs, tables, float(shares[0]), residuals=not pure
@@ -241,17 +245,6 @@ def _measured(
     return measurements
 
 
-def _likely(distances: Distances, pairs: Sequence[Clique]) -> NDArray[np.float64]:
-    """Return the noisy distances of the pairs, shrunk towards their mean by the factor 1 - (noise
-    variance) / (observed variance), and each at least 0.1 times the mean.
-    """
-    found = np.array([distances.of[pair] for pair in pairs])
-    mean, variance = max(1.0, float(found.mean())), float(found.var())
-    trust = max(0.0, 1 - distances.stddev**2 / variance) if variance > 0 else 0.0
-    likely: NDArray[np.float64] = np.maximum(mean + trust * (found - mean), _LEAST * mean)
-    return likely
-
-
 def _fitted(
     columns: Columns,
     measurements: Sequence[Measurement],
@@ -260,12 +253,8 @@ def _fitted(
     device: torch.device,
 ) -> torch.Tensor:
     """Return the rows of the mixture fitted to all measurements, at the penalty level with the
-    least misfit on held-out parts of the measurements.
-
-    Each measurement is split into two parts with independent noise. Trial mixtures are fitted to
-    one part, and their misfit to the other part is summed with equal weight for all cells, whatever
-    the tables' shares of the budget. It chooses the strength of the shrinkage as well, unless that
-    or the level is given.
+    least misfit on held-out parts of the measurements (`_judged`). It chooses the strength of the
+    shrinkage as well, unless that or the level is given.
     """
 
     def start(taken: Sequence[Measurement], rows: int, strength: float) -> MixtureFit:
@@ -282,19 +271,10 @@ def _fitted(
     def judged(strength: float) -> tuple[float, float]:
         trials = []
         for given, rest in splits(measurements, settings.seed):
-            judges = [
-                Measurement(m.clique, m.values, 1.0, m.matrix) for m in rest if len(m.clique) > 1
-            ]
             fit = start(given, math.ceil(settings.rows / 2), strength)
-            trials.append((fit, Misfit(columns, judges, total, device)))
-
-        def loss(level: int) -> float:
-            for fit, _ in trials:
-                fit.run(settings.steps, level)
-            return math.fsum(float(misfit(fit.rows)) for fit, misfit in trials)
-
-        level, least = best_level(loss, max(fit.last_level for fit, _ in trials))
-        return least, level
+            held = [m for m in rest if len(m.clique) > 1]
+            trials.append((fit, *_judges(columns, held, fit.independent, total)))
+        return _least_misfit(trials, settings.steps)
 
     strengths = _STRENGTHS if settings.shrinkage is None else (settings.shrinkage,)
     strength, level = strengths[0], settings.level
@@ -305,6 +285,54 @@ def _fitted(
     last = start(measurements, settings.rows, strength)
     last.follow(settings.steps, level)
     return last.rows
+
+
+def _judges(
+    columns: Columns, held: Sequence[Measurement], alone: torch.Tensor, total: float
+) -> tuple[Misfit, Misfit]:
+    """Return two functions of rows: their squared distance from the held-out tables `held`, with
+    equal weight for all cells whatever the tables' shares of the budget, and the variance of the
+    noise in the difference of this distance from that of the row `alone`.
+
+    If an answer moves by x, its squared distance from a noisy value moves by -2 x times the noise,
+    and by an amount without noise.
+    """
+    model = ProductMixtureModel(columns.domain, alone.double().cpu().numpy(), total)
+    tables = model.marginals([m.clique for m in held])
+    answers = [m.applied(tables[m.clique].ravel()) for m in held]
+    given = [Measurement(m.clique, m.values, 1.0, m.matrix) for m in held]
+    moved = [
+        Measurement(m.clique, values, 0.5 / m.stddev, m.matrix)
+        for m, values in zip(held, answers, strict=True)
+    ]
+    return (
+        Misfit(columns, given, total, alone.device),
+        Misfit(columns, moved, total, alone.device),
+    )
+
+
+def _least_misfit(
+    trials: Sequence[tuple[MixtureFit, Misfit, Misfit]], steps: int
+) -> tuple[float, float]:
+    """Return the least misfit of the trials together on a path of levels, and its level.
+
+    `trials`: each a fit and what `_judges` returns. Level 0, which is near independence, is
+    returned if the misfit of independent columns is not larger by more than two standard deviations
+    of the noise in the difference: noise then hides what the rows say of the pairs.
+    """
+    deviations = []
+
+    def loss(level: int) -> float:
+        for fit, *_ in trials:
+            fit.run(steps, level)
+        deviations.append(math.fsum(float(moved(fit.rows)) for fit, _, moved in trials) ** 0.5)
+        return math.fsum(float(misfit(fit.rows)) for fit, misfit, _ in trials)
+
+    level, least = best_level(loss, max(fit.last_level for fit, *_ in trials))
+    alone = math.fsum(float(misfit(fit.independent)) for fit, misfit, _ in trials)
+    if alone - least <= DEVIATIONS * deviations[round(level)]:
+        return alone, 0.0
+    return least, level
 
 
 def _check_room(

@@ -217,7 +217,8 @@ def _measured(
     rest -= cost
     names = varied(curator.domain)
     unit = curator.expected_error(rest)
-    known = known_noise(names, before, unit / curator.scale(rest))
+    pure = curator.ledger.budget.pure
+    known = known_noise(names, before, pure=pure)
     # The part of a distance that the noise of the model's one-way marginals explains is no
     # dependence, and is subtracted. A distance below two standard deviations of its own noise
     # counts as 0.
@@ -227,7 +228,6 @@ def _measured(
     counts = {name: model.marginal((name,)) for name in names}
     noise = settings.noise_left * unit
     left = {name: settings.noise_left * known[name] for name in names}
-    pure = curator.ledger.budget.pure
     while True:
         tables = best_tables(
             drawn,

@@ -805,7 +805,7 @@ MUTANTS = (
     Mutant(
         "bins merged by their exact counts",
         "mechanisms/mixture.py",
-        "{n: np.bincount(places[n], alone.marginal((n,))).astype(float) for n in names}",
+        "{n: np.bincount(places[n], counts[n]).astype(float) for n in names}",
         "{n: np.bincount(places[n], curator._marginals([(n,)])[n,]).astype(float) for n in names}",
         "merging",
     ),

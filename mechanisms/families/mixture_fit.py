@@ -81,12 +81,17 @@ class MixtureFit:
         self._attributes = _Attributes(columns, device)
         self._random = random
         self._logits = self._independent.repeat(rows, 1)
-        self._missed = float(self._misfit(self._independent.exp().unsqueeze(0)))
+        self._missed = float(self._misfit(self.independent))
         self._rate = learning_rate
         cells = sum(len(m.values) for m in measurements)
         self.last_level = max(
             1, math.ceil(math.log2(max(1.0, self._missed / cells) / _LEAST_WEIGHT))
         )
+
+    @property
+    def independent(self) -> torch.Tensor:
+        """The one row of the measured one-way marginals, 1 x columns.width."""
+        return self._independent.exp().unsqueeze(0)
 
     @property
     def rows(self) -> torch.Tensor:

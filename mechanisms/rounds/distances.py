@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
 
 from mechanisms.privacy.curator import Curator
 from pgmkit.domain import Clique
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,40 @@ class Distances:
 
     of: Mapping[Clique, float]
     stddev: float
+
+    def likely(
+        self, pairs: Sequence[Clique], counts: Mapping[str, Array], known: Mapping[str, float]
+    ) -> Array:
+        """Return the likely distances of the pairs' marginals from the product of their exact
+        one-way marginals, in counts and at least 0, if the model has independent columns.
+
+        `counts`: by attribute, the model's counts of its codes, at least 0; `known`: by attribute,
+        their expected absolute noise. A count is not below 0, and so is hardly further off than
+        twice itself.
+
+        Distances are first shrunk towards their mean by the factor 1 - (noise variance) / (observed
+        variance). A distance is then near the root of the sum of the squares of the dependence and
+        of the noise in the counts of both attributes. The result is the root of the expected value
+        of the first square, which is at least 0, if the second is subtracted.
+
+        >>> found = Distances({("a", "b"): 50.0}, stddev=0.1)
+        >>> counts = {"a": np.array([40.0, 60.0]), "b": np.array([50.0, 50.0])}
+        >>> found.likely([("a", "b")], counts, {"a": 15.0, "b": 0.0}).round(2)
+        array([40.])
+        """
+        found = np.array([self.of[pair] for pair in pairs])
+        mean, variance = float(found.mean()), float(found.var())
+        trust = max(0.0, 1 - self.stddev**2 / variance) if variance > 0 else 0.0
+        whole = np.maximum(mean + trust * (found - mean), 0.0)
+        wrong = {name: np.minimum(known[name], 2 * of).sum() for name, of in counts.items()}
+        excess = whole**2 - np.array([wrong[a] ** 2 + wrong[b] ** 2 for a, b in pairs])
+        # The noise in a mean of n distances is that of one distance, divided by sqrt(n).
+        noise = self.stddev * math.sqrt(trust**2 + (1 - trust**2) / len(pairs))
+        spread = 2 * whole * noise + np.finfo(float).eps
+        far = excess / spread
+        # This is the expected value of max(0, x) for a normal x of mean `excess`.
+        squares = excess * ndtr(far) + spread * np.exp(-(far**2) / 2) / math.sqrt(2 * math.pi)
+        return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
 def measure_distances(

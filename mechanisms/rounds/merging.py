@@ -180,14 +180,19 @@ def _chance(first: Array, second: Array) -> float:
 
 
 def known_noise(
-    names: Sequence[str], first: Sequence[Measurement], unit: float
+    names: Sequence[str], first: Sequence[Measurement], *, pure: bool
 ) -> dict[str, float]:
     """Return for each attribute the expected absolute noise of a code's count, if the attribute's
     one-way measurements in `first` are averaged by inverse variance.
 
-    `unit`: the expected absolute value of noise of standard deviation 1. An attribute without a
-    measurement has one value, and almost no noise.
+    `pure`: True for Laplace noise, False for Gaussian noise. An attribute without a measurement has
+    one value, and almost no noise.
+
+    >>> found = known_noise("ab", [Measurement(("a",), [1, 2], 10.0)], pure=False)
+    >>> round(found["a"], 2), found["b"] < 1e-9
+    (7.98, True)
     """
+    unit = 2**-0.5 if pure else (2 / np.pi) ** 0.5
     precisions = dict.fromkeys(names, 0.0)
     for m in first:
         if len(m.clique) == 1 and m.clique[0] in precisions:

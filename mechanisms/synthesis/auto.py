@@ -37,12 +37,10 @@ _MIXTURE_MB = 600.0
 _PUBLIC_SECONDS = 150.0
 """If less time is allowed, in seconds, no network is trained on public records."""
 _LEAST_ROWS = 10.0
-"""The fewest rows per column, in units of one marginal's noise, for which pairs are considered for
-`mixture`, and for `pair-graph` with a pure budget. From 4 to 8.5 `mixture` has 1.04 times the error
-of independent columns on average (Chile, HMDA and Wage at epsilon 0.1, bfi at 0.3), from 13 to 26
-it has 0.92 times (HMDA, Wage and Chile at 0.3, Arrests at 0.1). From 11 to 36 `pair-graph` has 0.90
-to 1.03 times that error, and a nearer worst pair (Caravan and loans_full_schema at epsilon 1,
-loans_full_schema at 0.3, a network of 100 columns of `benchmarks.wide` at 0.2; one seed).
+"""The fewest rows per column, in units of one marginal's noise, for which `pair-graph` with a pure
+budget considers pairs. From 11 to 36 it has 0.90 to 1.03 times the error of independent columns,
+and a nearer worst pair (Caravan and loans_full_schema at epsilon 1, loans_full_schema at 0.3, a
+network of 100 columns of `benchmarks.wide` at 0.2; one seed).
 """
 _LEAST_ROWS_OF_GRAPH = 5.0
 """The same for `pair-graph` with Gaussian noise. Drawn tables of 80 and 300 columns, of which each
@@ -91,7 +89,7 @@ def choose_mechanism(
     """Return a mechanism for a table, with the reason.
 
     Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. A
-    budget too small for pairs leads to `independent`. All pairs of the columns, without
+    budget too small for the pairs that a mechanism would measure leads to `independent`. All pairs of the columns, without
     constraints, lead to `mixture` if it takes at most `seconds`. A memory limit that `aim` might
     exceed, or more than 40 columns, leads to `pair-graph`. All other tables lead to `aim`, with a
     smaller model if the default one may take too long; if even the smallest may, to `mixture`, or
@@ -120,14 +118,13 @@ def choose_mechanism(
     limit = 60.0 if seconds is None else seconds
     mixes = _mixes(schema, workload, limit, memory_mb)
     many = columns > _MANY_ATTRIBUTES
-    # With fewer rows noise would hide pairs, so only single columns are measured.
+    # With fewer rows noise would hide pairs, so only single columns are measured. A mixture with
+    # Gaussian noise finds that out itself, and then measures single columns more exactly.
     least = FEW_ROWS * columns
-    if mixes and budget.pure:
-        least = _LEAST_ROWS_OF_LAPLACE * columns**2
-    elif mixes or (many and budget.pure):
-        least = _LEAST_ROWS * columns
+    if mixes:
+        least = _LEAST_ROWS_OF_LAPLACE * columns**2 if budget.pure else 0.0
     elif many:
-        least = _LEAST_ROWS_OF_GRAPH * columns
+        least = (_LEAST_ROWS if budget.pure else _LEAST_ROWS_OF_GRAPH) * columns
     if rows is not None and rows < least * max_rows * noise(budget):
         return Choice(
             "independent",

@@ -236,9 +236,10 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert "at most about" in chosen(30, k=3).reason
     assert chosen(memory_mb=100).name == "pair-graph"
     assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
-    assert chosen(rows=100).name == "independent" and "100 rows" in chosen(rows=100).reason
-    assert chosen(rows=600).name == "mixture"
-    assert chosen(rows=600, k=3).name == chosen(60, rows=1000).name == "independent"
+    few = chosen(rows=100, k=3)
+    assert few.name == "independent" and "100 rows" in few.reason
+    assert chosen(rows=0).name == chosen(rows=600).name == "mixture"
+    assert chosen(rows=600, k=3).name == chosen(300, rows=1000).name == "independent"
     assert chosen(rows=300, epsilon=100.0).name == "mixture"
     assert chosen(public=True).name == "gem-pub"
     assert chosen(public=True, seconds=5).name == "pep-pub"
@@ -252,11 +253,10 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(memory_mb=600).name == "mixture" and chosen(memory_mb=599).name == "aim"
     assert chosen(40, k=3).name != "pair-graph" and chosen(41, k=3).name == "pair-graph"
     unit = (2 * Budget(1.0, 1e-9).total) ** -0.5
-    for least, options in [(10, {}), (25, {"k": 3})]:
-        for most in (1, 3):
-            edge = math.ceil(least * 10 * most * unit)
-            assert chosen(rows=edge - 1, max_rows=most, **options).name == "independent"
-            assert chosen(rows=edge + 1, max_rows=most, **options).name != "independent"
+    for most in (1, 3):
+        edge = math.ceil(25 * 10 * most * unit)
+        assert chosen(rows=edge - 1, max_rows=most, k=3).name == "independent"
+        assert chosen(rows=edge + 1, max_rows=most, k=3).name != "independent"
     schema = Schema({f"q{i}": Boolean() for i in range(10)})
     for rows, taken in ((30 * 10**2 * 2 - 1, "independent"), (30 * 10**2 * 2, "mixture")):
         pairs = table_workload(schema.domain, 2, None)
@@ -290,8 +290,9 @@ def test_below_the_rule_only_single_columns_beat_pairs() -> None:
             pairs,
             Budget(1.0, 1e-9),
             rows=rows,
+            memory_mb=590.0,  # too little for a mixture
         )
-        assert choice.name == ("independent" if below else "mixture")
+        assert choice.name == ("independent" if below else "aim")
 
 
 def test_public_records_may_lack_columns() -> None:

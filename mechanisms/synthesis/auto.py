@@ -89,11 +89,11 @@ def choose_mechanism(
     """Return a mechanism for a table, with the reason.
 
     Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. A
-    budget too small for the pairs that a mechanism would measure leads to `independent`. All pairs of the columns, without
-    constraints, lead to `mixture` if it takes at most `seconds`. A memory limit that `aim` might
-    exceed, or more than 40 columns, leads to `pair-graph`. All other tables lead to `aim`, with a
-    smaller model if the default one may take too long; if even the smallest may, to `mixture`, or
-    to `pair-graph` if there are constraints or too little time for `mixture`.
+    budget too small for the pairs that a mechanism would measure leads to `independent`. All pairs
+    of the columns, without constraints, lead to `mixture` if it takes at most `seconds`. A memory
+    limit that `aim` might exceed, or more than 40 columns, leads to `pair-graph`. All other tables
+    lead to `aim`, with a smaller model if the default one may take too long; if even the smallest
+    may, to `mixture`, or to `pair-graph` if there are constraints or too little time for `mixture`.
 
     `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
     protected unit, by which the noise is multiplied. `public`: whether there are public records.

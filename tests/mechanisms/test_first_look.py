@@ -259,7 +259,7 @@ def test_what_auto_says_of_few_rows_is_their_noisy_number(tmp_path: Path) -> Non
     said = []
 
     def job(records: Dataset) -> Any:
-        release = synthesize(records, schema(), epsilon=0.4, delta=1e-9)
+        release = synthesize(records, schema(), epsilon=0.4, delta=1e-9, memory_mb=ROOM)
         said.append(release.reason)
         return release
 

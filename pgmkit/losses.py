@@ -103,18 +103,16 @@ class Squared:
     curvature: ClassVar[float] = 1.0
     """The conjugate is phi*(u) = curvature u^2 / 2 for |u| <= steepest, and infinite beyond."""
     steepest: ClassVar[float] = inf
+    clipped: ClassVar[tuple[float, float]] = (inf, 1.0)
+    """The width and scale with which phi(r) = scale * c * (r - c / 2), c being r clipped to
+    [-width, width].
+    """
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
         return 0.5 * dot(r, r)
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r
-
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """Return the penalty at ``new`` minus its tangent at ``old``, summed over the residuals and
-        computed without a difference of large numbers.
-        """
-        return self.value(new - old)
 
     def unit(self, rows: int) -> float:
         return sqrt(rows / 2)
@@ -136,11 +134,10 @@ class Huber:
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r.clamp(-self.width, self.width) * (self.height / self.width)
 
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        near, far = (r.clamp(-self.width, self.width) for r in (old, new))
-        # This is phi(new) - phi(old) - phi'(old) (new - old) for each value.
-        apart = far * (new - far / 2) - near * (old - near / 2) - near * (new - old)
-        return apart.sum(dtype=torch.float64) * (self.height / self.width)
+    @property
+    def clipped(self) -> tuple[float, float]:
+        """The width and scale as in ``Squared.clipped``."""
+        return self.width, self.height / self.width
 
     @property
     def curvature(self) -> float:
@@ -166,9 +163,6 @@ class Absolute:
 
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return sqrt(2) * r.sign()
-
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        return sqrt(2) * (new.abs() - new * old.sign()).sum(dtype=torch.float64)
 
     def unit(self, rows: int) -> float:
         return sqrt(rows)

@@ -383,6 +383,12 @@ class _AnyGenerator:
         return CardGenerator(device) if torch.device(device).type == "cuda" else _Generator()
 
 
+_KERNELS = (
+    "compare", "contract_steps", "fold", "log_contract", "max_contract", "overwrite", "penalise",
+    "shift_exp", "spread",
+)  # fmt: skip
+
+
 def _kernel_bytes(name: str, args: Any) -> int:
     """What a Triton kernel reads and writes: operands once, and what it makes."""
     if name == "contract_steps":
@@ -393,13 +399,19 @@ def _kernel_bytes(name: str, args: Any) -> int:
     if name == "fold":
         rows, _, columns = args[0].shape
         return cell_bytes(args[0]) + 2 * 8 * rows * columns
+    if name == "overwrite":  # only what is chosen is moved
+        return 2 * cell_bytes(args[0]) * bool(args[1].any())
+    if name == "penalise":
+        return sum(map(cell_bytes, args)) + cell_bytes(args[0])
+    if name == "compare":
+        return sum(map(cell_bytes, args))
     left, right = args
     made = left.element_size() * left.shape[0] * left.shape[1] * right.shape[1]
     return cell_bytes(left) + cell_bytes(right) + made
 
 
 def _launcher(card: PretendCard) -> ModuleType:
-    """In place of the module of Triton kernels: the reference's values, for one launch each.
+    """In place of the modules of Triton kernels: the reference's values, for one launch each.
 
     That the kernels give these values is for Triton's interpreter to show.
     """
@@ -424,7 +436,7 @@ def _launcher(card: PretendCard) -> ModuleType:
 
         return launch
 
-    for name in ("contract_steps", "fold", "log_contract", "max_contract", "shift_exp", "spread"):
+    for name in _KERNELS:
         setattr(module, name, launched(name))
     return module
 
@@ -452,6 +464,7 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         with (
             _imported(module),
             mock.patch.object(kernels, "cuda", module, create=True),
+            mock.patch.object(kernels, "cuda_steps", module, create=True),
             mock.patch.object(torch.cuda, "graph", _capturer(card)),
         ):
             yield card

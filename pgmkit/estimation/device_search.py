@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from pgmkit.contraction import kernels
 from pgmkit.estimation.problem import Monitor, Point, Problem, read
-from pgmkit.estimation.tensor_steps import Points, Steps, start_at
-from pgmkit.losses import MeasuredLoss
+from pgmkit.estimation.tensor_steps import Known, Points, Steps, start_at
+from pgmkit.losses import Absolute, MeasuredLoss
 from pgmkit.runtime.iterations import WINDOW
 from pgmkit.runtime.precision import HALVINGS
 
@@ -118,24 +119,40 @@ class MeasuredObjective:
 
     def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
         self._inference, self._total = problem.inference, problem.total
-        self._loss = loss
-        self.totals = torch.full(
-            (), problem.total, dtype=torch.float64, device=self._inference.device
-        )
+        assert not isinstance(loss.penalty, Absolute)  # Huber penalties approach it
+        device = self._inference.device
+        self._clip = torch.tensor(loss.penalty.clipped, dtype=torch.float64, device=device)
+        self._parts = loss.observations.parts()
+        self.totals = torch.full((), problem.total, dtype=torch.float64, device=device)
 
     def at(self, point: Point) -> Points:
-        """Return the point together with its residuals and its loss."""
-        residual = self._loss.observations.residual(point.marginals)
+        """Return the point together with its loss."""
         log_partition = torch.as_tensor(point.log_partition).to(self.totals)
-        value = self._loss.penalty.value(residual)
-        return Points(point.potentials, point.marginals, log_partition, residual, value)
+        loss, _, _ = self.slope(point.marginals)
+        return Points(point.potentials, point.marginals, log_partition, loss)
 
-    def point(self, potentials: torch.Tensor) -> Points:
-        marginals, log_partition = self._inference.try_marginals(potentials, self._total)
-        return self.at(Point(potentials, marginals, log_partition))
+    def marginals(self, potentials: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._inference.try_marginals(potentials, self._total)
 
-    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        return self._loss.observations.adjoint(self._loss.penalty.slope(residual))
+    def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
+        known = tuple(part.seen(marginals) for part in self._parts)
+        found = [
+            kernels.penalise(seen, part.seen_weights, part.target, self._clip)
+            for part, seen in zip(self._parts, known, strict=True)
+        ]
+        (sums, slopes), *others = found
+        gradient = slopes if known[0] is marginals else self._parts[0].adjoint(slopes)
+        for part, (more, slopes) in zip(self._parts[1:], others, strict=True):
+            gradient = part.add_adjoint(slopes, gradient)
+            sums = torch.cat([sums, more])
+        return sums.sum(), gradient, known
 
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        return self._loss.penalty.excess(new, old)
+    def compare(
+        self, new: torch.Tensor, known: Known
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        found = [
+            kernels.compare(part.seen(new), seen, part.seen_weights, part.target, self._clip)
+            for part, seen in zip(self._parts, known, strict=True)
+        ]
+        loss, excess, product = (torch.cat(found, 1) if len(found) > 1 else found[0]).sum(1)
+        return loss, excess, product

@@ -10,24 +10,24 @@ except that a step which fails its test is tried again with half the length as t
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 
+from pgmkit.contraction import kernels
 from pgmkit.contraction.kernels.cuda_graphs import Captured
 from pgmkit.estimation.mirror_descent import FIRST_GROWTH, GROWTH
 from pgmkit.runtime.precision import EPSILON, HALVINGS
 
+Known: TypeAlias = tuple[torch.Tensor, ...]
+
 
 class Points(NamedTuple):
-    """Potentials with their marginals, log partition functions, standardised residuals and
-    losses.
-    """
+    """Potentials with their marginals, log partition functions and losses."""
 
     potentials: torch.Tensor
     marginals: torch.Tensor
     log_partition: torch.Tensor
-    residual: torch.Tensor
     loss: torch.Tensor
 
     def of(self, sets: torch.Tensor) -> Points:
@@ -49,26 +49,29 @@ class Points(NamedTuple):
 
 
 class Objective(Protocol):
-    """A loss, as a function of residuals, that is minimised over the marginals of models with these
-    ``totals``.
-    """
+    """A loss that is minimised over the marginals of models with these ``totals``."""
 
     @property
     def totals(self) -> torch.Tensor: ...
 
-    def point(self, potentials: torch.Tensor) -> Points:
-        """Return the point of these potentials by one pass of inference; its loss is infinite if
-        the pass fails.
+    def marginals(self, potentials: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the marginals and log partition functions by one pass of inference, NaN where the
+        pass fails.
         """
         ...
 
-    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the loss with respect to the marginals."""
+    def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
+        """Return the loss, its gradient with respect to the marginals, and what ``compare`` needs
+        to know of these marginals.
+        """
         ...
 
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        """Return by how much the loss at residuals ``new`` exceeds its linear approximation at
-        ``old``.
+    def compare(
+        self, new: torch.Tensor, known: Known
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss at marginals ``new``; by how much it exceeds the loss's linear
+        approximation at the marginals of which ``slope`` has returned ``known``; and the product of
+        the gradient there and ``new``.
         """
         ...
 
@@ -108,7 +111,7 @@ class State(NamedTuple):
 
 def start_at(objective: Objective, start: Points) -> State:
     """Return the first state. Its first step changes no potential by more than two units."""
-    largest = objective.gradient(start.residual).abs().amax(-1)
+    largest = objective.slope(start.marginals)[1].abs().amax(-1)
     growth = torch.full_like(largest, FIRST_GROWTH)
     step = growth / torch.where(largest > 0, largest, 1.0)
     halvings = torch.zeros_like(largest, dtype=torch.int64)
@@ -122,17 +125,16 @@ def advance(objective: Objective, s: State) -> None:
     next_weight = (s.weight.square() + 0.25).sqrt() + 0.5
     momentum = (s.weight - 1) / next_weight
     moving, here = momentum > 0, s.point.potentials
-    origin = objective.point(torch.lerp(s.previous, here, 1 + momentum.unsqueeze(-1)))
-    gradient = objective.gradient(origin.residual)
-    new = objective.point(
-        torch.addcmul(origin.potentials, s.step.unsqueeze(-1), gradient, value=-1.0)
-    )
+    origin = torch.lerp(s.previous, here, 1 + momentum.unsqueeze(-1))
+    marginals, log_partition = objective.marginals(origin)
+    loss, gradient, known = objective.slope(marginals)
+    potentials = torch.addcmul(origin, s.step.unsqueeze(-1), gradient, value=-1.0)
+    marginals, reached = objective.marginals(potentials)
+    new_loss, excess, product = objective.compare(marginals, known)
+    new = Points(potentials, marginals, reached, new_loss)
     # The potentials move by -step * gradient, so this is minus the divergence divided by the step.
-    risen = objective.totals * (new.log_partition - origin.log_partition) / s.step
-    closer = torch.linalg.vecdot(gradient, new.marginals) + risen
-    excess = objective.excess(new.residual, origin.residual)
-    taken = excess + closer <= 4 * EPSILON * origin.loss
-    taken = taken & (new.loss + origin.loss < inf)
+    closer = product + objective.totals * (reached - log_partition) / s.step
+    taken = (excess + closer <= 4 * EPSILON * loss) & (new.loss + loss < inf)
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
     # If no step from the extrapolated point passes the test, the momentum is dropped, as after a
@@ -150,8 +152,10 @@ def advance(objective: Objective, s: State) -> None:
 
 def _replace(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> None:
     """Overwrite ``own`` by ``other`` for each problem for which ``chosen`` is True."""
-    wide = chosen.unsqueeze(-1) if own.ndim > chosen.ndim else chosen
-    torch.where(wide, other, own, out=own)
+    if own.ndim > chosen.ndim:
+        kernels.overwrite(own, chosen, other)
+    else:
+        torch.where(chosen, other, own, out=own)
 
 
 class Steps:

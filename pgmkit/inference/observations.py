@@ -27,8 +27,8 @@ class Observations:
     ``mu`` is the flat vector of marginals, Q the measurements' joint matrix on it, and y the noisy
     values. Small tables, sparse and small matrices form one sparse matrix in coordinate form, which
     is applied by one gather and one scatter. Large tables, large dense matrices and Kronecker
-    products are applied one after the other, along their axes. Measured tables that are exactly the
-    cliques, in order, need no index.
+    products are applied one after the other, along their axes. If the measured tables are exactly
+    the cliques, in order, Q is the identity and nothing of this is needed.
     """
 
     def __init__(
@@ -40,22 +40,21 @@ class Observations:
     ) -> None:
         self.layout = layout
         whole = [m.clique if m.matrix is None else None for m in measurements]
-        straight_through = whole == list(layout.cliques)
+        self._is_identity = whole == list(layout.cliques)
         sparse: list[Measurement] = []
         dense: list[Measurement] = []
         for m in measurements:
-            alone = not straight_through and not _acts_by_coordinates(layout, m)
+            alone = not self._is_identity and not _acts_by_coordinates(layout, m)
             (dense if alone else sparse).append(m)
-        rows, columns, weights = standardised(layout, sparse)
-        self._sparse_rows = start = sum(len(m.values) for m in sparse)
-        self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
+        self._sparse_rows = sum(len(m.values) for m in sparse)
+        if self._is_identity:
+            weights = _inverses(measurements)
+        else:
+            rows, columns, weights = standardised(layout, sparse)
+            self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
         self._weights = torch.as_tensor(weights, dtype=dtype, device=device)
-        straight = torch.arange(layout.cells, device=device)
-        self._diagonal = (
-            start == layout.cells  # rows of zeros have no entries to compare
-            and torch.equal(self._rows, straight)
-            and torch.equal(self._columns, straight)
-        )
+        if len({m.stddev for m in measurements}) == 1 and self._is_identity:
+            self._weights = self._weights[:1].clone().expand(layout.cells)  # one number in memory
         self._dense = [_DenseView(layout, m, dtype, device) for m in dense]
         self._measurements = sparse + dense
         values = [m.values / m.stddev for m in self._measurements]
@@ -73,18 +72,16 @@ class Observations:
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return (Q mu - y) / stddev, one entry for each measured value."""
-        if self._diagonal and not self._dense:
+        if self._is_identity:
             return torch.addcmul(self._below, marginals, self._weights)
         return self.applied(marginals).sub_(self.target)
 
     def applied(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return Q mu / stddev, one entry for each measured value."""
-        if self._diagonal:
-            applied = marginals * self._weights
-        else:
-            applied = self._row_sums(marginals, self._weights)
-        parts = [applied, *(view.apply(marginals) for view in self._dense)]
-        return torch.cat(parts) if len(parts) > 1 else applied
+        parts = [view.apply(marginals) for view in self._dense]
+        if self._sparse_rows or not parts:
+            parts.insert(0, self._row_sums(marginals, self._weights))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def variances(self, marginals: torch.Tensor, total: float) -> torch.Tensor:
         """Return the variance of each row of Q mu / stddev if mu are the counts of ``total``
@@ -94,6 +91,31 @@ class Observations:
         parts = [second, *(view.apply_squares(marginals) for view in self._dense)]
         first = self.applied(marginals)
         return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
+
+    def seen(self, marginals: torch.Tensor) -> torch.Tensor:
+        """Return the vector, one entry for each measured value, that is Q mu / stddev when it is
+        multiplied by ``seen_weights``: the marginals themselves if Q is the identity.
+        """
+        return marginals if self._is_identity else self.applied(marginals)
+
+    @cached_property
+    def seen_weights(self) -> torch.Tensor:
+        """The factors of ``seen``."""
+        if self._is_identity:
+            return self._weights
+        return torch.ones_like(self.target[:1]).expand_as(self.target)
+
+    def parts(self) -> list[Observations]:
+        """Return the same measurements in two parts if they include every clique's table: first
+        these tables, whose matrix is the identity, then the others. Otherwise there is one part.
+        """
+        tables = {m.clique: m for m in self._measurements if m.matrix is None}
+        whole = [tables[clique] for clique in self.layout.cliques if clique in tables]
+        rest = [m for m in self._measurements if not any(m is table for table in whole)]
+        if len(whole) < len(self.layout.cliques) or not rest:
+            return [self]
+        form = self.layout, self.target.dtype, self.target.device
+        return [Observations(form[0], some, *form[1:]) for some in (whole, rest)]
 
     @cached_property
     def _below(self) -> torch.Tensor:
@@ -119,7 +141,7 @@ class Observations:
         of the measured cell, for a sparse or small matrix those with a nonzero weight. For a large
         matrix it is minus infinity.
         """
-        if self._diagonal and not self._dense:
+        if self._is_identity:
             return cells
         lowest = torch.full((self._sparse_rows,), -torch.inf).to(cells)
         picked = cells.index_select(0, self._columns)
@@ -130,22 +152,34 @@ class Observations:
         """Return the product of the sparse matrix, with these weights as its entries, and the
         marginals.
         """
+        if self._is_identity:
+            return marginals * weights
         picked = marginals.index_select(0, self._columns).mul_(weights)
         sums = torch.zeros(self._sparse_rows, dtype=picked.dtype, device=picked.device)
         return sums.index_add_(0, self._rows, picked)
 
     def adjoint(self, dual: torch.Tensor) -> torch.Tensor:
         """Return Q^T (dual / stddev) as a flat vector over the cliques' cells."""
-        if self._diagonal and not self._dense:
+        if self._is_identity:
             return dual * self._weights
-        picked = dual.index_select(0, self._rows).mul_(self._weights)
         result = torch.zeros(self.layout.cells, dtype=dual.dtype, device=dual.device)
-        result.index_add_(0, self._columns, picked)
+        return self.add_adjoint(dual, result)
+
+    def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Add ``adjoint(dual)`` in place, for a Q that is not the identity."""
+        if self._sparse_rows:
+            picked = dual.index_select(0, self._rows).mul_(self._weights)
+            into.index_add_(0, self._columns, picked)
         start = self._sparse_rows
         for view in self._dense:
-            view.add_adjoint(dual[start : start + view.rows], result)
+            view.add_adjoint(dual[start : start + view.rows], into)
             start += view.rows
-        return result
+        return into
+
+
+def _inverses(measurements: Sequence[Measurement]) -> np.ndarray:
+    """Return 1 / stddev for each measured value."""
+    return np.repeat([1 / m.stddev for m in measurements], [len(m.values) for m in measurements])
 
 
 def host(layout: Layout, clique: Clique) -> int:

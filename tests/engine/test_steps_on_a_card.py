@@ -68,7 +68,7 @@ def together(name: str, device: str = "cpu", count: int = 3) -> tuple[Objective,
 
 
 def flat(objective: Objective, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    state = State(Points(*tensors[:5]), *tensors[5:]).copied()
+    state = State(Points(*tensors[:4]), *tensors[4:]).copied()
     advance(objective, state)
     return state.tensors
 
@@ -95,7 +95,7 @@ def test_a_step_asks_for_no_value(name: str, kind: str) -> None:
             replayed = traced(*replayed)
             for one, other in zip(plain, replayed, strict=True):
                 torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert plain[4].max() < first.point.loss.max(), "the steps lead nowhere"
+    assert plain[3].max() < first.point.loss.max(), "the steps lead nowhere"
 
 
 def test_a_decision_of_the_host_fails_the_trace() -> None:
@@ -158,7 +158,7 @@ def test_captured_steps_are_the_plain_ones(card: PretendCard, name: str, kind: s
         assert len(card.graphs) == (plain_calls == 2)
         found.append([each.tolist() for each in steps.state.tensors])
     assert found[0] == found[1]
-    assert np.max(found[0][4]) < np.max(first.point.loss.tolist()), "the steps lead nowhere"
+    assert np.max(found[0][3]) < np.max(first.point.loss.tolist()), "the steps lead nowhere"
 
 
 def test_the_host_looks_every_eight_steps(

@@ -34,6 +34,7 @@ __all__ = [
     "TERMS",
     "TILE_CELLS",
     "Table",
+    "compare",
     "contract_steps",
     "finite",
     "fold",
@@ -41,7 +42,9 @@ __all__ = [
     "log_sum",
     "max_contract",
     "on_gpu",
+    "overwrite",
     "peaks",
+    "penalise",
     "run_levels",
     "run_starts",
     "shift_exp",
@@ -126,6 +129,48 @@ def spread(
 
         return cuda.spread(table, shift, weights, out)
     return reference.spread(table, shift, weights, out)
+
+
+def penalise(
+    seen: torch.Tensor, weights: torch.Tensor, target: torch.Tensor, clip: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a vector whose sum is that of the penalties of the residuals ``seen * weights -
+    target``, and the derivatives of that sum with respect to ``seen``; ``reference.penalise``
+    explains the penalty.
+    """
+    if on_gpu(seen.device):
+        from pgmkit.contraction.kernels import cuda_steps
+
+        return cuda_steps.penalise(seen, weights, target, clip)
+    return reference.penalise(seen, weights, target, clip)
+
+
+def compare(
+    new: torch.Tensor,
+    old: torch.Tensor,
+    weights: torch.Tensor,
+    target: torch.Tensor,
+    clip: torch.Tensor,
+) -> torch.Tensor:
+    """Return a matrix whose three rows sum to the penalties at ``new``, their excess over the
+    tangent at ``old``, and the product of ``new`` and the slopes at ``old``.
+    """
+    if on_gpu(new.device):
+        from pgmkit.contraction.kernels import cuda_steps
+
+        return cuda_steps.compare(new, old, weights, target, clip)
+    return reference.compare(new, old, weights, target, clip)
+
+
+def overwrite(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> None:
+    """Copy into ``own`` those rows of ``other`` for which ``chosen``, with one axis less, is
+    True.
+    """
+    if on_gpu(own.device):
+        from pgmkit.contraction.kernels import cuda_steps
+
+        return cuda_steps.overwrite(own, chosen, other)
+    return reference.overwrite(own, chosen, other)
 
 
 def on_gpu(device: torch.device) -> bool:

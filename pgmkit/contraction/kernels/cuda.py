@@ -240,7 +240,7 @@ def contract_steps(
     ``reference.contract_steps`` explains the table.
     """
     programs = len(table[2])
-    _launch(steps_kernel, programs, left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS)
+    launch(steps_kernel, programs, left, right, out, *table, TILE_CELLS=TILE_CELLS, TERMS=TERMS)
 
 
 def shift_exp(
@@ -255,7 +255,7 @@ def shift_exp(
     if cells:
         programs, steps = triton.cdiv(cells, RUN), runs.bit_length()
         sizes = (runs, cells, steps)
-        _launch(shift_exp_kernel, programs, values, shifts, starts, out, *sizes, RUN=RUN)
+        launch(shift_exp_kernel, programs, values, shifts, starts, out, *sizes, RUN=RUN)
     return out
 
 
@@ -272,7 +272,7 @@ def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     sums = torch.empty_like(peaks)
     across = triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(columns, tile["COLUMNS"])
     sizes = (rows, terms, columns, pieces, lots)
-    _launch(fold_kernel, across * pieces, table, peaks, sums, *sizes, **tile)
+    launch(fold_kernel, across * pieces, table, peaks, sums, *sizes, **tile)
     return peaks, sums
 
 
@@ -284,7 +284,7 @@ def spread(
     """
     tile = _tile(*table.shape)
     programs = prod(map(triton.cdiv, table.shape, tile.values()))
-    _launch(spread_kernel, programs, table, shift, weights, out, *table.shape, **tile)
+    launch(spread_kernel, programs, table, shift, weights, out, *table.shape, **tile)
     return out
 
 
@@ -314,13 +314,13 @@ def _tiled(kernel: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor
         # The grid has one dimension, since a second or third one is limited to 65,535 programs.
         tiles = batch * triton.cdiv(rows, TILE) * triton.cdiv(columns, TILE)
         sizes = (rows, summed, columns, *left.stride(), *right.stride())
-        _launch(kernel, tiles, left, right, out, *sizes, TILE=TILE)
+        launch(kernel, tiles, left, right, out, *sizes, TILE=TILE)
     return out
 
 
-def _launch(kernel: Any, programs: int, first: torch.Tensor, *rest: Any, **constants: int) -> None:
-    """Launch a kernel on the GPU of its operands; Triton takes torch's current one, which may be
-    another.
+def launch(kernel: Any, programs: int, first: torch.Tensor, *rest: Any, **constants: int) -> None:
+    """Launch so many programs of a kernel on the GPU of its operands; Triton takes torch's current
+    one, which may be another.
     """
     with torch.cuda.device_of(first):
         kernel[(programs,)](first, *rest, **constants, num_warps=WARPS)

@@ -192,6 +192,59 @@ def spread(
     return out.copy_((table.double() - shift).exp_() * weights.unsqueeze(1))
 
 
+def penalise(
+    seen: torch.Tensor, weights: torch.Tensor, target: torch.Tensor, clip: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a vector whose sum is that of the penalties phi(r) of the residuals r = seen * weights
+    - target, and phi'(r) * weights, the derivatives of that sum with respect to ``seen``.
+
+    ``clip`` has a width and a scale: phi(r) = scale * c * (r - c / 2), with c as r clipped to
+    [-width, width]. So phi is the squared penalty if the width is infinite, and Huber's otherwise.
+
+    >>> seen, one = torch.tensor([3.0, 0.0]), torch.ones(2)
+    >>> penalise(seen, one, one, torch.tensor([torch.inf, 1.0]))
+    (tensor([2.5000], dtype=torch.float64), tensor([ 2., -1.]))
+    """
+    width, scale = clip
+    residual = seen.double() * weights - target
+    near = residual.clamp(-width, width)
+    penalties = scale * (near * (residual - near / 2)).sum(-1, keepdim=True)
+    return penalties, (near * (scale * weights)).to(seen.dtype)
+
+
+def compare(
+    new: torch.Tensor,
+    old: torch.Tensor,
+    weights: torch.Tensor,
+    target: torch.Tensor,
+    clip: torch.Tensor,
+) -> torch.Tensor:
+    """Return a matrix of three rows with these sums, for the penalties of ``penalise``: the
+    penalties at ``new``; their excess over the tangent at ``old``, computed without a difference of
+    large numbers; and the product of ``new`` and the slopes at ``old``.
+    """
+    width, scale = clip
+    there = new.double() * weights
+    residual = there - target
+    near = (old.double() * weights - target).clamp(-width, width)
+    far = residual.clamp(-width, width)
+    excess = (far - near) * (residual - (far + near) / 2)
+    parts = torch.stack([far * (residual - far / 2), excess, near * there])
+    return scale * parts.sum(-1, keepdim=True)
+
+
+def overwrite(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> None:
+    """Copy into ``own`` those rows of ``other`` for which ``chosen`` is True.
+
+    >>> own = torch.zeros(2, 2)
+    >>> overwrite(own, torch.tensor([False, True]), torch.ones(2, 2))
+    >>> own
+    tensor([[0., 0.],
+            [1., 1.]])
+    """
+    torch.where(chosen.unsqueeze(-1), other, own, out=own)
+
+
 def finite(highest: torch.Tensor) -> torch.Tensor:
     """Return the maxima with 0 in place of minus infinity. Subtracting such a maximum from values
     that are all minus infinity then leaves them so instead of making them NaN.

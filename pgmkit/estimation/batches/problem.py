@@ -103,8 +103,9 @@ class BatchedSquares:
         blank = residual.new_zeros(len(residual), self._cells)
         return blank.index_add_(1, self._columns, picked)
 
-    def rounding(self, residual: torch.Tensor) -> torch.Tensor:
+    def rounding(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return, for each set, the effect of rounding on its loss, as ``Loss.rounding`` does."""
+        residual = self.residual(marginals)
         sizes = (residual + self.target).abs() + self.target.abs()
         shift = ULPS * torch.finfo(residual.dtype).eps * sizes
         return ((residual.abs() + shift) * shift).sum(1)

@@ -118,7 +118,7 @@ class ProximalSteps:
         marginals, log_partition = part.try_marginals(moved, self.search.totals[sets])
         residual = self.search.loss.of(sets).residual(marginals)
         loss = self.search.loss.value(residual).nan_to_num_(inf, inf, inf)
-        return Points(moved, marginals, log_partition, residual, loss)
+        return Points(moved, marginals, log_partition, loss)
 
     @cached_property
     def factor(self) -> Array:
@@ -173,8 +173,9 @@ class _Dual:
         factor, goal = self.steps.factor, SLIGHT * self.steps.search.loss.unit
         left = np.arange(len(self.sets))
         found = np.zeros((len(factor), len(left)))
-        # At multipliers of zero the point is the origin, whose residual is known.
-        slopes = self._scaled(self.origin.residual)
+        # At multipliers of zero the point is the origin.
+        loss = self.steps.search.loss.of(self.sets)
+        slopes = self._scaled(loss.residual(self.origin.marginals))
         known = np.zeros(len(left)), slopes
         run = Run(self._functions(left), found, known, np.ones(len(left)))
         for _ in range(_MOST_PASSES):

@@ -18,7 +18,7 @@ from pgmkit.estimation.batches.oracle import BatchedOracle
 from pgmkit.estimation.batches.problem import BatchedSquares
 from pgmkit.estimation.mirror_descent import NO_DESCENT
 from pgmkit.estimation.problem import Point
-from pgmkit.estimation.tensor_steps import Points, Steps, start_at
+from pgmkit.estimation.tensor_steps import Known, Points, Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.losses import ULPS
 from pgmkit.runtime.iterations import PATIENCE
@@ -61,16 +61,23 @@ class BatchedSearch:
         """Return the points of these potentials by one pass. The loss of a row whose pass fails is
         infinite.
         """
-        marginals, log_partition = self.oracle.begin_marginals(potentials, self.totals)
+        marginals, log_partition = self.marginals(potentials)
+        loss = self.loss.value(self.loss.residual(marginals)).nan_to_num_(inf, inf, inf)
+        return Points(potentials, marginals, log_partition, loss)
+
+    def marginals(self, potentials: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.oracle.begin_marginals(potentials, self.totals)
+
+    def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
         residual = self.loss.residual(marginals)
-        loss = self.loss.value(residual).nan_to_num_(inf, inf, inf)
-        return Points(potentials, marginals, log_partition, residual, loss)
+        return self.loss.value(residual), self.loss.gradient(residual), (residual,)
 
-    def gradient(self, residual: torch.Tensor) -> torch.Tensor:
-        return self.loss.gradient(residual)
-
-    def excess(self, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-        return self.loss.value(new - old)
+    def compare(
+        self, new: torch.Tensor, known: Known
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        (before,), residual = known, self.loss.residual(new)
+        product = torch.linalg.vecdot(before, residual + self.loss.target)
+        return self.loss.value(residual), self.loss.value(residual - before), product
 
     def row(self, place: int) -> Point:
         """Return the best point of set number ``place``."""
@@ -132,7 +139,7 @@ class BatchedSearch:
         """Raise the bounds by the cuts at the present points and by the averages of recent cuts, as
         ``Monitor.certify`` does.
         """
-        residual = self._steps.state.point.residual
+        residual = self.loss.residual(self._steps.state.point.marginals)
         products = residual * self.loss.target
         conjugate = self.loss.value(residual)
         cut = _Cuts(
@@ -155,14 +162,14 @@ class BatchedSearch:
 
     def certified(self) -> torch.Tensor:
         """Return a mask of the sets for which the gap is within the goal, up to rounding."""
-        rounding = self.loss.rounding(self.best.residual)
+        rounding = self.loss.rounding(self.best.marginals)
         return self.best.loss - self.bound <= self.goal + rounding
 
     def _stop(self, rounds: int, history: list[torch.Tensor]) -> None:
         sets = self._sets
         best = self.best.of(sets)
         gap = best.loss - self.bound[sets]
-        done = (gap <= self.goal + self.loss.rounding(best.residual)).tolist()
+        done = (gap <= self.goal + self.loss.rounding(best.marginals)).tolist()
         window = max(PATIENCE, (len(history) - 1) // 5)
         gained = [inf] * len(done)
         if len(history) > window + 1:

@@ -1,0 +1,102 @@
+"""The kernels in Triton that are about a step of the search for a model instead of a pass.
+
+A residual is computed from the marginals wherever it is needed and never written. Sums are computed
+in float64, one for each block of RUN cells.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from pgmkit.contraction.kernels.cuda import RUN, launch
+
+
+@triton.jit(do_not_specialize=["cells", "apart"])
+def penalise_kernel(
+    seen, weights, target, clip, slopes, sums, cells, apart, RUN: tl.constexpr
+):  # fmt: skip
+    """Write the slopes of one block, and the sum of its penalties. The weights lie ``apart`` (0 or
+    1) from each other.
+    """
+    block = tl.program_id(0).to(tl.int64)
+    cell = block * RUN + tl.arange(0, RUN)
+    inside = cell < cells
+    width, scale = tl.load(clip), tl.load(clip + 1)
+    weight = tl.load(weights + cell * apart, inside, 0.0).to(tl.float64)
+    residual = tl.load(seen + cell, inside, 0.0).to(tl.float64) * weight
+    residual -= tl.load(target + cell, inside, 0.0).to(tl.float64)
+    near = tl.minimum(tl.maximum(residual, -width), width)
+    found = (near * (scale * weight)).to(slopes.dtype.element_ty)
+    tl.store(slopes + cell, found, inside)
+    tl.store(sums + block, scale * tl.sum(near * (residual - near / 2), axis=0))
+
+
+@triton.jit(do_not_specialize=["cells", "apart"])
+def compare_kernel(
+    new, old, weights, target, clip, sums, cells, apart, RUN: tl.constexpr
+):  # fmt: skip
+    """Compute the sums over one block of the penalties at ``new``, of their excess over the tangent
+    at ``old``, and of ``new`` times the slopes at ``old``.
+    """
+    block, blocks = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    cell = block * RUN + tl.arange(0, RUN)
+    inside = cell < cells
+    width, scale = tl.load(clip), tl.load(clip + 1)
+    weight = tl.load(weights + cell * apart, inside, 0.0).to(tl.float64)
+    aim = tl.load(target + cell, inside, 0.0).to(tl.float64)
+    there = tl.load(new + cell, inside, 0.0).to(tl.float64) * weight
+    here = tl.load(old + cell, inside, 0.0).to(tl.float64) * weight - aim
+    residual = there - aim
+    near = tl.minimum(tl.maximum(here, -width), width)
+    far = tl.minimum(tl.maximum(residual, -width), width)
+    excess = (far - near) * (residual - (far + near) / 2)
+    tl.store(sums + block, scale * tl.sum(far * (residual - far / 2), axis=0))
+    tl.store(sums + blocks + block, scale * tl.sum(excess, axis=0))
+    tl.store(sums + 2 * blocks + block, scale * tl.sum(near * there, axis=0))
+
+
+@triton.jit(do_not_specialize=["cells"])
+def overwrite_kernel(own, chosen, other, cells, RUN: tl.constexpr):
+    """Copy one block of a row if the row is chosen. Nothing of it is read otherwise."""
+    program, across = tl.program_id(0).to(tl.int64), tl.cdiv(cells, RUN)
+    row = program // across
+    cell = program % across * RUN + tl.arange(0, RUN)
+    here = (cell < cells) & tl.load(chosen + row).to(tl.int1)
+    place = row * cells + cell
+    tl.store(own + place, tl.load(other + place, here), here)
+
+
+def penalise(
+    seen: torch.Tensor, weights: torch.Tensor, target: torch.Tensor, clip: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sums whose sum is that of the penalties, and the slopes; ``reference.penalise``
+    explains the arguments.
+    """
+    slopes, blocks = torch.empty_like(seen), triton.cdiv(len(seen), RUN)
+    sums = seen.new_empty(blocks, dtype=torch.float64)
+    sizes = len(seen), weights.stride(0)
+    launch(penalise_kernel, blocks, seen, weights, target, clip, slopes, sums, *sizes, RUN=RUN)
+    return sums, slopes
+
+
+def compare(
+    new: torch.Tensor,
+    old: torch.Tensor,
+    weights: torch.Tensor,
+    target: torch.Tensor,
+    clip: torch.Tensor,
+) -> torch.Tensor:
+    """Return a matrix whose three rows have the sums that ``reference.compare`` explains."""
+    blocks = triton.cdiv(len(new), RUN)
+    sums = new.new_empty((3, blocks), dtype=torch.float64)
+    sizes = len(new), weights.stride(0)
+    launch(compare_kernel, blocks, new, old, weights, target, clip, sums, *sizes, RUN=RUN)
+    return sums
+
+
+def overwrite(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> None:
+    """Copy into ``own`` those rows of ``other`` that are chosen; all are contiguous."""
+    blocks = triton.cdiv(own.shape[-1], RUN) * chosen.numel()
+    launch(overwrite_kernel, blocks, own, chosen, other, own.shape[-1], RUN=RUN)

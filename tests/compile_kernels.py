@@ -22,21 +22,27 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from pgmkit.contraction.kernels import cuda
+from pgmkit.contraction.kernels import cuda, cuda_steps
 
 CAPABILITY = 90
-POINTERS = dict.fromkeys(("starts", "steps_table", "places", "tiles"), "*i64") | dict.fromkeys(
-    ("peaks", "sums", "shift", "weights"), "*fp64"
+POINTERS = (
+    dict.fromkeys(("starts", "steps_table", "places", "tiles"), "*i64")
+    | dict.fromkeys(("peaks", "sums", "shift", "weights", "clip"), "*fp64")
+    | {"chosen": "*i1"}
 )
 """Arguments that point to numbers of one format; ``TABLES`` point to the tables' own."""
-TABLES = {"left", "right", "out", "high_left", "high_right", "values", "shifts", "table"}
+TABLES = {
+    "left", "right", "out", "values", "shifts", "table", "seen", "factors", "target", "slopes",
+    "new", "old", "own", "other",
+}  # fmt: skip
 TILES = [(1, 1024, 1), (1, 16, 64), (8, 32, 4)]
 """Rows, terms and columns of tiles that ``fold`` and ``spread`` may choose."""
 
 
 def kernels() -> dict[str, JITFunction[Any]]:
-    """All kernels of the module by name."""
-    return {name: each for name, each in vars(cuda).items() if isinstance(each, JITFunction)}
+    """All kernels by name."""
+    found = vars(cuda) | vars(cuda_steps)
+    return {name: each for name, each in found.items() if isinstance(each, JITFunction)}
 
 
 def constants_of(kernel: JITFunction[Any]) -> list[dict[str, int]]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -20,14 +21,21 @@ from pgmkit.contraction.buffers import ContractionBuffers
 from pgmkit.contraction.kernels import reference
 from pgmkit.contraction.order import plan
 from pgmkit.contraction.streamed import StreamedBuffers
+from pgmkit.losses import Huber, Squared
 
 pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed")
-from pgmkit.contraction.kernels import cuda
+from pgmkit.contraction.kernels import cuda, cuda_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide by zero:RuntimeWarning")
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Memory that takes no room before it is written (MAP_NORESERVE of Linux)."""
-KERNELS = {f"{name}_kernel" for name in ("max", "log", "shift_exp", "fold", "spread", "steps")}
+KERNELS = {
+    f"{name}_kernel"
+    for name in (
+        "max", "log", "shift_exp", "fold", "spread", "steps", "penalise", "compare", "overwrite",
+    )
+}  # fmt: skip
+DTYPES = [torch.float64, torch.float32]
 FEW = settings(max_examples=15)  # a program of the interpreter takes milliseconds a line
 
 
@@ -54,7 +62,7 @@ def test_sums_in_log_space_are_those_of_torch(stacks: Stacks) -> None:
 
 
 @FEW
-@given(runs(), st.sampled_from([torch.float64, torch.float32]))
+@given(runs(), st.sampled_from(DTYPES))
 def test_shifted_exponentials_are_those_of_torch(
     drawn: tuple[list[float], list[int]], dtype: torch.dtype
 ) -> None:
@@ -71,7 +79,7 @@ def tables(draw: st.DrawFn) -> torch.Tensor:
     shape = [draw(st.sampled_from([1, 2, 5])) for _ in "rtc"]
     shape[draw(st.integers(0, 2))] = draw(st.sampled_from([1, 17, 70, 1100]))
     random = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
-    dtype = draw(st.sampled_from([torch.float64, torch.float32]))
+    dtype = draw(st.sampled_from(DTYPES))
     cells = draw(st.sampled_from([1.0, 300.0])) * torch.randn(shape, generator=random, dtype=dtype)
     cells[torch.rand(shape, generator=random) < draw(st.sampled_from([0, 0.3, 1]))] = -torch.inf
     return cells
@@ -94,6 +102,57 @@ def test_sums_of_exponentials_are_those_of_torch(table: torch.Tensor, programs: 
 
 
 @st.composite
+def residuals(draw: st.DrawFn) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Two vectors of marginals, weights (one number or one each), targets and a penalty's clip."""
+    count, dtype = draw(st.sampled_from([1, 30, 1024, 2500])), draw(st.sampled_from(DTYPES))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    new, old, weights, target = (
+        torch.rand(count, generator=random, dtype=dtype) * size for size in (90.0, 90.0, 2.0, 90.0)
+    )
+    if draw(st.booleans()):
+        weights = weights[:1].expand(count)
+    clip = draw(st.sampled_from([Squared(), Huber(), Huber(0.1, 1.4)])).clipped
+    return [new, old, weights, target], torch.tensor(clip, dtype=torch.float64)
+
+
+@FEW
+@given(residuals())
+def test_losses_and_gradients_are_those_of_torch(
+    drawn: tuple[list[torch.Tensor], torch.Tensor],
+) -> None:
+    (new, old, weights, target), clip = drawn
+    (sums, slopes), (losses, expected) = (
+        form.penalise(old, weights, target, clip) for form in (cuda_steps, reference)
+    )
+    assert_near(sums.sum(), losses.sum())
+    assert_near(slopes, expected)
+    compared, known = (
+        form.compare(new, old, weights, target, clip).sum(1) for form in (cuda_steps, reference)
+    )
+    assert_near(compared, known)
+
+
+@pytest.mark.parametrize("form", [cuda_steps, reference])
+def test_a_failed_pass_has_no_loss(form: ModuleType) -> None:
+    seen, clip = torch.full((3,), torch.nan), torch.tensor(Huber().clipped, dtype=torch.float64)
+    some = torch.ones(3)
+    assert form.penalise(seen, some, some, clip)[0].sum().isnan()
+    assert form.compare(seen, some, some, some, clip).sum(1).isnan().all()
+
+
+@pytest.mark.parametrize("count", [1, 1024, 1500])
+def test_only_chosen_rows_are_overwritten(count: int) -> None:
+    other, chosen = torch.randn(3, count, dtype=torch.float64), torch.tensor([True, False, True])
+    own = torch.zeros_like(other)
+    cuda_steps.overwrite(own, chosen, other)
+    torch.testing.assert_close(own, other * chosen[:, None], rtol=0, atol=0)
+    one = torch.zeros(count, dtype=torch.float64)
+    for picked, expected in ((False, torch.zeros_like(one)), (True, other[1])):
+        cuda_steps.overwrite(one, torch.tensor(picked), other[1])
+        torch.testing.assert_close(one, expected, rtol=0, atol=0)
+
+
+@st.composite
 def structures(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, ...]]]:
     """Attributes of few values, often one, and cliques of them, some within others."""
     sizes = {name: draw(st.sampled_from([1, 2, 3, 5, 7])) for name in "abcdef"}
@@ -102,7 +161,7 @@ def structures(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, ...]]]:
 
 
 @FEW
-@given(structures(), st.sampled_from([torch.float64, torch.float32]), st.integers(0, 10**6))
+@given(structures(), st.sampled_from(DTYPES), st.integers(0, 10**6))
 def test_levels_of_a_pass_are_the_pass(
     structure: tuple[dict[str, int], list[tuple[str, ...]]], dtype: torch.dtype, seed: int
 ) -> None:
@@ -193,8 +252,11 @@ def test_kernels_are_launched_on_the_gpu_of_their_operands(
     cuda.max_contract(table, table), cuda.log_contract(table, table), cuda.fold(table)
     cuda.spread(table, table[0, 0, :1], table[:, 0], torch.empty_like(table))
     starts = torch.tensor([0, 24])
-    cuda.shift_exp(table.view(-1), table[0, 0, :1], starts, torch.empty(24))
-    assert [each.data_ptr() for each in seen] == [table.data_ptr()] * 5
+    flat, clip = table.view(-1), torch.ones(2, dtype=torch.float64)
+    cuda.shift_exp(flat, table[0, 0, :1], starts, torch.empty(24))
+    cuda_steps.penalise(flat, flat, flat, clip), cuda_steps.compare(flat, flat, flat, flat, clip)
+    cuda_steps.overwrite(flat, torch.tensor(True), flat)
+    assert [each.data_ptr() for each in seen] == [table.data_ptr()] * 8
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no C compiler"), OSError("no driver")])

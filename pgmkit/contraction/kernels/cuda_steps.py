@@ -15,16 +15,16 @@ from pgmkit.contraction.kernels.cuda import RUN, launch
 
 @triton.jit(do_not_specialize=["cells", "apart"])
 def penalise_kernel(
-    seen, weights, target, clip, slopes, sums, cells, apart, RUN: tl.constexpr
+    seen, factors, target, clip, slopes, sums, cells, apart, RUN: tl.constexpr
 ):  # fmt: skip
-    """Write the slopes of one block, and the sum of its penalties. The weights lie ``apart`` (0 or
+    """Write the slopes of one block, and the sum of its penalties. The factors lie ``apart`` (0 or
     1) from each other.
     """
     block = tl.program_id(0).to(tl.int64)
     cell = block * RUN + tl.arange(0, RUN)
     inside = cell < cells
     width, scale = tl.load(clip), tl.load(clip + 1)
-    weight = tl.load(weights + cell * apart, inside, 0.0).to(tl.float64)
+    weight = tl.load(factors + cell * apart, inside, 0.0).to(tl.float64)
     residual = tl.load(seen + cell, inside, 0.0).to(tl.float64) * weight
     residual -= tl.load(target + cell, inside, 0.0).to(tl.float64)
     near = tl.minimum(tl.maximum(residual, -width), width)
@@ -35,7 +35,7 @@ def penalise_kernel(
 
 @triton.jit(do_not_specialize=["cells", "apart"])
 def compare_kernel(
-    new, old, weights, target, clip, sums, cells, apart, RUN: tl.constexpr
+    new, old, factors, target, clip, sums, cells, apart, RUN: tl.constexpr
 ):  # fmt: skip
     """Compute the sums over one block of the penalties at ``new``, of their excess over the tangent
     at ``old``, and of ``new`` times the slopes at ``old``.
@@ -44,7 +44,7 @@ def compare_kernel(
     cell = block * RUN + tl.arange(0, RUN)
     inside = cell < cells
     width, scale = tl.load(clip), tl.load(clip + 1)
-    weight = tl.load(weights + cell * apart, inside, 0.0).to(tl.float64)
+    weight = tl.load(factors + cell * apart, inside, 0.0).to(tl.float64)
     aim = tl.load(target + cell, inside, 0.0).to(tl.float64)
     there = tl.load(new + cell, inside, 0.0).to(tl.float64) * weight
     here = tl.load(old + cell, inside, 0.0).to(tl.float64) * weight - aim

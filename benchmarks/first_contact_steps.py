@@ -79,7 +79,35 @@ def kernels(device: str, small: bool) -> Found:
         expected = reference.shift_exp(cells, shifts, starts, out)
         given = (cells.to(device), shifts.to(device), starts.to(device), out.clone().to(device))
         compare(worst, f"shift_exp {dtype}", kernels.shift_exp(*given), expected, CLOSE[dtype])
+        steps_of_the_search(worst, cells, device)
     return {"largest relative difference": worst} | passes(device)
+
+
+def steps_of_the_search(worst: dict[str, float], cells: torch.Tensor, device: str) -> None:
+    """The kernels of a step beside their reference, with these cells as marginals."""
+    from pgmkit.contraction import kernels
+    from pgmkit.contraction.kernels import reference
+    from pgmkit.losses import Huber, Squared
+
+    dtype, backwards = cells.dtype, cells.flip(0)
+    for penalty, weights in ((Squared(), cells[:1].expand_as(cells)), (Huber(), backwards)):
+        clip = torch.tensor(penalty.clipped, dtype=torch.float64)
+        operands = (cells, weights, backwards, clip)
+        there = [each.to(device) for each in operands]
+        if weights.stride(0) == 0:
+            there[1] = there[1][:1].expand_as(there[0])
+        (sums, slopes), (losses, expected) = (
+            form.penalise(*given) for form, given in ((kernels, there), (reference, operands))
+        )
+        compare(worst, f"penalise {dtype}", slopes, expected, CLOSE[dtype])
+        compare(worst, f"penalise {dtype}", sums.sum(), losses.sum(), CLOSE[torch.float64])
+        found = kernels.compare(backwards.to(device), *there).sum(1)
+        expected = reference.compare(backwards, *operands).sum(1)
+        compare(worst, f"compare {dtype}", found, expected, CLOSE[torch.float64])
+    own, other = torch.zeros_like(there[0]).expand(2, -1).clone(), torch.stack([there[0]] * 2)
+    kernels.overwrite(own, torch.tensor([False, True]).to(device), other)
+    expected = torch.stack([torch.zeros_like(cells), cells])
+    compare(worst, f"overwrite {dtype}", own, expected, 0.0)
 
 
 def passes(device: str) -> Found:

@@ -392,8 +392,7 @@ _KERNELS = (
 def _kernel_bytes(name: str, args: Any) -> int:
     """What a Triton kernel reads and writes: operands once, and what it makes."""
     if name == "contract_steps":
-        steps = args[3][0][:, 3:7].tolist()
-        return 8 * sum(b * (r * s + s * c + r * c) for b, r, s, c in steps)
+        return args[2].element_size() * _step_cells(*args[3])
     if name in ("shift_exp", "spread"):
         return sum(map(cell_bytes, args))
     if name == "fold":
@@ -408,6 +407,19 @@ def _kernel_bytes(name: str, args: Any) -> int:
     left, right = args
     made = left.element_size() * left.shape[0] * left.shape[1] * right.shape[1]
     return cell_bytes(left) + cell_bytes(right) + made
+
+
+def _step_cells(steps: torch.Tensor, places: torch.Tensor, _: torch.Tensor) -> int:
+    """The cells that sums of products read and write; one that is read repeatedly counts once."""
+    found = 0
+    for _, _, _, b, r, s, c, *runs in steps.tolist():
+        extents = (b, r, s, b, s, c, b, r, c)
+        own = [
+            len(set(places[first : first + count].tolist()))
+            for first, count in zip(runs, extents, strict=True)
+        ]
+        found += prod(own[:3]) + prod(own[3:6]) + prod(own[6:])
+    return found
 
 
 def _launcher(card: PretendCard) -> ModuleType:

@@ -20,7 +20,19 @@ def test_every_step_runs_on_a_card(step: str) -> None:
     differences = found.get("largest relative difference", {})
     assert all(value < 1e-4 for value in differences.values())
     if step == "kernels":
-        assert len(differences) == 10 and found["pass: largest relative difference"] < 1e-11
+        assert len(differences) == 16 and found["pass: largest relative difference"] < 1e-11
+
+
+@pytest.mark.filterwarnings("ignore:.*(divide by zero|overflow):RuntimeWarning")
+def test_the_step_of_the_kernels_runs_in_tritons_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton", reason="triton (the extra 'gpu') is not installed")
+    from pgmkit.contraction import kernels
+
+    monkeypatch.setattr(kernels, "on_gpu", lambda device: True)
+    found = STEPS["kernels"]("cpu", True)["largest relative difference"]
+    assert len(found) == 16 and max(found.values()) < 1e-6
 
 
 def test_a_kernel_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The table of docs/card.md: what a pass and a step move beside the least, by the pretend card.
 
-python tests/engine/test_moved_bytes.py     # prints the table
+PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py     # prints the table
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from pgmkit.losses import make_loss
 PAGE = Path(__file__).parents[2] / "docs" / "card.md"
 LARGE = {
     "1000 x 1000": ({"a": 1000, "b": 1000}, [("a", "b")]),
+    "1000 x 1000 and 1000": (
+        {"a": 1000, "b": 1000},
+        [("a", "b"), ("a",)],
+    ),
     "100 x 100 x 100": ({"a": 100, "b": 100, "c": 100, "d": 3}, [("a", "b", "c"), ("c", "d")]),
 }
 NAMES = [*LARGE, "triangle", "tree", "dense", "wide"]
@@ -71,7 +75,7 @@ def counted(card: PretendCard, work: object, least: int) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_says_what_is_moved(name: str) -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
-    assert row(name) in lines, "run python tests/engine/test_moved_bytes.py"
+    assert row(name) in lines, "run PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py"
 
 
 if __name__ == "__main__":

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from pgmkit import Domain, FactoredQuery, Measurement
 from pgmkit.errors import InvalidInput
+from pgmkit.estimation.device_search import MeasuredObjective
+from pgmkit.estimation.problem import Problem
 from pgmkit.inference.layout import Layout
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.observations import Observations
-from pgmkit.losses import Absolute, Huber, Loss, Squared, make_loss
+from pgmkit.losses import Absolute, Huber, Loss, MeasuredLoss, Squared, make_loss
 from pgmkit.queries import prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2})
@@ -102,6 +105,34 @@ def test_values_gradients_and_cuts(penalty: Squared | Huber | Absolute) -> None:
     for point, cut in zip(points, cuts, strict=False):
         tight = cut.offset + float(cut.gradient @ point)
         assert tight == pytest.approx(loss.value(point), rel=1e-9)
+
+
+@pytest.mark.parametrize("penalty", [Squared(), Huber(), Huber(0.1, 1.4)])
+@pytest.mark.parametrize("whole", ["both", "both alike", "one"])
+def test_a_step_on_a_gpu_has_the_loss_and_its_gradient(
+    penalty: Squared | Huber, whole: str
+) -> None:
+    """In parts if every clique is measured; for two points, their difference from the tangent."""
+    rng = np.random.default_rng(3)
+    given = [
+        Measurement(("a", "b"), rng.normal(10, 5, 6), 2.0),
+        Measurement(("b", "c"), rng.normal(10, 5, 6), 2.0 if whole == "both alike" else 3.0),
+    ]
+    given = measurements() + (given[:1] if whole == "one" else given)
+    oracle = MarginalOracle(DOMAIN, CLIQUES)
+    loss = make_loss(penalty, oracle.layout, given, torch.float64, CPU)
+    assert isinstance(loss, MeasuredLoss)
+    assert len(loss.observations.parts()) == (1 if whole == "one" else 2)
+    objective = MeasuredObjective(Problem(oracle, loss, 60.0), loss)
+    old, new = (joint_marginals(oracle.layout, rng.random(12) * 10) for _ in range(2))
+    value, gradient = loss.value_and_gradient(old)
+    found, slope, known = objective.slope(old)
+    assert float(found) == pytest.approx(value)
+    np.testing.assert_allclose(slope, gradient, rtol=1e-12, atol=1e-12)
+    reached, excess, product = map(float, objective.compare(new, known))
+    assert reached == pytest.approx(loss.value(new))
+    assert excess == pytest.approx(reached - value - float(gradient @ (new - old)), abs=1e-9)
+    assert product == pytest.approx(float(gradient @ new))
 
 
 @given(st.floats(-50, 50))

@@ -20,7 +20,7 @@ from pgmkit.estimation.problem import Problem
 from pgmkit.estimation.start import uniform
 from pgmkit.estimation.tensor_steps import Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.losses import make_loss
+from pgmkit.losses import MeasuredLoss, make_loss
 
 PAGE = Path(__file__).parents[2] / "docs" / "card.md"
 LARGE = {
@@ -34,26 +34,35 @@ LARGE = {
 NAMES = [*LARGE, "triangle", "tree", "dense", "wide"]
 
 
-def row(name: str) -> str:
-    """A line of the table: tables measured whole, squared loss, float64."""
+def row(name: str, loss: str = "squared", ratio: float = 1.0) -> str:
+    """A line of the table: tables measured whole, float64. The standard deviation of each table is
+    ``ratio`` times that of the one before it.
+    """
     if name in LARGE:
         sizes, cliques = LARGE[name]
     else:
         problem = problems.load(name)
         sizes, cliques = problem.domain, list(problem.cliques)
     domain, rng = Domain(sizes), np.random.default_rng(0)
-    noisy = [Measurement(c, rng.random(domain.size(c)) * 100, 5.0) for c in cliques]
+    noisy = [
+        Measurement(c, rng.random(domain.size(c)) * 100, 5.0 * ratio**i)
+        for i, c in enumerate(cliques)
+    ]
     with pretend_card() as card, torch.no_grad():
         oracle = MarginalOracle(domain, cliques_of(domain, noisy), device="cuda")
-        loss = make_loss("squared", oracle.layout, noisy, torch.float64, torch.device("cuda"))
-        problem = Problem(oracle, loss, 500.0)
-        objective = MeasuredObjective(problem, loss)
+        made = make_loss(loss, oracle.layout, noisy, torch.float64, torch.device("cuda"))
+        assert isinstance(made, MeasuredLoss)
+        problem = Problem(oracle, made, 500.0)
+        objective = MeasuredObjective(problem, made)
         # Read each potential once, write each marginal once.
-        cells, made = oracle.layout.cells, sum(map(oracle.plan.cells, range(len(oracle.plan.axes))))
+        cells, all_cells = (
+            oracle.layout.cells,
+            sum(map(oracle.plan.cells, range(len(oracle.plan.axes)))),
+        )
         least = 2 * 8 * cells
         # Without a cache: potentials are read upwards and downwards; a value that is computed is
         # written, read in both directions, and has an adjoint, which is written and read.
-        of_plan = 8 * (3 * cells + 5 * (made - cells)) / least
+        of_plan = 8 * (3 * cells + 5 * (all_cells - cells)) / least
         with oracle.session():
             start = objective.at(problem.point(uniform(oracle)))
             steps = Steps(objective, start_at(objective, start))
@@ -76,6 +85,12 @@ def counted(card: PretendCard, work: object, least: int) -> str:
 def test_the_page_says_what_is_moved(name: str) -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     assert row(name) in lines, "run PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py"
+
+
+def test_a_step_moves_a_large_table_24_times_for_every_penalty() -> None:
+    """And 26 times if standard deviations differ."""
+    steps = [row("100 x 100 x 100", *given).split("|")[-3] for given in (("huber",), ("huber", 2))]
+    assert [2 * float(each) for each in steps] == [24, 26]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import torch
 from pretend_device import PretendCard, pretend_card
 
 from benchmarks import problems
+from benchmarks.first_contact_steps import known
 from pgmkit import Domain, Measurement
 from pgmkit.estimation.device_search import MeasuredObjective
 from pgmkit.estimation.model_size import cliques_of
@@ -31,7 +32,7 @@ LARGE = {
     ),
     "100 x 100 x 100": ({"a": 100, "b": 100, "c": 100, "d": 3}, [("a", "b", "c"), ("c", "d")]),
 }
-NAMES = [*LARGE, "triangle", "tree", "dense", "wide"]
+NAMES = (*LARGE, "triangle", "tree", "dense", "wide")
 
 
 def row(name: str, loss: str = "squared", ratio: float = 1.0) -> str:
@@ -83,6 +84,8 @@ def counted(card: PretendCard, work: object, least: int) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_says_what_is_moved(name: str) -> None:
+    if name not in LARGE and not known((name,)):
+        pytest.skip("the estimation problems are not at hand")
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     assert row(name) in lines, "run PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py"
 

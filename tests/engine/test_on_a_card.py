@@ -10,7 +10,8 @@ import torch
 from brute_force import CLIQUE_SETS, FIVE
 from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 
-from benchmarks import drawn, problems
+from benchmarks import problems
+from benchmarks.first_contact_steps import known
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
 from pgmkit.contraction import kernels
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -158,7 +159,7 @@ LONG = {
 """Sizes and cliques whose sums have many terms and few results."""
 
 
-@pytest.mark.parametrize("name", ["dense", "tree", *drawn.NAMES, *LONG])
+@pytest.mark.parametrize("name", [*problems.NAMES, *LONG])
 def test_no_program_adds_more_than_1024_terms_one_after_the_other(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -167,9 +168,11 @@ def test_no_program_adds_more_than_1024_terms_one_after_the_other(
         sizes, cliques = LONG[name]
     elif name in stored:
         sizes, cliques = stored[name]["sizes"], [tuple(c) for c in stored[name]["cliques"]]
-    else:
+    elif known((name,)):
         problem = problems.load(name, 0)
         sizes, cliques = problem.domain, list(problem.cliques)
+    else:
+        pytest.skip("the estimation problems are not at hand")
     summed = [0]
     launch = kernels.contract_steps
 

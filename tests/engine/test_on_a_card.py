@@ -1,17 +1,15 @@
 """Estimation on a pretend card: the same model as on the processor, and how often it waits."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from benchmark_structures import LONG, structure
 from brute_force import CLIQUE_SETS, FIVE
 from pretend_device import CARD, MixedDevices, PretendCard, pretend_card
 
 from benchmarks import problems
-from benchmarks.first_contact_steps import known
 from pgmkit import Dataset, Domain, Measurement, Zeros, error_bars, estimate
 from pgmkit.contraction import kernels
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -133,11 +131,10 @@ def test_a_step_of_mirror_descent_waits_once_and_uploads_nothing(
     assert (launches[plain] <= (1 + tried[plain]) * 110).all(), "a pass and some products each"
 
 
-@pytest.mark.parametrize("name", ["dense", "tree"])
+@pytest.mark.parametrize("name", problems.NAMES)
 def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
-    structure = json.loads((Path(__file__).parents[1] / "data" / "launches.json").read_text())[name]
-    cliques = [tuple(clique) for clique in structure["cliques"]]
-    oracle = MarginalOracle(Domain(structure["sizes"]), cliques, device="cuda")
+    sizes, cliques = structure(name)
+    oracle = MarginalOracle(Domain(sizes), cliques, device="cuda")
     potentials = torch.randn(oracle.layout.cells, dtype=torch.float64)
     there = potentials.to("cuda")
     with oracle.session():
@@ -151,28 +148,11 @@ def test_a_pass_is_at_most_sixty_launches(card: PretendCard, name: str) -> None:
     assert float(log_partition) == pytest.approx(expected[1], abs=1e-9)
 
 
-LONG = {
-    "a million cells": ({"a": 1000, "b": 1000}, [("a", "b")]),
-    "a triple": ({"a": 100, "b": 100, "c": 100, "d": 3}, [("a", "b", "c"), ("c", "d")]),
-    "a long separator": ({"a": 3, "b": 5000, "c": 4}, [("a", "b"), ("b", "c")]),
-}
-"""Sizes and cliques whose sums have many terms and few results."""
-
-
 @pytest.mark.parametrize("name", [*problems.NAMES, *LONG])
 def test_no_program_adds_more_than_1024_terms_one_after_the_other(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    stored = json.loads((Path(__file__).parents[1] / "data" / "launches.json").read_text())
-    if name in LONG:
-        sizes, cliques = LONG[name]
-    elif name in stored:
-        sizes, cliques = stored[name]["sizes"], [tuple(c) for c in stored[name]["cliques"]]
-    elif known((name,)):
-        problem = problems.load(name, 0)
-        sizes, cliques = problem.domain, list(problem.cliques)
-    else:
-        pytest.skip("the estimation problems are not at hand")
+    sizes, cliques = structure(name)
     summed = [0]
     launch = kernels.contract_steps
 

@@ -156,7 +156,7 @@ def answer(request: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def waited_seconds() -> float:
-    """Seconds that this process's threads have been ready to run without a core (Linux)."""
+    """Seconds that this process's present threads have been ready to run without a core (Linux)."""
     threads = Path("/proc/self/task").glob("*/schedstat")
     return sum(int(each.read_text().split()[1]) for each in threads) / 1e9
 

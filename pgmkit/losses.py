@@ -24,6 +24,7 @@ from pgmkit.least_squares.sufficient_statistics import Statistics, combined, sid
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import ULPS
 
 __all__ = ["Absolute", "Huber", "Squared"]
 
@@ -90,10 +91,6 @@ class Loss(Protocol):
 def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the inner product of two vectors, summed in float64 whatever their format."""
     return left.double() @ right.double()
-
-
-ULPS = 4.0
-"""The assumed rounding error of a sum over a model's cells, in units of the last place."""
 
 
 @dataclass(frozen=True)

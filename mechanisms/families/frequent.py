@@ -23,9 +23,7 @@ from pgmkit.domain import Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
-
-DEVIATIONS = 2.0
-"""A code is frequent if its noisy count is more than this many standard deviations above zero."""
+from pgmkit.runtime.chances import DEVIATIONS
 
 
 class Frequent:

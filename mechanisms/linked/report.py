@@ -14,9 +14,9 @@ from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.page import page
 from mechanisms.release.relations import relations
 from mechanisms.release.tabular import TableRelease
-from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table
+from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.randomness import Rng
 
 _HOW_TO_READ = (

@@ -33,8 +33,6 @@ is -2^61 or less.
 """
 ENTRY_BITS = 30
 """The bits of the largest entry of the whole product."""
-_FACTOR_BITS = 20
-"""The bits of the largest entry of one factor: six decimal digits."""
 _MOST_ROWS = 2 ** (np.finfo(np.float64).nmant - 2 - ENTRY_BITS)
 """The most rows of a factor: sums of so many entries, with their signs, are exact in float64."""
 _HALF_BITS = ENTRY_BITS // 2 + 1
@@ -78,7 +76,7 @@ class GridMatrix:
 
     @classmethod
     def rounded(cls, factors: Sequence[Matrix]) -> GridMatrix:
-        """Round each factor to `30 / len(factors)` bits (20 at most) of its largest entry.
+        """Round each factor to `30 / len(factors)` bits of its largest entry.
 
         Factors of whole numbers are kept if their product has 30 bits. Raises InvalidInput for a
         factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which would
@@ -97,7 +95,7 @@ class GridMatrix:
                     f"a matrix factor to measure must have an entry other than 0 and at most "
                     f"{_MOST_ROWS} rows, got one of shape {each.shape} with largest {most!r}"
                 )
-        bits = min(_FACTOR_BITS, ENTRY_BITS // max(1, len(factors)))
+        bits = ENTRY_BITS // max(1, len(factors))
         sizes = [math.frexp(most)[1] for most in largest]
         shifts = [bits - size for size in sizes]
         whole = all(np.array_equal(each, np.rint(each)) for each in dense)

@@ -21,9 +21,6 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.typed import typed, typed_class
 
-_NARROWEST = 1e-3
-"""Spreads below a thousandth of an attribute's range count as this much."""
-
 
 @dataclass(frozen=True)
 class Predicate:
@@ -196,6 +193,12 @@ def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[P
     ]
 
 
+def _spread(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the standard deviations of the columns, 1 for one whose numbers are all equal."""
+    found = numbers.std(axis=0)
+    return np.where(found > 0, found, 1.0)
+
+
 @typed
 def linear_thresholds(
     domain: Domain,
@@ -224,7 +227,7 @@ def linear_thresholds(
     if not numeric:
         raise InvalidInput("numeric must name at least one attribute, got none")
     found = []
-    spread = np.ones(len(numeric)) if points is None else points.std(axis=0) + _NARROWEST
+    spread = np.ones(len(numeric)) if points is None else _spread(points)
     for _ in range(count):
         direction = rng.normal(size=len(numeric)) / spread
         if points is None:
@@ -232,7 +235,7 @@ def linear_thresholds(
             low, high = direction.clip(max=0).sum(), direction.clip(min=0).sum()
             bound = float(rng.uniform(low, high))
         else:
-            direction *= 12**-0.5 / ((points @ direction).std() + _NARROWEST)
+            direction *= 12**-0.5 / _spread(points @ direction)
             bound = float(points[rng.integers(len(points))] @ direction)
         weights: Mapping[str, float] = dict(zip(numeric, map(float, direction), strict=True))
         found += [

@@ -15,13 +15,10 @@ from pgmkit.estimation import estimate
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
+from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
 from pgmkit.tables.schema import Schema
 
-_PART = 1e-2
-"""The standard deviation that an exact table is given, as a part of the least noise of the others.
-The model misses the table by about a third of it, and smaller parts take longer.
-"""
 _MISSED = 0.5
 """The counts by which a model may miss an exact table, whose counts are whole numbers."""
 
@@ -43,7 +40,9 @@ def with_exact(
     paid = release.measurements[: len(release.measurements) - release.exact]
     noisy = [each for each in paid if isinstance(each, Measurement)]
     before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
-    stddev = min(_MISSED / 2, _PART * min(map(_noise, noisy)))
+    # The model misses an exact table by about a third of the standard deviation that the table is
+    # given, and smaller ones take longer.
+    stddev = min(_MISSED / 2, SLIGHT * min(map(_noise, noisy)))
     exact = before + [
         Measurement(each.clique, each.values, stddev, each.matrix)
         for path in paths

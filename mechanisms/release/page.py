@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mechanisms.release.verdict import NAMED
 from pgmkit.runtime.html import escape
+from pgmkit.runtime.printed import NAMED
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --soft: #5a6775; --line: #e3e8ee;

@@ -17,13 +17,13 @@ from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, Evaluation, Section, sections
 from mechanisms.release.tabular import TableRelease
-from mechanisms.release.verdict import NAMED
 from pgmkit import __version__
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
 from pgmkit.runtime.html import bars as bar_chart
+from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.progress import bar
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.bins import Binned

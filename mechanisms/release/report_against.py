@@ -27,16 +27,16 @@ from mechanisms.release.evaluation import (
     train_and_test,
 )
 from mechanisms.release.tabular import TableRelease
-from mechanisms.release.verdict import NAMED
 from pgmkit.errors import installing
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.html import table
+from pgmkit.runtime.html import MOST_COLUMNS, table
+from pgmkit.runtime.printed import NAMED
 
-DRAWN = 300
+DRAWN = 3 * MOST_COLUMNS
 """The most columns that are drawn, and sets of columns that are compared: a page of a few
 megabytes.
 """
-_MOST_MARGINALS = DRAWN // 3
+_MOST_MARGINALS = MOST_COLUMNS
 """The most marginals of a score that is computed again for several samples or for every record."""
 
 Section = Callable[[], Iterator[str]]

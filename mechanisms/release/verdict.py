@@ -20,17 +20,13 @@ from mechanisms.privacy.budget import Budget
 from pgmkit.domain import Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import TABLE_CELLS
+from pgmkit.tables.questions import UNRELIABLE
 
-_SHARES = (0.01, 0.05, 0.2)
-"""The shares of the rows of a rare, a usual and a frequent value."""
 _SURE = NormalDist().inv_cdf(39 / 40)
 """The number of standard errors on either side of a count that contain the truth 19 times out of
 20.
-"""
-NAMED = 12
-"""The most pairs or columns that a line names, and a list of the worst ones has; if a line would
-name more, it says their number.
 """
 MOST_CELLS = TABLE_CELLS
 """The most cells of the pairs' tables that are searched for the strongest relations: a second's
@@ -210,15 +206,11 @@ def _column_error(known: Sequence[Any], sizes: Mapping[str, int]) -> float | Non
 def _counts(total: float, error: float | None) -> str:
     if error is None:
         return ""
-    parts = [
-        f"{share:.0%} of the rows ({share * total:,.0f}) to ±{error / (share * total):.0%} of it"
-        for share in _SHARES
-    ]
-    useless = [f"{share:.0%}" for share in _SHARES if error > share * total / 3]
-    warning = f" Counts of {' and '.join(useless)} are too uncertain to use." if useless else ""
+    least = error / _SURE / UNRELIABLE
+    share = f"{least / total:.1%} of the rows" if least < total else "more than all rows"
     return (
         f"How sure counts are: the count of a value is within {error:,.0f} of the truth, 19 times "
-        f"out of 20. So a count of {parts[0]}, of {parts[1]}, of {parts[2]}.{warning}"
+        f"out of 20. Counts below {least:,.0f} ({share}) are mostly noise."
     )
 
 

@@ -29,6 +29,7 @@ from mechanisms.rounds.shares import least_risk_shares, predicted_risk
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.iterations import FEW_ROUNDS
 
 Groups = NDArray[np.intp]
 
@@ -43,10 +44,6 @@ merged into g groups, divided by 1/g - 1/n: for the density 1 + t x y on (-1, 1)
 groups to 0.74 for 20.
 """
 _STEP = "2-way: measure"
-_TURNS = 4
-"""The number of rounds in which shares and groups are computed in turn, since each depends on the
-other.
-"""
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,8 @@ def best_tables(
     before = np.array([known[name] for name in names])
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
     best, single = np.zeros(len(pairs), dtype=np.intp), before
-    for _ in range(_TURNS):
+    for turn in range(FEW_ROUNDS):  # shares and groups depend on each other
+        last = best
         # With a residual or a table on merged codes, the counts of single codes come from one-way
         # measurements, whose errors enter the pair. A table on all codes of an attribute measures
         # its counts too.
@@ -144,6 +142,8 @@ def best_tables(
             told = alone / (sizes[best, every, other] * at_cost**2)
             precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
         single = precision**-0.5
+        if turn and np.array_equal(best, last):
+            break
     groups = [
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
+from mechanisms.privacy.scores import LARGEST
 from mechanisms.queries.query_sets import CODES, Asked, kind_of, query_rows
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.p_identity import p_identity
@@ -25,13 +26,16 @@ from pgmkit.domain import Clique
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.precision import EXACT
 
-_CODES_TOO = 0.1
-"""The weight of single codes relative to the queries that are asked along an attribute. Single
-codes matter even if they are not asked, since records are drawn from the model.
+UNASKED = 0.1
+"""The importance of what no query asks (single codes of an attribute, other columns), as a fraction
+of that of the queries: records are drawn from the model, also under conditions on one value.
 """
-_SMALL = 2**10
-"""Matrices of whole numbers up to this size are used in scores without rounding to a grid."""
+_SMALL = EXACT / (8 * LARGEST)
+"""Whole numbers up to this, 2^10, are scored as they are, without rounding to a grid: products with
+estimates of at most ``LARGEST`` are exact in float64, with three bits for sums.
+"""
 
 
 class CliqueQueries:
@@ -111,7 +115,7 @@ class CliqueQueries:
         kinds = self._along[name]
         if n == 1 or set(kinds) <= {CODES}:
             return None
-        gram = _CODES_TOO * np.eye(n) / n
+        gram = UNASKED * np.eye(n) / n
         for each in kinds.values():
             rows = query_rows(each, n)
             gram += rows.T @ rows / max(1.0, float((rows**2).sum())) / len(kinds)

@@ -10,7 +10,6 @@ from typing import Any
 from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis.work import (
     FEW_ROWS,
-    figures,
     longest_aim_seconds,
     mixture_seconds,
     noise,
@@ -22,15 +21,11 @@ from pgmkit.tables.schema import Schema
 
 _MANY_ATTRIBUTES = 40
 """The largest number of columns for which the time of `aim` was measured."""
-_MODELS_MB = (80.0, 20.0, 5.0, 2.0)
-"""The largest models that `aim` may have, in MB: the default first, then sizes that take
-less time.
-"""
-_SMALL_MB, _MUCH_SIGNAL = 5.0, 30_000.0
-"""Models of at most the first number, in MB, are not used if the rows, in units of one marginal's
-noise, are more than the second number: such models are then too small for the relations that could
-be measured. On `gss_abortion`, one of the tables of `benchmarks.regret`, at epsilon 10 (93,000 such
-units) a model of 2 MB has 1.4 times the error of `mixture`, and takes longer.
+_LEAST_MODEL_MB = 5.0
+"""The smallest model of `aim`, in MB, that is chosen because larger ones take too long. Smaller
+ones are too small for the relations that could be measured: on `gss_abortion`, one of the tables of
+`benchmarks.regret`, at epsilon 10 a model of 2 MB has 1.4 times the error of `mixture`, and takes
+longer.
 """
 _MIXTURE_MB = 600.0
 """The memory of `mixture` in MB."""
@@ -131,11 +126,11 @@ def choose_mechanism(
             f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would exceed the "
             f"counts of pairs of {columns} columns, so only single columns are measured",
         )
-    most_mb = _MODELS_MB[0]
+    most_mb = math.inf
     if memory_mb is not None:
         # A process without a model has 350 MB; each MB of a model's tables takes eight while it is
         # estimated.
-        most_mb = min(most_mb, (memory_mb - 350.0) / 8.0)
+        most_mb = (memory_mb - 350.0) / 8.0
         if most_mb < 1:
             few = f"{memory_mb:g} MB of memory leave none for the model of aim"
             return Choice("pair-graph", few)
@@ -177,10 +172,12 @@ def _by_time(
     """Return AIM with the largest model that it can estimate in `seconds`, or else a faster
     mechanism.
     """
-    columns = len(schema.domain)
-    models = sorted({min(most_mb, each) for each in _MODELS_MB}, reverse=True)
-    if figures(schema.domain, rows, budget)[1] > _MUCH_SIGNAL:
-        models = [each for each in models if each > _SMALL_MB] or models[:1]
+    from mechanisms.aim import Aim  # it loads what takes long to import
+
+    columns, default_mb = len(schema.domain), Aim().model_mb
+    models = [min(most_mb, default_mb)]
+    while models[-1] >= 2 * _LEAST_MODEL_MB:
+        models.append(models[-1] / 2)
     for model_mb in models:
         needed = longest_aim_seconds(schema.domain, rows, budget, model_mb)
         if needed <= seconds:
@@ -189,7 +186,7 @@ def _by_time(
                 f"{columns} columns and {marginals} marginals: adaptive marginals with a graphical "
                 "model, which has error bars, conditional records and constraints; usually at "
                 f"most about {math.ceil(needed)} s",
-                {} if model_mb == _MODELS_MB[0] else {"model_mb": model_mb},
+                {} if model_mb == default_mb else {"model_mb": model_mb},
             )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"
     if schema.constraints or seconds < mixture_seconds(schema.domain):

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.families.frequent import DEVIATIONS
 from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
@@ -30,6 +29,7 @@ from mechanisms.synthesis.work import FEW_ROWS, noise
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.chances import DEVIATIONS
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.schema import Schema
 

@@ -19,15 +19,13 @@ from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet
 from mechanisms.strategies.best import Goal, best_strategy, expected_variance
+from mechanisms.strategies.clique_queries import UNASKED
 from mechanisms.synthesis.open_columns import assumed
 from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import MatrixLike, as_dense
 from pgmkit.tables.question_plan import linear_parts
 from pgmkit.tables.schema import Schema
-
-_OTHERS = 0.1
-"""The budget for all columns that no question names, as a fraction of that for the questions."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     named = {name for each in sets for name in each.clique}
     others = [name for name, size in schema.domain.sizes.items() if name not in named and size > 1]
     # The budget that a set of queries gets grows with the square root of its weight.
-    weight = (_OTHERS * len(sets) / len(others)) ** 2 if others else 1.0
+    weight = (UNASKED * len(sets) / len(others)) ** 2 if others else 1.0
     sets += [QuerySet((name,), (CODES,), weight) for name in others]
     return Workload.of(schema.domain, sets)
 

@@ -18,6 +18,7 @@ from statistics import NormalDist
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
+from pgmkit.runtime.chances import RARE, SIGNIFICANT
 from pgmkit.tables.draft.thresholds import NEARLY_ALL
 from pgmkit.tables.schema import Schema
 
@@ -27,13 +28,6 @@ _MANY = 1 - NEARLY_ALL
 """The share of a column's values, a tenth, above which the check warns; smaller shares are usual if
 a schema leaves missing or rare values out.
 """
-_FALSE_ALARMS = 1e-6
-"""The probability that noise alone, over all columns, makes a share of a tenth look larger, which
-would stop a run without a terminal. Wrongly read files have shares of a half and more, so the wider
-margin misses few of them.
-"""
-_OVERLOOKED = 1e-3
-"""The probability that noise hides a column whose values are all missing."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +48,26 @@ class UnreadValues:
     def many(self) -> tuple[str, ...]:
         """The columns of which surely more than a tenth could not be read, the largest
         share first.
+
+        Noise alone makes a share of a tenth look larger with probability ``RARE``, over all columns
+        together. Wrongly read files have shares of a half and more, so the margin misses few of
+        them.
         """
-        above = _MANY + self._deviations(_FALSE_ALARMS / len(self.shares)) * self.stddev
+        above = _MANY + self._deviations(RARE / len(self.shares)) * self.stddev
         return _largest_first(self.shares, above)
 
     @property
     def empty(self) -> tuple[str, ...]:
         """The columns of which surely more than half and, as far as the noise shows, all values are
-        missing; without those that could not be read.
+        missing; without those that could not be read. Noise hides such a column with probability
+        ``SIGNIFICANT``.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
         # A share near 1 also has nearly all of the noise of the number of rows that it is divided
         # by.
         stddev = math.sqrt(2) * self.stddev
-        surely = 0.5 + self._deviations(_FALSE_ALARMS / max(1, len(others))) * stddev
-        return _largest_first(others, max(surely, 1 - self._deviations(_OVERLOOKED) * stddev))
+        surely = 0.5 + self._deviations(RARE / max(1, len(others))) * stddev
+        return _largest_first(others, max(surely, 1 - self._deviations(SIGNIFICANT) * stddev))
 
     def _deviations(self, chance: float) -> float:
         """Return the number of standard deviations that the noise exceeds with this probability."""

@@ -33,9 +33,6 @@ from pgmkit.runtime.precision import TINY
 Table = tuple[Clique, Array]
 """The attributes of a table, and the logarithms of its entries."""
 
-_SHORTEST = 1 / 16
-"""The shortest step, as a share of a full one."""
-
 
 @dataclass(frozen=True)
 class Propagated:
@@ -167,7 +164,7 @@ class MessageSearch:
             if self.residual <= self.tolerance or time.perf_counter() >= self.deadline:
                 return
             if len(history) > WINDOW and self.residual > history[-1 - WINDOW] / 2:
-                step, history = max(step / 2, _SHORTEST), []
+                step, history = step / 2, []
 
     def sweep(self, step: float) -> None:
         sites = self.sites

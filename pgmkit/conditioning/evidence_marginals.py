@@ -14,7 +14,6 @@ from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.graph_tables import (
     CELLS_OF_A_TABLE,
-    REMEMBERED,
     Draft,
     GraphTables,
     Inputs,
@@ -27,6 +26,7 @@ from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.sizes import REMEMBERED
 
 Prepared = Calibration | GivenJoint
 

@@ -27,12 +27,16 @@ from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
 from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS, MULTIPLICATIONS_A_SECOND
+from pgmkit.runtime.sizes import (
+    CELL_BYTES,
+    FEW_CELLS,
+    MULTIPLICATIONS_A_SECOND,
+    REMEMBERED,
+    UNNOTICED_SECONDS,
+)
 
 Input = tuple[int, Array, float]
 
-REMEMBERED = 64
-"""The number of structures whose elimination trees, or groups of questions, are kept."""
 _REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
 CELLS_OF_A_TABLE = MULTIPLICATIONS_A_SECOND / 50_000
 """The number of cells that a pass processes in the time that handling one table (ordering it and
@@ -41,10 +45,6 @@ reading its marginal) takes.
 _SEARCH_CELLS = MULTIPLICATIONS_A_SECOND / MEASURES_A_SECOND
 """The number of cells that a pass processes in the time that a search for orders spends on one
 attribute.
-"""
-_SEARCH_SECONDS = 0.005
-"""The time of the search for the order of a calibrated tree: that of some ten answers of a small
-network. It halves the cells of the tree of insurance, whose answers then take a seventh less.
 """
 
 
@@ -315,8 +315,10 @@ class GraphTables:
         )
         if tree.cells > most:
             return None
-        # This tree serves all further evidence, so a search of its own pays.
-        searched = junction_tree(self.domain, [c for c, _ in self.tables], seconds=_SEARCH_SECONDS)
+        # This tree serves all further evidence, so a search of its own pays: it halves the cells of
+        # the tree of insurance, whose answers then take a seventh less.
+        cliques = [c for c, _ in self.tables]
+        searched = junction_tree(self.domain, cliques, seconds=UNNOTICED_SECONDS)
         tree = min(tree, searched, key=lambda each: each.cells)
         try:
             return CalibratedTree(tree, self.inputs, self.children is not None, most)

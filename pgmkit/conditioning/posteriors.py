@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.batched_messages import BatchedMessages, batched_tree
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import REMEMBERED, GraphTables
+from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
@@ -23,7 +23,7 @@ from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.bit_sets import cells_of, each_bit
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import BLOCK_CELLS
+from pgmkit.runtime.sizes import BLOCK_CELLS, REMEMBERED
 
 Codes = NDArray[np.int64]
 

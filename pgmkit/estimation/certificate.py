@@ -22,7 +22,8 @@ from math import inf
 import torch
 
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.losses import ULPS, Cut, MeasuredLoss
+from pgmkit.losses import Cut, MeasuredLoss
+from pgmkit.runtime.precision import ULPS
 
 
 def lower_bound(inference: MarginalOracle, cut: Cut, total: float) -> float:

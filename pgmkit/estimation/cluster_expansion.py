@@ -36,9 +36,10 @@ _MOST_LOOKED_AT = 2 * CACHE_CELLS
 """The largest number of candidates for cycles, and of pairs of regions that share an attribute,
 which are processed in some tenths of a second.
 """
-_CELLS_OF_COST = 1e-3
+_CELLS_OF_COST = 1 / (10 * MOST_ROUNDS)
 """The cells that all cycles together may have, as a share of the multiplications of an inference
-pass: up to this share, fitting them takes less time than a pass.
+pass, so that fitting them takes less time than a pass: a sweep, of at most ``MOST_ROUNDS``, takes
+about as long as ten multiplications for each cell.
 """
 _LARGEST_COUNT = 4
 """The largest counting number: if regions overlap more, the expansion is inaccurate."""

@@ -29,10 +29,10 @@ from scipy.linalg import lstsq, qr, solve_triangular
 from scipy.sparse.linalg import lsqr
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
-from pgmkit.losses import ULPS, MeasuredLoss
+from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE, SOLVED, WINDOW
-from pgmkit.runtime.precision import CLOSE, EPSILON
+from pgmkit.runtime.precision import CLOSE, EPSILON, ULPS
 from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, MULTIPLICATIONS_A_SECOND
 
 _MOST_WORK = MULTIPLICATIONS_A_SECOND / 5
@@ -42,8 +42,7 @@ _PATIENCE = 5 * PATIENCE
 than useful ones, and grow.
 """
 _LARGEST_GROWTH = 5.0
-_LARGEST_FALL = 100.0
-"""The largest factor by which the barrier falls from one proximal step to the next."""
+"""The largest factor by which the length of the proximal steps grows from one step to the next."""
 _FAR_BELOW = 2 * log(EPSILON)
 """A cell whose log probability is this far below the largest one has no effect on any sum."""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
@@ -92,7 +91,7 @@ def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
         point = problem.attempt(joint.potentials(taken, start)) or point
         if solved:
             barrier = (joint.loss(taken) - bound) / (20 * len(taken.dual))
-            barrier = max(barrier, joint.least_barrier, state.barrier / _LARGEST_FALL)
+            barrier = max(barrier, joint.least_barrier)
             state = replace(taken, barrier=min(state.barrier, barrier))
             growth = min(2 * growth, _LARGEST_GROWTH) if rounds <= 8 else max(2.0, growth / 2)
             step, failures = step * growth, 0

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
+from pgmkit.runtime.iterations import MOST_ROUNDS
+from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
 Step = tuple[int, int]
 """An eliminated attribute and its neighbours at that time, as a set."""
@@ -42,9 +44,9 @@ MEASURES_A_SECOND = 600_000
 seconds into a number of restarts.
 """
 
-_MEASURES_OF_A_CELL = 0.2
-"""The number of attributes measured in the time that some tens of inference passes spend on one
-cell of the tree.
+_MEASURES_OF_A_CELL = 3 * MOST_ROUNDS * MEASURES_A_SECOND / MULTIPLICATIONS_A_SECOND
+"""The number of attributes measured in the time that the inference passes of a search for a model
+spend on one cell of the tree: three multiplications in each.
 """
 
 _MEASURES_AT_LEAST = MEASURES_A_SECOND // 1000

@@ -9,13 +9,16 @@ from contextlib import suppress
 
 from pgmkit.inference.plain_sums import TooLong
 from pgmkit.inference.self_check import LEAST, MOST, SHARE
+from pgmkit.runtime.sizes import REMEMBERED
 
 _FIRST_SECONDS = LEAST / 5
 """The time that the checks of one kind of answer may take together even if a tenth of the answers'
 time is less. It suffices for four checks on a network of forty tables.
 """
-_MOST_KEPT = 1 << 12
-"""The number of structures that are remembered as checked; further ones are checked each time."""
+_MOST_KEPT = REMEMBERED**2
+"""The number of structures that are remembered as checked: kinds of evidence, with as many kinds of
+questions each. Further ones are checked each time.
+"""
 
 
 class FirstUses:

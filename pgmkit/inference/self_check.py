@@ -21,33 +21,36 @@ from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
-from pgmkit.runtime.sizes import TABLE_CELLS, UNASKED_SECONDS
+from pgmkit.runtime.precision import EPSILON, ULPS
+from pgmkit.runtime.sizes import TABLE_CELLS, UNASKED_SECONDS, UNNOTICED_SECONDS
 
 if TYPE_CHECKING:
     from pgmkit.inference.layout import Layout
     from pgmkit.inference.marginal_oracle import MarginalOracle
 
 
-SHARE, LEAST = 0.1, 5e-3
-MOST = UNASKED_SECONDS
+SHARE = 0.1
+LEAST, MOST = UNNOTICED_SECONDS, UNASKED_SECONDS
 """The check takes a share of about SHARE of inference's time, at least LEAST and at most MOST
 seconds.
 """
-UNLIKELY = 1e-6
-"""The share of the total below which a cell is not checked: rounding may have lost it."""
 CLOSE = TABLE_CELLS
 """The rounding error allowed in a logarithm, besides that of its size, in units of the format's
 epsilon: that of a sum over the cells of a large table.
 """
-ROUNDINGS = 16
+ROUNDINGS = 2 * 2 * ULPS
 """The number of rounding errors, each relative to the sum of all potentials' magnitudes, that every
-value of a plan may add: four for a product of two tables in log space (subtract the peak, sum, take
-the logarithm, add the peak), times two for the forward and backward pass, times two for the two
-computations that are compared.
+value of a plan may add: ``ULPS`` for a product of two tables in log space (subtract the peak, sum,
+take the logarithm, add the peak), times two for the forward and backward pass, times two for the
+two computations that are compared.
 """
 DEFECT = 1e-2
 """The difference of two logarithms that always counts as a defect; rounding is never allowed
 more.
+"""
+UNLIKELY = EPSILON**0.5 / DEFECT
+"""The share of the total, 1.5e-6, below which a cell is not checked: a sum that has lost half of
+its digits to rounding differs by a defect there.
 """
 
 

@@ -25,13 +25,13 @@ import numpy as np
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.chances import RARE
+from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import BLOCK_CELLS
 from pgmkit.structural_zeros import Zeros
 
-_WORST = 3
-"""The largest number of cliques that a line of text names."""
-_RARE = 1e-7
-"""The largest probability with which noise of any usual distribution passes for a gross misfit."""
+_WORST = NAMED // 4
+"""The cliques that the text of a fit names, each with its distance."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def is_gross(statistic: float, degrees: int) -> bool:
     """
     if not degrees:
         return False
-    return statistic > degrees + 6 * sqrt(5 * degrees) + log(degrees / _RARE) ** 2
+    return statistic > degrees + 6 * sqrt(5 * degrees) + log(degrees / RARE) ** 2
 
 
 def _squares(model: Fitted, measurements: Sequence[Measurement]) -> dict[Clique, tuple[float, int]]:

@@ -29,12 +29,10 @@ from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.chances import SIGNIFICANT
 from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.sizes import DENSE_ROWS
 from pgmkit.structural_zeros import Zeros
-
-_SIGNIFICANT = 1e-3
-"""The p-value below which tables count as further apart than their noise explains."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class LinearEstimate:
         error bars are widened in at most 3 of 1,000 data sets with Laplace noise (2.6 at 10 degrees
         of freedom), and in fewer than 1 of 10,000 with Gaussian noise.
         """
-        if not self.degrees or gammaincc(self.degrees / 5, self.statistic / 5) >= _SIGNIFICANT:
+        if not self.degrees or gammaincc(self.degrees / 5, self.statistic / 5) >= SIGNIFICANT:
             return 1.0
         return max(1.0, sqrt(self.statistic / self.degrees))
 

@@ -23,6 +23,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.iterations import PATIENCE
 from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS, TABLE_CELLS
@@ -34,7 +35,6 @@ LARGEST_WIDTH = DENSE_ROWS
 """The most codes, of all columns together, for which records are fitted: tables take the square of
 it.
 """
-_SWEEPS, _FEWEST_SWEEPS = 60, 25
 _ENOUGH = 0.003
 """The gain of a sweep, as a share of the remaining objective, below which the descent ends. Records
 from models of `mixture` at epsilon 10 then have errors of pairs of 0.0022 on CPS1988 (0.0025 with
@@ -48,11 +48,10 @@ _LOOKUPS = 32 * TABLE_CELLS
 times that of all codes), which take some tenths of a second. For 100 columns, 1,000 records bring
 nine tenths of the gain of 10,000, in an eighth of the time.
 """
-_ALL_LOOKUPS = _FEWEST_SWEEPS * _LOOKUPS
+_ALL_LOOKUPS = PATIENCE * _LOOKUPS
 """The most lookups of all sweeps together: the more columns and codes, the fewer sweeps, since
 models of wide tables are less accurate anyway.
 """
-_FIRST_STEP = 0.2
 _FORBIDDEN = 1 / SUM_ROUNDING
 """The loss assigned to a code that a table rules out, larger than any sum of gains."""
 
@@ -85,7 +84,7 @@ def fit_records(
     weights = asked / np.sqrt(wanted + 1)
     barred = asked & (wanted == 0)
     away = np.where(asked, columns.counts(records) - wanted, 0.0)
-    steps = np.full(len(columns.sizes), _FIRST_STEP)
+    steps = np.ones(len(columns.sizes))
     left = float((weights * away**2).sum())
     for _ in range(_sweeps(columns)):
         for j in random.permutation(len(steps)):
@@ -101,8 +100,8 @@ def _sweeps(columns: _Columns) -> int:
     lookups.
     """
     cells = len(columns.sizes) * int(columns.ends[-1])
-    of_one = min(len(columns.places), _LOOKED_AT) * cells
-    return min(_SWEEPS, max(_FEWEST_SWEEPS, _ALL_LOOKUPS // of_one))
+    of_one = min(min(len(columns.places), _LOOKED_AT) * cells, _LOOKUPS)
+    return min(2 * PATIENCE, _ALL_LOOKUPS // of_one)
 
 
 class _Columns:

@@ -37,7 +37,7 @@ from pgmkit.regions.conditional import FOLLOWED, Conditional, Statistics, fit, s
 from pgmkit.regions.possible import Possible, possible_values
 from pgmkit.regions.strata import Strata
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import FEW_ROUNDS
+from pgmkit.runtime.iterations import FEW_ROUNDS, SLIGHT
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.structural_zeros import Zeros
 
@@ -50,8 +50,6 @@ fiftieth if they are drawn once, and 2 with these orders and redraws.
 """
 _EARLIER = 4.0
 """The factor by which the weight of a missed table grows for the next order of drawing."""
-_FALL = 0.95
-"""A round of redrawing is undone if it leaves more than this share of the sum of distances."""
 _LOOSE = 5 * FOLLOWED
 """The distance, as a share of a mean cell, that is tolerated for a table which its measurements
 determine only in part. It is five times ``FOLLOWED``: the table may ask for e^5 times what the
@@ -253,7 +251,7 @@ class _Fitting:
                 self.draw(
                     name, [_given_others(each, name) for each in zeros if name in each.clique]
                 )
-            if sum(self.missed().values()) > _FALL * before[2]:
+            if sum(self.missed().values()) > (1 - SLIGHT) * before[2]:
                 self.columns = before[0]
                 del self.steps[before[1] :]
                 return

@@ -35,6 +35,7 @@ from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.raking import raked
 from pgmkit.regions.relaxation import UNSEEN
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.chances import DEVIATIONS
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.precision import CLOSE
@@ -47,10 +48,6 @@ root.
 _MOST = 2 * _COARSE**2
 """The first weight that is tried, in units of the weight at which prior and measurement have equal
 influence.
-"""
-_EVIDENCE = 2.0
-"""The number of standard deviations by which the estimated risk must fall for the best fit to be
-replaced.
 """
 _ELSEWHERE = 1e-3
 """The share of a one-way table that is replaced by a uniform one, and of a two-way table that is
@@ -189,11 +186,11 @@ class RiskSearch:
     @property
     def surely(self) -> bool:
         """True if the estimated risk of the chosen tables is below the best fit's by more than the
-        noise of one cell and the estimate's own error.
+        noise of one cell and ``DEVIATIONS`` times the estimate's own error.
         """
         apart = self.curvature * (self.chosen.tables - self.best) ** 2
         noise = 2 * float(apart[self.seen].sum()) ** 0.5
-        return self.unshrunk - self.risk > 1 + _EVIDENCE * noise
+        return self.unshrunk - self.risk > 1 + DEVIATIONS * noise
 
     def _risk(self, tables: Array, along: Array) -> float:
         """Return Stein's estimate of the risk, without the terms that are the same for all tables.

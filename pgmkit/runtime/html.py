@@ -16,12 +16,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.runtime.printed import on_one_line
+from pgmkit.runtime.printed import NAMED, on_one_line
 
 _BLUE, _INK, _EDGE = "#4f81bd", "#1c2733", "#9fb3c8"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 _NUMBER = "text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap"
-MOST_BARS = 24
+MOST_BARS = 2 * NAMED
 """The most values that a bar chart draws, rows that a table shows, and letters of a name."""
 MOST_COLUMNS = 100
 """The most columns of a picture that can still be told apart on a screen."""

@@ -8,6 +8,10 @@ from pgmkit.runtime.sizes import CALL_CELLS, TABLE_CELLS
 
 EPSILON = sys.float_info.epsilon
 """The relative distance of neighbouring numbers."""
+ULPS = 4
+"""The assumed rounding error of a sum over a model's cells, and of a product of two tables in log
+space, in units of the last place.
+"""
 EXACT = 2 / EPSILON
 """2^53: whole numbers up to this are exact, and what is below 2^-53 of a number is lost when it is
 added to that number.

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+NAMED = 12
+"""The most attributes, or sets of them, that a line names, and a list of the worst ones has; if a
+line would name more, it says their number.
+"""
+
 _SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
     r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"

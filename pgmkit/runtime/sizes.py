@@ -31,9 +31,15 @@ DENSE_ROWS = isqrt(TABLE_CELLS)
 """The rows of a square matrix with ``TABLE_CELLS`` cells: its factorisation takes about a
 second.
 """
+REMEMBERED = 64
+"""The number of structures, or of kinds of questions, for which plans are kept."""
 MULTIPLICATIONS_A_SECOND = 1e9
 """The multiplications that one core does in a second of large products: 0.6 to 1.8 billion."""
 UNASKED_SECONDS = 1.0
 """The most seconds of work that nobody asked for: checks of answers, and default error bars."""
+UNNOTICED_SECONDS = 5e-3
+"""The seconds of such work that nobody notices beside the answer of a small model: about ten of its
+answers.
+"""
 DENSE_SHARE = 0.1
 """The share of nonzero entries above which products with a dense matrix are faster."""

@@ -48,9 +48,9 @@ def test_entries_are_rounded_to_the_nearest_of_the_grid() -> None:
     for size in (1e-9, 1.0, 2.0**22):
         matrix = rng.uniform(-size, size, (20, 6))
         grid = GridMatrix.rounded([matrix])
-        assert grid.unit <= size * 2.0**-19
+        assert grid.unit <= size * 2.0**-29
         assert np.abs(grid.matrix - matrix).max() <= grid.unit / 2
-        assert np.abs(grid.factors[0]).max() <= 2**20, "fractions have 20 bits, however large"
+        assert np.abs(grid.factors[0]).max() <= 2**30, "fractions have 30 bits, however large"
 
 
 def test_sparse_factors_are_those_written_out() -> None:

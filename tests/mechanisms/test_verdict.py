@@ -69,8 +69,11 @@ def test_the_error_is_that_of_the_combined_tables() -> None:
 
 
 def test_counts_that_noise_covers_are_called_useless() -> None:
-    assert "Counts of 1% are too uncertain" in judged(("a",), stddev=3.0)
-    assert "Counts of 1% and 5% and 20%" in judged(("a",), stddev=100.0)
+    """As in tables of answers: where the standard error is above a third of the count."""
+    assert "Counts below 9 (0.8% of the rows) are mostly noise" in judged(("a",), stddev=3.0)
+    assert "Counts below 1,500 (more than all rows) are mostly noise" in judged(
+        ("a",), stddev=500.0
+    )
 
 
 def test_more_budget_means_less_noise_as_the_curator_draws_it() -> None:

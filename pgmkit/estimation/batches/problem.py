@@ -14,9 +14,10 @@ from pgmkit.inference.observations import standardised
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import is_sparse
-from pgmkit.losses import ULPS, Squared
+from pgmkit.losses import Squared
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.precision import ULPS
 
 
 def same_structure(one: Measurement, other: Measurement) -> bool:

@@ -20,9 +20,8 @@ from pgmkit.estimation.mirror_descent import NO_DESCENT
 from pgmkit.estimation.problem import Point
 from pgmkit.estimation.tensor_steps import Known, Points, Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.losses import ULPS
 from pgmkit.runtime.iterations import PATIENCE
-from pgmkit.runtime.precision import EPSILON, HALVINGS
+from pgmkit.runtime.precision import EPSILON, HALVINGS, ULPS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 _MOST_ROUNDS = 10 * PATIENCE

@@ -314,11 +314,13 @@ def _judges(
 def _least_misfit(
     trials: Sequence[tuple[MixtureFit, Misfit, Misfit]], steps: int
 ) -> tuple[float, float]:
-    """Return the least misfit of the trials together on a path of levels, and its level.
+    """Run all fits through the levels of their path, with `steps` steps of descent at each, and
+    return the least misfit, summed over the trials, and the level that has it.
 
-    `trials`: each a fit and what `_judges` returns. Level 0, which is near independence, is
-    returned if the misfit of independent columns is not larger by more than two standard deviations
-    of the noise in the difference: noise then hides what the rows say of the pairs.
+    `trials`: each a fit and the two functions that `_judges` returns. If independent columns have a
+    misfit that is larger by at most two standard deviations of the noise in the difference, noise
+    hides what the rows say of the pairs. Their misfit is then returned, with level 0, which is near
+    independence.
     """
     deviations = []
 

@@ -230,8 +230,8 @@ class GraphicalModel:
         asked = dict.fromkeys(map(self.domain.clique, given))
         ready = self._tables.in_turn(list(asked))
         while True:
-            # Each block of tables is finished before it is yielded, so no session of the
-            # computation stays open while the caller works on a table.
+            # `in_turn` leaves the context `oracle.session()` before it yields a block of tables, so
+            # that context is closed while the caller works on a table.
             started = time.perf_counter()
             found = next(ready, None)
             if found is None:

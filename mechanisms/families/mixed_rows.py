@@ -138,7 +138,10 @@ class MixedRows:
         self.width = sum(self.sizes)
 
     def start(self, records: Dataset, random: torch.Generator) -> torch.Tensor:
-        """Return the parameters of a row for each record: its codes have nearly all probability."""
+        """Return the parameters of one row for each record. For a categorical attribute they are
+        logits that give the record's code nearly all probability, with some noise; for a numeric
+        attribute it is the logit of a rank drawn at random within the record's code.
+        """
         parts = []
         for name, size in zip(self.codes, self.sizes, strict=True):
             codes = torch.from_numpy(np.asarray(records.columns[name], dtype=np.int64))

@@ -300,7 +300,8 @@ def _redraw(
     children = field.children
     chosen = rng.random(len(children)) < part
     for name, codes in children.records.items():
-        # Children at even and at odd positions take turns, so a child's siblings are fixed.
+        # Children at even and at odd positions take turns, so that the siblings before and after a
+        # child, on which it depends, are fixed while it is drawn.
         for parity in (0, 1):
             rows = np.flatnonzero((children.position % 2 == parity) & chosen)
             if len(rows):

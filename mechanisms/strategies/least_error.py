@@ -72,7 +72,7 @@ def best_precision(
     """
     twins = _Twins.of(gram)
     sizes, alone = twins.sizes, twins.alone
-    # V = BB' on the groups' unit vectors; `half` is B.
+    # On the span of the groups' unit vectors (`_Twins`) the Gram matrix is BB'; `half` is B.
     values, vectors = np.linalg.eigh(twins.together)
     least = AGREEMENT * max(values[-1], alone.max())
     kept = values > least

@@ -109,8 +109,11 @@ class Joint:
 
 
 class GivenJoint(JointTable):
-    """The joint distribution of all attributes of a small graph given evidence; ``table`` has the
-    unnormalised weights of its cells, flat.
+    """The joint distribution of all attributes of a small graph given evidence.
+
+    Args:
+        joint: the graph's joint distribution without evidence.
+        table: the unnormalised weights of all cells given the evidence, flat.
     """
 
     def __init__(self, joint: Joint, table: Array) -> None:

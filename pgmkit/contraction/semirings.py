@@ -46,14 +46,14 @@ class Linear:
         return torch.bmm(a, b)
 
 
-class _Tropical(ABC):
-    """A semiring whose product is ``+``; each subclass defines the sum."""
+class _LogSpace(ABC):
+    """A semiring on logarithms, whose product is ``+``; each subclass defines the sum."""
 
     one = 0.0
 
     @abstractmethod
     def over(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the semiring's sum over the last dimension."""
+        """Return the semiring's sum over the last dimension: log-sum-exp or the maximum."""
 
     @abstractmethod
     def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ class _Tropical(ABC):
         return self.stacks(a, b)
 
 
-class Log(_Tropical):
+class Log(_LogSpace):
     """The semiring of logarithms: the sum is log-sum-exp, minus infinity if all terms are."""
 
     def over(self, value: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ class Log(_Tropical):
         return kernels.log_contract(left, right)
 
 
-class Max(_Tropical):
+class Max(_LogSpace):
     """The semiring of maxima: the product is ``+`` and the sum ``max``."""
 
     def over(self, value: torch.Tensor) -> torch.Tensor:

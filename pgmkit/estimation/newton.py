@@ -174,7 +174,8 @@ class _Joint:
 
     def _limit_precision(self, largest: Array) -> None:
         """Reduce the weight of measured values whose noise is smaller than their own rounding at
-        this total.
+        this total. ``largest`` has the largest absolute coefficient of each measured value, in
+        units of its noise.
 
         This can only make the loss smaller, so a lower bound on it is also one on the real loss.
         """

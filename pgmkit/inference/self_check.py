@@ -112,8 +112,9 @@ def check(
         tables = [(clique, own[cells].reshape(shape)) for clique, cells, shape in places]
         sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
     free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
-    # In log space every step adds numbers as large as the sum of the potentials' magnitudes, and
-    # rounds in proportion to it. A probability rounds in proportion to itself.
+    # In log space every step adds numbers as large as the sum of the potentials' magnitudes, so
+    # logarithms round in proportion to that sum (`rounding`). A probability rounds in proportion to
+    # itself as well, which the other term of both limits below allows for.
     rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
     _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
     slack = epsilon * CLOSE + rounding

@@ -49,8 +49,8 @@ estimate on a tree, and moves its certificate by two or three thousandths of a n
 
 @dataclass(frozen=True)
 class ConsistentTables:
-    """The solution; ``bound`` is at most the squared loss of any marginals, and tables agree to
-    about 0.01 counts.
+    """The solution. ``bound`` is a lower bound on the squared loss of all marginals. The tables
+    agree to about 0.01 counts, unless the search ended at its deadline.
     """
 
     bound: float

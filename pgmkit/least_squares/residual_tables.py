@@ -136,7 +136,7 @@ class ResidualNoise:
     def acting(self, queries: Mapping[str, Array]) -> Callable[[Clique, str], Array]:
         """Return a function of a residual and an attribute. It returns the matrix by which the
         residual enters the answers to the attribute's queries Q: Q K if the attribute is in the
-        residual, otherwise the column Q p.
+        residual, otherwise the column Q p (the module's docstring defines K and p).
         """
         known: dict[tuple[str, int], Array] = {}
 

@@ -79,8 +79,9 @@ class _Block:
 
 
 def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
-    """Return the primes and exponents of arrays with at least ``columns`` columns that cover most
-    of the records.
+    """Return the primes and exponents of orthogonal arrays (of prime^exponent rows) that have at
+    least ``columns`` columns and together no more rows than there are records. The remaining
+    records are in no array.
     """
     found = []
     # Exponent 2 is tried first, since it gives the finest intervals: each column has as many as the

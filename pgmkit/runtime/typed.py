@@ -104,7 +104,8 @@ _PLAIN: dict[object, Kind] = {
     str: Kind("a text", lambda value: isinstance(value, str)),
     bool: Kind("True or False", lambda value: type(value).__name__ in ("bool", "bool_")),
     int: Kind("a whole number", lambda v: isinstance(v, Integral) and not isinstance(v, bool)),
-    # The only number that is not equal to itself is NaN, which later checks refuse by its value.
+    # `number` returns NaN, which is not equal to itself, for whatever is not a number. NaN itself
+    # is allowed here, since later checks refuse it by its value.
     float: Kind("a number", lambda v: number(v) == number(v) or isinstance(v, float)),
 }
 

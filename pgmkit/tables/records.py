@@ -1,4 +1,5 @@
-"""Codes as tables of values: typed Arrow columns for frames and parquet, texts for CSV.
+"""Codes as tables of values: typed Arrow columns for frames and parquet, texts for CSV and JSON
+lines.
 
 The types follow from the schema alone: they are the same for any records.
 """
@@ -111,8 +112,8 @@ def plain_table(table: Any) -> Any:
 
 
 def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
-    """Return the table with every text replaced by `spelled(text)`, called once for each distinct
-    text.
+    """Return the table, in the plain types of `plain_table`, with every text replaced by
+    `spelled(text)`, which is called once for each distinct text.
     """
     table = plain_table(table)
     for place, field in enumerate(table.schema):

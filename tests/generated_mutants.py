@@ -4,6 +4,7 @@
     python tests/generated_mutants.py privacy --slice 2/10 --seconds 600    # a tenth, for so long
     python tests/generated_mutants.py privacy --again --enough 60           # survivors, once more
     python tests/generated_mutants.py aim gem --functions curator           # what asks the Curator
+    python tests/generated_mutants.py merging --tests merging mixture       # by these tests alone
     python tests/generated_mutants.py --report                              # the score of each file
 
 `tests/syntax_mutants.py` enumerates the changes in a fixed order. The fast tests are collected once
@@ -51,6 +52,8 @@ PARTS = (
     "pgmkit/tables",
     "pgmkit/tables/files",
     "pgmkit/tables/engines",
+    "pgmkit/runtime",
+    "pgmkit/contraction",
 )
 """The folders whose files are changed."""
 LEFT_OUT = ("spark", "on_a_card", "mutants", "audit", "untrusted", "plug_ins")
@@ -68,27 +71,27 @@ def files(words: Sequence[str]) -> list[str]:
     return [f for f in found if any(word in f.removesuffix(".py") for word in words)]
 
 
-def files_of_tests() -> list[str]:
-    """The files of tests that mutants meet, and those of the packages for their examples."""
-    there = [
-        path.relative_to(ROOT).as_posix()
-        for folder in ("mechanisms", "tables")
-        for path in sorted(ROOT.glob(f"tests/{folder}/test_*.py"))
-    ]
-    return [*files([""]), *(f for f in there if not any(word in f for word in LEFT_OUT))]
+def files_of_tests(words: Sequence[str]) -> list[str]:
+    """The files of tests that mutants meet, and those of the packages for their examples: those
+    whose path without its ending holds one of the words.
+    """
+    paths = sorted(ROOT.glob("tests/**/test_*.py"))
+    there = [path.relative_to(ROOT).as_posix() for path in paths]
+    tests = [f for f in there if not any(word in f for word in LEFT_OUT)]
+    return [f for f in [*files([""]), *tests] if any(word in f[:-3] for word in words)]
 
 
 class Coverage:
     """The tests that run each line, and their times; kept between runs for each file of tests."""
 
-    def __init__(self, tests: Collected) -> None:
+    def __init__(self, tests: Collected, of_tests: Sequence[str]) -> None:
         self.seconds: dict[str, float] = {}
         self._running: dict[tuple[str, int], set[str]] = {}
         changed = files([""])
         state = hashlib.sha256()
         for file in changed:
             state.update((ROOT / file).read_bytes())
-        for file in files_of_tests():
+        for file in of_tests:
             names = [name for name in tests.items if name.partition("::")[0] == file]
             own = state.copy()
             own.update((ROOT / file).read_bytes())
@@ -217,9 +220,10 @@ def fate(tests: Collected, order: Order, file: str, change: Change) -> tuple[Out
 
 def run(options: argparse.Namespace) -> None:
     """Run the mutants that have no line yet, as the options say."""
+    of_tests = files_of_tests(options.tests)
 
     def work(tests: Collected) -> None:
-        order = Order(Coverage(tests), options.enough)
+        order = Order(Coverage(tests, of_tests), options.enough)
         before, started = known(), time.monotonic()
         reasons = json.loads(HARMLESS.read_text(encoding="utf-8"))
         for line in before.values():
@@ -248,7 +252,7 @@ def run(options: argparse.Namespace) -> None:
                     print(f"{file}:{change.line} {change.name} ({met} tests)", flush=True)
 
     with mutants.copy() as folder:
-        Collected(folder, work).collect(files_of_tests())
+        Collected(folder, work).collect(of_tests)
 
 
 def report() -> bool:
@@ -276,6 +280,7 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--enough", type=float, default=40.0, help="seconds of tests for each")
     parser.add_argument("--functions", default="", help="functions that hold this word")
+    parser.add_argument("--tests", nargs="+", default=["mechanisms/", "tables/"])
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()

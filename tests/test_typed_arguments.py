@@ -2,18 +2,21 @@
 
 import importlib
 import inspect
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import mechanisms
 import pgmkit
 from pgmkit import Domain, InvalidInput, Measurement
-from pgmkit.runtime.typed import kind_of, typed
+from pgmkit.runtime.typed import kind_of, typed, typed_class
 
 MODULES = (pgmkit, mechanisms, pgmkit.uai, pgmkit.bif, mechanisms.settings)
 PLACES = (*MODULES, importlib.import_module("mechanisms.datasets.census"))
@@ -64,9 +67,56 @@ def test_most_of_the_curator_is_checked() -> None:
         assert name in CHECKED
 
 
+class Scaled(Protocol):
+    """A protocol with a method and an attribute."""
+
+    def scale(self) -> float: ...
+
+    @property
+    def unit(self) -> float: ...
+
+
+class Meter:
+    unit = 1.0
+
+    def scale(self) -> float:
+        return 1.0
+
+
+class Half:
+    unit = 1.0
+
+
+class Twin:
+    unit = 1.0
+
+    def scale(self) -> float:
+        return 1.0
+
+
+class Longer(Scaled, Protocol):
+    """A protocol with the names of another one."""
+
+    def length(self) -> float: ...
+
+
+class Rod(Meter):
+    def length(self) -> float:
+        return 2.0
+
+
+class Stick:
+    def length(self) -> float:
+        return 2.0
+
+
 ALLOWED: list[tuple[Any, list[Any], list[Any]]] = [
     (int, [3, np.int64(3)], [True, 3.5, "3", None, [3]]),
-    (float, [3, 0.5, np.float32(1), float("nan")], ["x", None, 10**400, [1.0]]),
+    (
+        float,
+        [3, 0.5, np.float32(1), float("nan"), 2**60 + 1, Fraction(1, 3)],
+        ["x", None, 10**400, [1.0]],
+    ),
     (bool, [True, np.bool_(False)], [0, "True", None]),
     (str, ["a"], [b"a", 1, None]),
     (int | None, [None, 1], ["a", 1.5]),
@@ -78,6 +128,22 @@ ALLOWED: list[tuple[Any, list[Any], list[Any]]] = [
     (Mapping[str, int], [{"a": 1}], [[("a", 1)], None]),
     (Callable[[int], int], [abs, len], [3, "abs"]),
     (Path | str, [Path("a"), "a"], [3, None]),
+    (os.PathLike[str], [Path("a")], ["a", 3]),
+    (Iterable[int], [[1], (1,), {1}, {1: 2}, iter(["a"])], ["1", b"1", 3, None, ["a"], (1, "a")]),
+    (Collection[str], [["a"], {"a"}, ()], ["a", {"a": 1}, iter("a"), ["a", 1], 3]),
+    (list[float], [[1.0, 2]], [["a"], 1.0, "a"]),
+    (tuple[int, str], [(1, "a"), ["any", "entries"]], [3, "ab", None]),
+    (Sequence[Any], [["a", 1], np.zeros(2)], ["a", {"a": 1}, 3, np.array(1.0)]),
+    (Sequence[Sequence[str]], [[["a"], []]], [["a"], [[1]], 3]),
+    (Sequence[str], [np.array([1.0])], [np.array(1.0)]),
+    (NDArray[np.float64], [np.zeros(2)], [[0.0], 0.0]),
+    (Mapping[str, int] | None, [{}, None], [[]]),
+    (Scaled, [Meter(), Twin()], [Half(), 3, None]),
+    (Longer, [Rod()], [Meter(), Stick()]),
+    (Meter, [Meter(), Rod()], [Twin(), 3]),
+    (tuple[int, ...], [(1, 2), [3]], [(1, "a"), ("a",)]),
+    (None, [None], [0, False]),
+    (Literal["a"] | float, ["a", 1], ["b", None]),
 ]
 
 
@@ -89,6 +155,86 @@ def test_kinds_of_values(hint: Any, fine: list[Any], wrong: list[Any]) -> None:
     assert [kind.holds(value) for value in wrong] == [False] * len(wrong)
 
 
+@pytest.mark.parametrize("hint", [Any, object, Any | None, int | Any])
+def test_what_is_not_checked(hint: Any) -> None:
+    assert kind_of(hint) is None
+
+
+def test_arguments_are_named_wherever_they_stand() -> None:
+    @typed
+    def summed(first: int, /, second: int, *rest: int, scale: float = 1.0, **more: str) -> float:
+        return scale * (first + second + sum(rest)) + len(more)
+
+    assert summed(1, 2, 3, 4, scale=2, name="a") == 21
+    assert summed(1, second=2) == 3
+    for place, name in enumerate(("first", "second", "rest", "rest", "rest")):
+        values: list[Any] = [1] * 5
+        values[place] = "x"
+        with pytest.raises(InvalidInput, match=f"{name} must be a whole number, got 'x'"):
+            summed(*values)
+    with pytest.raises(InvalidInput, match="second must be a whole number, got 2.5"):
+        summed(1, second=2.5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="scale must be a number, got None"):
+        summed(1, 2, scale=None)  # type: ignore[arg-type]
+
+
+def test_constructors_and_public_methods_are_checked() -> None:
+    @typed_class
+    class Shelf:
+        def __init__(self, books: Sequence[str]) -> None:
+            self.books = list(books)
+
+        def holding(self, title: str) -> bool:
+            return title in self.books
+
+        def _hidden(self, title: str) -> bool:
+            return title in self.books
+
+        @classmethod
+        def of(cls, title: str) -> Any:
+            return cls([title])
+
+        @staticmethod
+        def joined(titles: Sequence[str]) -> str:
+            return " ".join(titles)
+
+        @property
+        def size(self) -> int:
+            return len(self.books)
+
+    wrong: Any = 3
+    shelf = Shelf.of("a")
+    assert shelf.holding("a") and Shelf.joined(["a", "b"]) == "a b" and shelf.size == 1
+    assert not shelf._hidden(wrong)
+    for call in (shelf.holding, Shelf.of):
+        with pytest.raises(InvalidInput, match="title must be a text, got 3"):
+            call(wrong)
+    with pytest.raises(
+        InvalidInput, match="books must be a sequence of texts, got a list with int"
+    ):
+        Shelf(["a", wrong])
+    with pytest.raises(InvalidInput, match="titles must be a sequence of texts, got 3"):
+        Shelf.joined(wrong)
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (Sequence[str], "a sequence of texts"),
+        (Sequence[Sequence[str]], "a sequence of sequences of texts"),
+        (Sequence[int | None], "a sequence of entries, each a whole number or None"),
+        (int | str, "a whole number or a text"),
+        (Sequence[str] | list[str], "a sequence of texts"),
+        (Scaled, "a Scaled"),
+        (Domain | None, "a Domain or None"),
+        (InvalidInput, "an InvalidInput"),
+    ],
+)
+def test_kinds_are_said_in_words(hint: Any, words: str) -> None:
+    kind = kind_of(hint)
+    assert kind is not None and kind.words == words
+
+
 def test_messages_show_numbers_but_no_contents() -> None:
     @typed
     def kept(rows: int) -> int:
@@ -96,7 +242,10 @@ def test_messages_show_numbers_but_no_contents() -> None:
 
     for value, shown in (
         (1.5, "1.5"),
+        (True, "True"),
+        (None, "None"),
         ("x", "'x'"),
+        ("x" * 99, "'" + "x" * 59),
         ([4711], "list"),
         (np.full(2, 4711), "ndarray"),
     ):

@@ -273,7 +273,7 @@ def _draw_to(
     total is the number of children. `barred`: by clique, a mask of the impossible cells.
     """
     field = _Field(children, wanted)
-    best, least = dict(children.records), (len(children) + 1, np.inf)
+    best, least = dict(children.records), (np.inf, np.inf)
     for sweep in range(2 * _SWEEPS + 1):
         excess = field.excess()
         miss = broken(children, barred), sum(float(np.abs(over).sum()) for over in excess)

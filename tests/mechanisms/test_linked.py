@@ -478,33 +478,6 @@ def test_a_table_of_a_curator_spends_its_part_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["add/remove", "replace-one"])
-@pytest.mark.parametrize("pure", [True, False])
-def test_noise_by_the_number_of_a_units_rows_costs_what_is_charged(name: str, pure: bool) -> None:
-    """A unit of k rows moves k cells of table k; a replaced one moves those of two units, which may
-    be in one table. The worst of them costs exactly the charge.
-    """
-    most = 4
-    domain = Domain({"rows": most + 1, "at": most, "kind": 2})
-    rows = np.repeat(np.arange(1, most + 1), np.arange(1, most + 1))
-    at = np.concatenate([np.arange(k) for k in range(1, most + 1)])
-    data = Dataset(domain, {"rows": rows, "at": at, "kind": np.zeros_like(rows)})
-    budget = Budget(1e9, 0.0 if pure else 1e-6)
-    curator = Curator(data, budget, neighbours=relation(name, "id", most), seed=0)
-    cost = curator.remaining / 3
-    tables = curator.measure_numbered("rows", "at", ["kind"], cost)
-    assert curator.remaining == pytest.approx(2 * cost)
-    costs = []
-    for k, table in enumerate(tables, 1):
-        assert table.values.tolist() == [1, 0] * k
-        exact = data.marginal(("rows", "at", "kind"))
-        assert table.matrix is not None
-        costs.append(2**0.5 * k / table.stddev if pure else k / (2 * table.stddev**2))
-        np.testing.assert_array_equal(exact[k, :k].ravel(), table.values)
-    several = 2 if name == "replace-one" else 1
-    assert several * np.array(costs) == pytest.approx(np.full(most, cost))
-
-
-@pytest.mark.parametrize("name", ["add/remove", "replace-one"])
 @pytest.mark.parametrize("mechanism", ["mst", "auto"])
 @pytest.mark.parametrize("most", [1, 3])
 def test_whole_units_are_replayed(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,19 @@ from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
-from mechanisms.rounds.merging import Tables, best_tables, groups_of, measure_tables
+from mechanisms.rounds.merging import (
+    Tables,
+    best_tables,
+    groups_of,
+    known_noise,
+    measure_tables,
+)
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
 from mechanisms.synthesis.first_look import bins_of
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
+from pgmkit.linear.kronecker import Kronecker
+from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Categorical, Integer, Numeric, Schema
 
@@ -48,6 +58,7 @@ def test_no_other_shares_have_less_risk(seed: int, pure: bool) -> None:
 
 
 def test_tables_that_nothing_is_known_of_get_all_and_extremes_are_finite() -> None:
+    assert predicted_risk(np.array([0.0, 2.0]), np.array([0.0, 0.0])).tolist() == [0.0, 0.0]
     noise = np.ones(3)
     assert least_risk_shares(np.array([0.0, 2.0, 0.0]), noise, pure=True).tolist() == [0, 1, 0]
     for scale in (1e-9, 1e9):
@@ -70,6 +81,59 @@ def test_groups_are_runs_of_at_most_their_mass(seed: int) -> None:
     assert groups[bins - 1] + 1 <= 2 * most + 1
 
 
+def test_groups_of_a_few_counts() -> None:
+    for counts, most, bins, wanted in (
+        (np.ones(8), 4, 8, [0, 0, 1, 1, 2, 2, 3, 3]),
+        (np.zeros(8), 4, 8, [0, 0, 1, 1, 2, 2, 3, 3]),
+        (np.ones(6), 4, 4, [0, 1, 2, 3, 4, 5]),
+        (np.ones(7), 2, 5, [0, 0, 0, 1, 1, 2, 3]),
+        (np.array([9.0, 1, 1, 1, 9]), 3, 5, [0, 1, 1, 1, 2]),
+    ):
+        assert groups_of(counts, most, bins).tolist() == wanted
+
+
+def test_noise_of_single_codes_is_that_of_weighted_means() -> None:
+    cell, both = [0.0, 0.0], [0.0] * 4
+    first = [
+        Measurement(("a",), cell, 3.0),
+        Measurement(("a",), cell, 4.0),
+        Measurement(("b",), cell, 2.0),
+        Measurement(("a", "b"), both, 1.0),
+        Measurement(("z",), cell, 1.0),
+    ]
+    found = known_noise(["a", "b", "c"], first, 0.5)
+    assert found == {"a": pytest.approx(0.5 * 2.4), "b": 1.0, "c": np.finfo(float).eps}
+
+
+@pytest.mark.parametrize("residuals", [False, True])
+def test_shares_are_charged_to_what_they_are_for(residuals: bool) -> None:
+    """Scaled to the whole cost; single attributes first, and without a share nothing."""
+    rng = np.random.default_rng(5)
+    domain = Domain({"a": 3, "b": 6, "c": 2})
+    data = Dataset(domain, {n: rng.integers(0, k, 400) for n, k in domain.sizes.items()})
+    merged, whole = np.array([0, 0, 1, 1, 2, 2]), np.arange(6)
+    groups = [(np.arange(3), merged), (np.arange(3), np.arange(2)), (whole, np.arange(2))]
+    chosen = Tables(groups, np.array([0.2, 0.0, 0.1]), np.array([0.4, 0.0, 0.1]))
+    curator = Curator(data, Budget(1e9, 1e-6), neighbours="add/remove", seed=0)
+    cost = curator.remaining / 3
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    found = measure_tables(curator, ["a", "b", "c"], pairs, chosen, cost, residuals=residuals)
+    assert [m.clique for m in found] == [("a",), ("c",), ("a", "b"), ("b", "c")]
+    charged = [entry.cost / cost for entry in curator.ledger.entries]
+    assert charged == pytest.approx([0.5, 0.125, 0.25, 0.125])
+    exact = [data.marginal(m.clique).astype(float) for m in found]
+    exact[2] = exact[2].reshape(3, 3, 2).sum(2)
+    for m, counts in zip(found, exact, strict=True):
+        answers = counts
+        if residuals and len(m.clique) == 2:
+            answers = counts - counts.mean(0) - counts.mean(1, keepdims=True) + counts.mean()
+        np.testing.assert_allclose(m.values, answers.ravel(), atol=0.05)
+        if isinstance(m.matrix, Kronecker):
+            whole = data.marginal(m.clique).ravel()
+            np.testing.assert_allclose(m.matrix.matvec(whole), answers.ravel(), atol=1e-9)
+    assert [isinstance(m.matrix, Kronecker) for m in found] == [False, False, True, residuals]
+
+
 def tables(noise: float, distance: float = 2000.0) -> Any:
     pairs = list(itertools.combinations(NAMES, 2))
     counts = dict.fromkeys(NAMES, np.full(24, 5000 / 24))
@@ -83,6 +147,109 @@ def tables(noise: float, distance: float = 2000.0) -> Any:
         pure=False,
         residuals=True,
     )
+
+
+def chance_distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The expected distance of two independent attributes' counts from their product, cell by
+    cell: the mean absolute deviation of a normal count, or of a Poisson one far below 1.
+    """
+    rows, total = max(1.0, first.sum()), 0.0
+    for a in first:
+        for b in second:
+            mean = a * b / max(1.0, second.sum())
+            normal = math.sqrt(2 / math.pi * mean * max(0.0, 1 - mean / rows))
+            total += min(normal, 2 * mean)
+    return total
+
+
+def plainly(
+    pairs: Any, counts: Any, distances: Any, known: Any, noise: float, **options: Any
+) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """The same choice, pair by pair: the number of groups by pair (0 for all codes), and shares."""
+    bins, pure, residuals = options["bins"], options["pure"], options["residuals"]
+    others, tried = options.get("others") or {}, [0, 2, 4, 8, 16, 32]
+    rows = max(1.0, *(count.sum() for count in counts.values()))
+
+    @functools.cache
+    def sizes(pair: Any, most: int) -> list[int]:
+        return [
+            len(set(groups_of(counts[n], most or len(counts[n]), bins.get(n, 0)).tolist()))
+            for n in pair
+        ]
+
+    @functools.cache
+    def kept(place: int, most: int) -> float:
+        pair, distance = pairs[place], distances[place]
+        chance = min(chance_distance(*(counts[n] for n in pair)), distance)
+        whole, fewer = sizes(pair, 0), sizes(pair, most)
+        lost = 0.73 * sum(1 / g - 1 / n for g, n in zip(fewer, whole, strict=True))
+        lost = min(1.0, lost / max(1 - (distance - chance) / (2 * rows), 2**-52))
+        cells = math.prod(fewer) / math.prod(whole)
+        return float((1 - lost) * (distance - chance) + math.sqrt(cells) * chance)
+
+    def cells_of(place: int, most: int) -> float:
+        return float(math.prod(size - residuals for size in sizes(pairs[place], most)))
+
+    best, single = [0] * len(pairs), dict(known)
+    for _ in range(4):
+        entered = {name: others.get(name, 0.0) for name in counts}
+        for pair, most in zip(pairs, best, strict=True):
+            for name, some, whole in zip(pair, sizes(pair, most), sizes(pair, 0), strict=True):
+                entered[name] += residuals or some < whole
+        weight = {name: len(counts[name]) * entered[name] for name in counts}
+        far = [kept(i, most) for i, most in enumerate(best)]
+        far += [weight[name] * single[name] for name in counts]
+        whole = [noise * cells_of(i, most) for i, most in enumerate(best)]
+        whole += [noise * weight[name] for name in counts]
+        shares = least_risk_shares(np.array(far), np.array(whole), pure=pure)
+        of_pairs, of_singles = shares[: len(pairs)], shares[len(pairs) :]
+        at_cost = [noise / max(share, 2**-52) ** (1 if pure else 0.5) for share in of_pairs]
+        for i, distance in enumerate(distances):
+            risks = []
+            for most in tried:
+                told, spread = kept(i, most), at_cost[i] * cells_of(i, most)
+                risk = told * spread / (told + spread) if told + spread else 0.0
+                risks.append(distance - told + risk)
+            best[i] = tried[int(np.argmin(risks))]
+        precision = {name: known[name] ** -2 for name in counts}
+        if not residuals:
+            for i, (pair, most) in enumerate(zip(pairs, best, strict=True)):
+                some, all_codes = sizes(pair, most), sizes(pair, 0)
+                for side, name in enumerate(pair):
+                    if some[side] == all_codes[side]:
+                        precision[name] += 1 / (some[1 - side] * at_cost[i] ** 2)
+        single = {name: value**-0.5 for name, value in precision.items()}
+    return best, of_pairs, of_singles
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tables_are_chosen_as_pair_by_pair(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = dict(zip("abcd", rng.integers(3, 36, 4).tolist(), strict=True))
+    lengths["d"] = 2
+    counts = {n: rng.exponential(4.0, size) ** 2 for n, size in lengths.items()}
+    counts = {n: 10 ** rng.uniform(-1, 4) * count / count.sum() for n, count in counts.items()}
+    pairs = [*itertools.combinations("abcd", 2)]
+    distances = rng.exponential(1.0, 6) * rng.choice([0.0, 1.0], 6, p=[0.1, 0.9])
+    distances *= min(count.sum() for count in counts.values())
+    distances[0] += 1.0
+    options: dict[str, Any] = {
+        "bins": {n: size - int(rng.integers(2)) for n, size in lengths.items() if n != "c"},
+        "pure": bool(seed % 2),
+        "residuals": seed % 3 == 0,
+        "others": [None, {"a": 2.0, "d": 1.0}][seed // 2 % 2],
+    }
+    known = dict(zip("abcd", rng.exponential(5.0, 4).tolist(), strict=True))
+    noise = float(10 ** rng.uniform(-2, 1.5))
+    found = best_tables(pairs, counts, distances, known, noise, **options)
+    groups, of_pairs, of_singles = plainly(pairs, counts, distances, known, noise, **options)
+    np.testing.assert_allclose(found.pairs, of_pairs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.singles, of_singles, rtol=1e-9, atol=1e-12)
+    for pair, both, most in zip(pairs, found.groups, groups, strict=True):
+        for name, own in zip(pair, both, strict=True):
+            count, bins = counts[name], options["bins"].get(name, 0)
+            wanted = groups_of(count, most or len(count), bins)
+            assert own.tolist() == wanted.tolist()
 
 
 def test_cells_are_the_coarser_the_more_noise_there_is() -> None:

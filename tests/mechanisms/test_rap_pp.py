@@ -21,10 +21,10 @@ from mechanisms.queries.predicates import (
     mixed_marginals,
     value_of,
 )
-from mechanisms.rap_pp import RapPlusPlus, rap_pp
+from mechanisms.rap_pp import RapPlusPlus, _Plan, rap_pp
 from mechanisms.release.record import Release
 from mechanisms.rounds.merging import groups_of
-from mechanisms.workload import k_way
+from mechanisms.workload import Workload, k_way
 from pgmkit import Dataset, Domain, InvalidInput, Measurement
 
 DOMAIN = Domain({"age": 50, "ill": 2, "pay": 40, "work": 3})
@@ -164,6 +164,58 @@ def test_draws_match_charges(relation: str, delta: float) -> None:
     assert len(release.measurements) == 3 + 3 * (1 + 4)  # and every answer is released
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+
+
+TINY = {"rows": 5, "steps": 1, "temperatures": (8.0,), "directions": 10, "queries": 4}
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-7])
+def test_shares_of_the_budget_are_those_of_the_settings(delta: float) -> None:
+    """Of first measurements, of thresholds, and of selection; the last measurement has the rest."""
+    shares = {"one_way_share": 0.4, "threshold_share": 0.25, "select_share": 0.3}
+    workload = Workload(DOMAIN, [("age", "work"), ("pay", "work")], [1.0, 3.0])
+    for labels, marginals, parts in (
+        (("ill",), workload, [0.75, 0.25]),
+        ((), workload, [1.0]),
+        (("ill",), [("age",)], [1.0]),
+    ):
+        settings = RapPlusPlus(numeric=NUMERIC, labels=labels, rounds=2, **TINY, **shares)
+        curator = Curator(DATA, Budget(1.0, delta), neighbours="add/remove", seed=0)
+        total = curator.remaining
+        release = rap_pp(curator, marginals, settings)
+        first = 3 if labels else 4
+        costs = [entry.cost / total for entry in release.ledger.entries]
+        assert costs[:first] == pytest.approx([0.4 / first] * first)
+        one = [0.3 * 0.3 * part for part in parts] + [0.3 * 0.7 * part for part in parts]
+        assert costs[first:] == pytest.approx([*one, *one])
+        assert curator.remaining == 0.0
+        later = release.measurements[first:]
+        tables = [m.clique for m in later if isinstance(m, Measurement)]
+        assert sorted(tables) == (list(workload.cliques) if marginals is workload else [])
+        asked = [m.predicate for m in later if isinstance(m, MeasuredPredicate)]
+        assert len(set(asked)) == len(asked) == (8 if labels else 0)
+
+
+def test_usual_rounds_are_fewer_than_categorical_attributes_and_marginals() -> None:
+    sizes = {**dict.fromkeys("abcdefghijklmn", 2), "x": 30, "one": 1}
+    domain = Domain(sizes)
+    many = k_way(domain, 2)
+    for numeric, labels, workload, rounds, first in (
+        ((), (), many, 10, [(name,) for name in (*"abcdefghijklmn", "x")]),
+        (("x",), ("a", "b"), many, 10, [(f, b) for f in (*"cdefghijklmn", "x") for b in "ab"]),
+        (("x",), (), [("a", "b"), ("a",), ("b", "a", "c")], 2, None),
+        (("x", *"abcdefghij"), (), many, 4, None),
+        (("x", *"abcdefghijklmn"), (), many, 1, None),
+        (("x", *"bcdefghijklmn"), ("a",), [("a", "x")], 1, None),
+    ):
+        settings = RapPlusPlus(numeric=numeric, labels=labels)
+        plan = _Plan.of(Workload.over(domain, workload), settings)
+        assert plan.rounds == rounds
+        assert plan.thresholds == 2 * len(labels) * settings.directions
+        if first is not None:
+            assert plan.first == [*first, *([("a", "b")] if labels else [])]
+        seen = {frozenset(clique) for clique in plan.first}
+        assert all(len(c) > 1 and frozenset(c) not in seen for c in plan.marginals)
 
 
 def test_it_learns_thresholds_that_it_measured_and_others() -> None:

@@ -31,8 +31,6 @@ from pgmkit.runtime.sizes import CELL_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_AGREED = 0.01
-"""The difference in counts between the sums of two tables that is none."""
 _Places = NDArray[np.intp]
 _Agreement = tuple[Clique, int, float]
 """Attributes that a table shares with others, the first of the rows of their cells, and the sign of
@@ -111,7 +109,7 @@ def _solved(
         table.add_sums(np.full(len(table.cells), table.variance), weight, squared=True)
     value, violated = _negative_dual(tables, multipliers, total)
     for _ in range(MOST_ROUNDS):
-        if np.abs(violated).max() <= _AGREED:
+        if np.abs(violated).max() <= SLIGHT:  # of a record
             break
         step = _newton(tables, multipliers, violated, weight)
         slope = float(violated @ step)

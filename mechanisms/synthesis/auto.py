@@ -175,9 +175,10 @@ def _by_time(
     from mechanisms.aim import Aim  # it loads what takes long to import
 
     columns, default_mb = len(schema.domain), Aim().model_mb
-    models = [min(most_mb, default_mb)]
-    while models[-1] >= 2 * _LEAST_MODEL_MB:
-        models.append(models[-1] / 2)
+    models, smaller = list[float](), min(most_mb, default_mb)
+    while not models or smaller >= _LEAST_MODEL_MB:
+        models.append(smaller)
+        smaller /= 2
     for model_mb in models:
         needed = longest_aim_seconds(schema.domain, rows, budget, model_mb)
         if needed <= seconds:

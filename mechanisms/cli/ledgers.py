@@ -1,4 +1,6 @@
-"""`pgmkit ledger`: the ledger of a release, or of all runs on a data set."""
+"""`pgmkit ledger`: show the ledger of a release or of all runs on a data set, create such a file,
+or end a run that was killed.
+"""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
 
 @contextmanager
 def rescued_columns(like: str) -> Iterator[None]:
-    """If the block ends with ColumnsFound, save the schema with the columns that were found in the
-    format of the file `like`, and print the name of the new file.
+    """If the block raises ColumnsFound, save the schema with the columns that were found in the
+    format of the file `like`, print the name of the new file, and raise the error again.
     """
     from mechanisms.synthesis.open_columns import ColumnsFound
 

@@ -94,7 +94,7 @@ class HistogramState:
 
 def measured_cells(measurements: Sequence[Measurement], total: float) -> list[MeasuredCell]:
     """Return each measured query once: repeated ones are merged by inverse variance, and the latest
-    is last.
+    is last. Answers are fractions of the total, strictly between 0 and 1.
 
     >>> twice = [Measurement(("a",), [4.0, 6.0], 1.0), Measurement(("a",), [7.0, 3.0], 2.0)]
     >>> [round(each.answer, 2) for each in measured_cells(twice, 10.0)]

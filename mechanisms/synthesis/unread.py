@@ -122,8 +122,8 @@ def check_values(
     of_each = COST_SHARE * curator.remaining / (known + len(declaring))
     counts, rows, stddev = curator.measure_unread(known * of_each)
     of = max(rows, 1.0)
-    # If the number of rows is private, its noise enters each share in proportion to the share. It
-    # is taken as `_MANY` here, the share above which the check warns.
+    # If the number of rows is private, its noise enters each share in proportion to the share. The
+    # share is taken as `_MANY` here, above which the check warns.
     noise = stddev / of * (1.0 if curator.neighbours.rows_public else math.hypot(1, _MANY))
     missing = {}
     if declaring:

@@ -19,8 +19,8 @@ _STEPS = WINDOW
 
 
 def can_search_on_device(problem: Problem) -> bool:
-    """Return True if steps need not wait for the device: no pass has failed on it, and the loss is
-    not a user's function.
+    """Return True if several steps can be started before the first is finished: the device is a GPU
+    on which no pass has failed, and the loss is not a user's function.
     """
     return isinstance(problem.loss, MeasuredLoss) and not problem.inference.waits
 

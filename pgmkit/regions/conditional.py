@@ -7,9 +7,9 @@ It is a multinomial logistic regression with the tables t_c as its sufficient st
 
 over one table theta_c of parameters for each t_c; n runs over records x_n, v over the possible
 values. Its dual maximises the entropy of distributions whose tables may differ from the given ones,
-by theta times the slack. The slack is the variance of a cell, from the noise of the measurements
-and from the records being a sample. Without it the search would fit noise that no joint
-distribution can have.
+by theta times the slack. The slack of a cell has two parts: ``_NOISE`` times the variance of its
+measurement, but at most ``FOLLOWED`` times the mean cell of its table, and the variance of a sample
+of records. Without it the search would fit noise that no joint distribution can have.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 _NOISE = 100.0
-"""The slack, in units of the variance of a measured cell. It is above 1 since tables that are noisy
-in many cells contradict each other by more than their own noise. Between 10 and 100 the distance of
-records from the tables changes by a twentieth; 1 takes many times as long.
+"""The first part of the slack, in units of the variance of a measured cell. It is above 1 since
+tables that are noisy in many cells contradict each other by more than their own noise. Between 10
+and 100 the distance of records from the tables changes by a twentieth; 1 takes many times as long.
 """
 FOLLOWED = 0.01
 """The largest slack of a cell, as a share of the mean cell of its table. If a table has e times the

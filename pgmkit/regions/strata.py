@@ -85,8 +85,8 @@ def _sizes(records: int, columns: int) -> list[tuple[int, int]]:
     """
     found = []
     # Exponent 2 is tried first, since it gives the finest intervals: each column has as many as the
-    # prime. With exponents above 3 the primes would be so small that three columns of which two
-    # determine the third would appear related.
+    # prime. In an array some columns are determined by two others. With exponents above 3 the
+    # primes would be so small that this would show in the records.
     for exponent in (2, 3):
         while (prime := _largest_prime(records, exponent)) is not None:
             if (prime**exponent - 1) // (prime - 1) < columns:

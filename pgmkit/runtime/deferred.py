@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _OnUse(ModuleType):
-    """A stand-in for a module that fetches each name when it is first used."""
+    """A stand-in for torch that fetches each of its names when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
         import torch

@@ -103,10 +103,11 @@ def lowest(name: str, levels: Mapping[str, Level]) -> str:
 
 
 def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> dict[str, Groups]:
-    """Return the groups of each level as the values of a column.
+    """Return each level as a column whose values are the names of its groups, with the group of
+    each code of the column at the bottom.
 
-    Raises InvalidInput for a level with a column's name, one of an unknown column, and one whose
-    groups leave out a value, have one twice, or have none.
+    Raises InvalidInput for a level with a column's name, one of something that is neither a column
+    nor a level, and one whose groups leave out a value, have one twice, or have none.
     """
     found: dict[str, Groups] = {}
     for name in sorted(levels, key=lambda name: _height(name, levels)):

@@ -24,7 +24,8 @@ from pgmkit.tables.values import bare, number_of, numbers_among, text_of
 class _Numbers(Binned):
     """Base of columns of whole and of real numbers.
 
-    Texts are also read as spreadsheets print numbers: $1,234.50, 33 % and (12.00).
+    Texts are also read as spreadsheets print numbers: $1,234.50 is 1234.5, 33 % is 33, and (12.00)
+    is -12.
     """
 
     @property

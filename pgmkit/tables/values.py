@@ -255,7 +255,9 @@ def text_of(value: object) -> str:
 
 
 def number_of(value: object) -> int | float:
-    """Return a value as a number, exact if it is whole; raise ValueError if it is no number.
+    """Return a value as a number, exact for integers and their texts.
+
+    Raises ValueError if it is no number, and OverflowError if it is beyond all floats.
 
     >>> number_of("3.50"), number_of("123456789012345678")
     (3.5, 123456789012345678)

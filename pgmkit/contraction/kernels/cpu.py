@@ -74,8 +74,8 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if summed == 1:
         return reference.log_contract(left, right)
     product, scale = reference.contract(left, right)
-    # Terms that underflow count as `least`, so all of them change a sum above this bound by less
-    # than its rounding error.
+    # Each term that underflows is at most `least`, so all of them together change a sum above this
+    # bound by less than its rounding error.
     lost = reference.least(product.dtype) * summed / torch.finfo(product.dtype).eps
     batch, row, column = torch.where(product < lost)
     out = product.log_().add_(scale)

@@ -49,7 +49,7 @@ class _Spark:
     frame: Any
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Return the sum of the partitions' lines, which a group-by adds."""
+        """Return the scan's counts as one vector (`Scan.line`): a group-by adds the partitions'."""
         found = self.frame.mapInArrow(scan.rows_of_line, "cell long, rows long")
         added = nw.from_native(found.groupBy("cell").sum("rows").toDF("cell", "rows")).collect()
         line = np.zeros(scan.length, dtype=np.int64)
@@ -84,7 +84,7 @@ class _Dask:
     frame: Any
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Return the sum of the partitions' lines, which a tree of tasks adds."""
+        """Return the scan's counts as one vector: a tree of tasks adds those of the partitions."""
         return self._added(scan.line, partial(np.sum, axis=0, dtype=np.int64))
 
     def tally(self, tally: Tally) -> Counter[str | None]:
@@ -114,7 +114,7 @@ class _Here:
     frames: Callable[[], Iterable[Any]]
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Return the line of counts of the frames as they arrive."""
+        """Return the scan's counts as one vector, added up over the frames as they arrive."""
         return scan.line(self.frames())
 
     def tally(self, tally: Tally) -> Counter[str | None]:

@@ -139,7 +139,9 @@ class Scan:
         return max((place.stop for place in self.places.values()), default=len(self.codec.columns))
 
     def line(self, frames: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the line of counts over all records of these frames (pandas, polars, pyarrow)."""
+        """Return all counts of the scan as one vector, over all records of these frames (pandas,
+        polars, pyarrow).
+        """
         line = np.zeros(self.length, dtype=np.int64)
         sizes = tuple((name, column.size) for name, column in self.codec.columns.items())
         for codes in self.codec.pieces(frames):

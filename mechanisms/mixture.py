@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from mechanisms.families.frequent import DEVIATIONS, Frequent
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_level, splits
 from mechanisms.families.misfit import Misfit
@@ -318,9 +318,10 @@ def _least_misfit(
     return the least misfit, summed over the trials, and the level that has it.
 
     `trials`: each a fit and the two functions that `_judges` returns. If independent columns have a
-    misfit that is larger by at most two standard deviations of the noise in the difference, noise
+    misfit that is larger by at most the standard deviation of the noise in the difference, noise
     hides what the rows say of the pairs. Their misfit is then returned, with level 0, which is near
-    independence.
+    independence. This is the rule of one standard error (Breiman, Friedman, Olshen and Stone,
+    "Classification and regression trees", 1984).
     """
     deviations = []
 
@@ -332,7 +333,7 @@ def _least_misfit(
 
     level, least = best_level(loss, max(fit.last_level for fit, *_ in trials))
     alone = math.fsum(float(misfit(fit.independent)) for fit, misfit, _ in trials)
-    if alone - least <= DEVIATIONS * deviations[round(level)]:
+    if alone - least <= deviations[round(level)]:
         return alone, 0.0
     return least, level
 

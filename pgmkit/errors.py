@@ -60,11 +60,11 @@ class FromRecords(UserWarning):
     """
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return a clause for messages about an unknown name: the known name whose spelling is closest.
 
     Upper and lower case count as the same. The clause is empty if no known name is close, or if
-    `name` is not a string.
+    `name` is not a string. Known names that are no strings, as data frames have, are left out.
 
     >>> did_you_mean("Wages", ["age", "wage"])
     " (did you mean 'wage'?)"
@@ -73,7 +73,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches  # only a message needs it
 
-    spelt = {each.casefold(): each for each in known}
+    spelt = {each.casefold(): each for each in known if isinstance(each, str)}
     near = get_close_matches(name.casefold(), spelt, 1) if isinstance(name, str) else []
     return f" (did you mean {spelt[near[0]]!r}?)" if near else ""
 

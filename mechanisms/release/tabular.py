@@ -219,7 +219,12 @@ class TableRelease:
                 )
         found: dict[str, NDArray[np.bool_]] = {}
         for each, condition in given.items():
-            name, mask = self.schema.behind(each, codes_of(each, shown[each], condition))
+            own = codes_of(each, shown[each], condition)
+            if not own.any():
+                raise InvalidInput(
+                    f"{condition!r} leaves no value of {each!r}; {shown[each].listed()}"
+                )
+            name, mask = self.schema.behind(each, own)
             found[name] = found.get(name, True) & mask
         return found
 
@@ -390,4 +395,12 @@ class TableRelease:
 
 
 def _rows(source: Any, n: int | None) -> int:
-    return max(1, round(source.total)) if n is None else n
+    """Return `n`, or the number of records of the model if None; raise InvalidInput below 1."""
+    if n is None:
+        return max(1, round(source.total))
+    if n < 1:
+        raise InvalidInput(
+            f"n must be a whole number of records above 0, got {n}; leave it out for as many as the "
+            "model has"
+        )
+    return n

@@ -33,6 +33,10 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"cannot write {target}: the folder {target.parent} does not exist; create it first"
+        )
     # The file is opened by name, not by tempfile, so that it gets the usual permissions.
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:

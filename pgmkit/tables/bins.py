@@ -355,7 +355,7 @@ class Binned(Column):
         for label in labels:
             if text_of(label) in self.labels:
                 mask |= super().equal([label])
-            elif self.whole:
+            elif self.whole and label is not None:  # None would be a range without ends
                 mask |= self.within(label, label)
             else:
                 super().equal([label])

@@ -293,11 +293,11 @@ class Schema:
             for name, codes in self.shown_codes(data).items()
         }
 
-    def check_names(self, names: Mapping[str, Any] | Sequence[str]) -> None:
+    def check_names(self, names: Mapping[Any, Any] | Sequence[object]) -> None:
         """Raise InvalidInput if columns of the schema are not among the names; the message lists
         these columns.
         """
-        held = [str(name) for name in listed(names, "names", "column names")]
+        held = listed(names, "names", "column names")
         absent = [name for name in self.columns if name not in held]
         if absent:
             raise InvalidInput(

@@ -34,9 +34,9 @@ def is_csv(path: str | os.PathLike[str]) -> bool:
     return plain_suffix(path) in (".csv", ".data", ".txt", ".tsv")
 
 
-def is_index(name: str) -> bool:
+def is_index(name: object) -> bool:
     """Return True for the name of a column of row numbers as pandas and R write it."""
-    return name in ("", "Unnamed: 0") or name.startswith("__index_level_")
+    return name in ("", "Unnamed: 0") or str(name).startswith("__index_level_")
 
 
 def csv_names(path: str, form: FileFormat) -> list[str]:

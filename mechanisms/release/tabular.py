@@ -400,7 +400,7 @@ def _rows(source: Any, n: int | None) -> int:
         return max(1, round(source.total))
     if n < 1:
         raise InvalidInput(
-            f"n must be a whole number of records above 0, got {n}; leave it out for as many as the "
-            "model has"
+            f"n must be a whole number of records above 0, got {n}; leave it out for the model's "
+            "own number"
         )
     return n

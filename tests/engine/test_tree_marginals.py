@@ -241,3 +241,10 @@ def test_all_triples_are_slices_of_few_products(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pgmkit.inference.tree_marginals.BLOCK_CELLS", cells)
         assert_as_the_joint(domain, cliques, [*every, *turned], seed=seed, zeros=0.3)
+
+
+def test_triples_of_a_chain_are_slices_of_common_products() -> None:
+    """A chain in which several attributes of different sizes lie beyond the same pair."""
+    domain = Domain({"a": 2, "b": 3, "c": 2, "d": 4, "e": 3, "f": 2})
+    cliques = [*itertools.pairwise(domain)]
+    assert_as_the_joint(domain, cliques, [*itertools.combinations(domain, 3)], seed=0, zeros=0.0)

@@ -656,7 +656,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows left out said exactly",
-        CURATOR,
+        DISCOVERY,
         "return float(noisy[0]), stddev",
         "return float(exact[0]), stddev",
         "units",
@@ -735,14 +735,14 @@ MUTANTS = (
     ),
     Mutant(
         "unread values of several columns cost as one",
-        CURATOR,
+        DISCOVERY,
         "most * count, most * count**0.5, cost\n        )\n        rows",
         "most, most, cost\n        )\n        rows",
         "unread",
     ),
     Mutant(
         "the number of rows beside unread values is exact",
-        CURATOR,
+        DISCOVERY,
         "noisy[-1] if self.public_total is None else self.public_total",
         "len(self._data)",
         "unread",
@@ -750,7 +750,7 @@ MUTANTS = (
     Mutant("discovery without noise", DISCOVERY, "if noisy[i] > above", "if True", "discovery"),
     Mutant(
         "discoveries spend the reserved delta each",
-        CURATOR,
+        DISCOVERY,
         'threshold", cost, delta)',
         'threshold", cost)',
         "discovery",

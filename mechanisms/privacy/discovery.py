@@ -1,5 +1,7 @@
-"""Values that nobody listed in advance: their counts, and the threshold that rare ones
-rarely pass.
+"""What is measured about the records as they were read: the values of a column that nobody
+listed in advance, the rows that were left out, and the values that could not be read.
+
+Values that nobody listed are found by noisy counts, and by a threshold that rare ones rarely pass.
 """
 
 from __future__ import annotations
@@ -12,6 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.neighbours import Neighbours
+from mechanisms.privacy.selecting import Selecting
+from mechanisms.privacy.units import Excess
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed_class
 
 
 def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDArray[np.int64]]:
@@ -47,3 +53,77 @@ def frequent(texts: Sequence[str], noisy: NDArray[np.int64], above: float) -> li
     """Return the values whose noisy counts are above the threshold, the most frequent first."""
     order = np.argsort(-noisy, kind="stable")
     return [texts[i] for i in order if noisy[i] > above]
+
+
+@typed_class
+class Discovering(Selecting):
+    """The questions about the records as they were read. Each charges before it answers."""
+
+    def discover(
+        self,
+        values: Sequence[str] | Mapping[str, int],
+        cost: float,
+        delta: float,
+        *,
+        step: str = "discover",
+    ) -> list[str]:
+        """Return the frequent values of a column, which nobody listed in advance.
+
+        `values` has one text for each row of the same records, or the number of rows of each text.
+        The count of each distinct value gets discrete Gaussian noise at this cost, and those above
+        a threshold are returned, the most frequent first. The values of a single row (or unit) pass
+        with a probability of at most `delta` together, which gives (rho, delta)-approximate zCDP.
+
+        Raises InvalidInput for a pure budget, or a delta above the reserved part of the budget's;
+        BudgetExceeded if cost is not available.
+        """
+        budget = self.ledger.budget
+        if not 0 < delta <= budget.reserved * (1 + 1e-9):
+            raise InvalidInput(
+                f"the discovery of values needs a delta above 0 of what the budget reserves "
+                f"({budget.reserved:g}), got {delta!r}; a pure budget has none: list the values"
+            )
+        self.ledger.charge(step, "discrete Gaussian, threshold", cost, delta)
+        texts, counts = distinct(values)
+        scale = self.scale(cost)
+        noisy = self._noise.gaussian(counts, scale)
+        return frequent(texts, noisy, threshold(scale, delta, self.neighbours))
+
+    def measure_excess(
+        self, excess: Excess, cost: float, *, step: str = "rows left out"
+    ) -> tuple[float, float]:
+        """Return the noisy number of rows that the bound on a unit's rows left out, and the noise's
+        standard deviation.
+
+        At most `Excess.most` rows of a unit are counted, so the number changes by at most that
+        between neighbours. Raises the errors of `measure`.
+        """
+        exact = np.array([excess.rows], dtype=np.int64)
+        noisy, stddev = self._noisy(step, exact, excess.most, excess.most, cost)
+        return float(noisy[0]), stddev
+
+    def measure_unread(
+        self, cost: float, *, step: str = "unread values"
+    ) -> tuple[dict[str, float], float, float]:
+        """Return the number of values of each column that could not be read, the number of rows,
+        and the standard deviation of the noise.
+
+        The values are those of `Dataset.unread`; all numbers are noisy, except a public number of
+        rows. Each of them changes by at most the relation's `max_rows` m between neighbours, the
+        vector of k numbers by k m (L1) or sqrt(k) m (L2).
+
+        Raises the errors of `measure`, and InvalidInput if the unread values were not counted.
+        """
+        unread = getattr(self._data, "unread", None)
+        if unread is None:
+            raise InvalidInput(
+                "it is not known which values of these records could be read; give a data frame "
+                "in memory, or records of encode_file"
+            )
+        exact = [*unread.values(), *([] if self.neighbours.rows_public else [len(self._data)])]
+        most, count = self.neighbours.max_rows, len(exact)
+        noisy, stddev = self._noisy(
+            step, np.array(exact, dtype=np.int64), most * count, most * count**0.5, cost
+        )
+        rows = float(noisy[-1] if self.public_total is None else self.public_total)
+        return dict(zip(unread, noisy[: len(unread)].tolist(), strict=True)), rows, stddev

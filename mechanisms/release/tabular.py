@@ -221,9 +221,8 @@ class TableRelease:
         for each, condition in given.items():
             own = codes_of(each, shown[each], condition)
             if not own.any():
-                raise InvalidInput(
-                    f"{condition!r} leaves no value of {each!r}; {shown[each].listed()}"
-                )
+                left = f"{condition!r} leaves no value of {each!r}"
+                raise InvalidInput(f"{left}; {shown[each].listed()}")
             name, mask = self.schema.behind(each, own)
             found[name] = found.get(name, True) & mask
         return found
@@ -396,11 +395,6 @@ class TableRelease:
 
 def _rows(source: Any, n: int | None) -> int:
     """Return `n`, or the number of records of the model if None; raise InvalidInput below 1."""
-    if n is None:
-        return max(1, round(source.total))
-    if n < 1:
-        raise InvalidInput(
-            f"n must be a whole number of records above 0, got {n}; leave it out for the model's "
-            "own number"
-        )
-    return n
+    if n is not None and n < 1:
+        raise InvalidInput(f"n must be a number of records above 0, got {n}; or leave it out")
+    return max(1, round(source.total)) if n is None else n

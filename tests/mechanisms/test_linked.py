@@ -435,9 +435,14 @@ def test_all_pairs_are_measured_where_noise_hides_few() -> None:
     few, many = (run(frames, mechanism="auto", epsilon=eps) for eps in (1.0, 1000.0))
     assert few.parents.mechanism == many.parents.mechanism == "aim"
     assert few.children["person"].mechanism == "aim"
-    # Selected tables have the position in them.
-    tables = [m for m in few.children["person"].measurements if {*m.clique} & {"sex", "age"}]
-    assert tables and all("position" in m.clique for m in tables)
+    # Selected tables have the position in them where few homes have all positions.
+    alone = frames["person"].query("no == 1 or id % 5 == 0")
+    uneven = run(frames | {"person": alone}, mechanism="auto", epsilon=1.0)
+    for release, placed in ((few, False), (uneven, True)):
+        tables = [
+            m for m in release.children["person"].measurements if {*m.clique} & {"sex", "age"}
+        ]
+        assert tables and all("position" in m.clique for m in tables) == placed
     assert many.children["person"].mechanism == "gaussian+projection"
     assert "all pairs" in many.children["person"].reason
     measured = [m for m in many.children["person"].measurements if isinstance(m, Measurement)]

@@ -54,7 +54,6 @@ from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.runtime.chances import DEVIATIONS
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 from pgmkit.runtime.typed import typed

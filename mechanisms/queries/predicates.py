@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.typed import typed, typed_class
 
 
@@ -194,9 +195,11 @@ def mixed_marginals(domain: Domain, numeric: Sequence[str], cuts: int) -> list[P
 
 
 def _spread(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the standard deviations of the columns, 1 for one whose numbers are all equal."""
+    """Return the standard deviations of the columns, 1 for one whose numbers are equal but for
+    rounding.
+    """
     found = numbers.std(axis=0)
-    return np.where(found > 0, found, 1.0)
+    return np.where(found > CLOSE, found, 1.0)
 
 
 @typed

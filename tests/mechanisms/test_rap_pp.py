@@ -58,6 +58,13 @@ def some_predicates() -> Predicates:
     )
 
 
+def test_directions_over_equal_points_stay_finite() -> None:
+    # The mean of equal numbers rounds, so their computed spread is not exactly 0.
+    points = np.full((7, len(NUMERIC)), 0.1)
+    drawn = linear_thresholds(DOMAIN, NUMERIC, "ill", 5, np.random.default_rng(3), points)
+    assert max(abs(weight) for each in drawn for _, weight in each.weights) < 10
+
+
 @pytest.mark.parametrize(
     ("numeric", "label", "count", "said"),
     [

@@ -32,6 +32,7 @@ from mechanisms.privacy import (
     charging,
     counting,
     curator,
+    discovery,
     integer_matrix,
     scored,
     scores,
@@ -43,7 +44,7 @@ from mechanisms.privacy.scored import Scored
 from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.synthesis import open_columns, pipeline
 
-CURATOR = (curator, counting, charging, selecting)
+CURATOR = (curator, counting, charging, selecting, discovery)
 """The modules of the Curator itself."""
 ARITHMETIC: tuple[ModuleType, ...] = (*CURATOR, scores, scored, cell_line, integer_matrix)
 _FILES = {str(module.__file__) for module in ARITHMETIC}
@@ -393,7 +394,19 @@ def _plain_counts(self: Curator, predicates: Any) -> Any:
     return Exact(predicates.counts(self._data.real))  # type: ignore[attr-defined]
 
 
+def _annotations_resolved() -> None:
+    """Have the annotations of the Curator's methods resolved. This is done once, at a method's
+    first call, by the names of its module, which `_patched` replaces.
+    """
+    for each in Curator.__mro__:
+        for method in vars(each).values():
+            for cell in getattr(method, "__closure__", None) or ():
+                if hasattr(cell.cell_contents, "cache_info"):
+                    cell.cell_contents()
+
+
 def _patched(patch: pytest.MonkeyPatch) -> None:
+    _annotations_resolved()
     numbers = {each.__name__: _Int(each.__name__, (), {"real": each}) for each in (int, float)}
     for module in ARITHMETIC:
         patch.setattr(module, "np", _Numpy(np))
@@ -401,9 +414,9 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
             patch.setattr(module, name, kept, raising=False)
     for module in CURATOR:
         patch.setattr(module, "len", _length, raising=False)
-    texts_and_counts = curator.distinct
+    texts_and_counts = discovery.distinct
     patch.setattr(
-        curator,
+        discovery,
         "distinct",
         lambda values: (lambda t, n: (t, Exact(n)))(*texts_and_counts(plain(values))),
     )

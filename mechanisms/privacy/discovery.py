@@ -1,4 +1,4 @@
-"""What is measured about the records as they were read: the values of a column that nobody
+"""Measurements about the records as they were read: the values of a column that nobody
 listed in advance, the rows that were left out, and the values that could not be read.
 
 Values that nobody listed are found by noisy counts, and by a threshold that rare ones rarely pass.

@@ -31,23 +31,22 @@ _MIXTURE_MB = 600.0
 """The memory of `mixture` in MB."""
 _PUBLIC_SECONDS = 150.0
 """If less time is allowed, in seconds, no network is trained on public records."""
-_LEAST_ROWS = 10.0
-"""The fewest rows per column, in units of one marginal's noise, for which `pair-graph` with a pure
-budget considers pairs. From 11 to 36 it has 0.90 to 1.03 times the error of independent columns,
-and a nearer worst pair (Caravan and loans_full_schema at epsilon 1, loans_full_schema at 0.3, a
+_LEAST_ROWS_OF_GRAPH = 5.0
+"""The fewest rows per column, in units of one marginal's noise, for which `pair-graph` with
+Gaussian noise considers pairs. Drawn tables of 80 and 300 columns, of which each depends on one of
+the ten before it, were compared with independent columns at epsilon 1 to 4. At 7.3 the error of
+random pairs is 0.91 to 0.95 times, and that of the 200 strongest pairs 0.54 to 0.62 times; at 5.6
+they are 0.95 and 0.64 times, at 3.9 1.02 to 1.06 and 0.85 to 0.93 times, and at 2 1.10 to 1.12 and
+1.01 to 1.03 times. Without dependence the errors are 1.01 and 0.98 times at 7.3. A pure budget
+needs twice as many rows: from 11 to 36 the error is 0.90 to 1.03 times that of independent columns,
+with a nearer worst pair (Caravan and loans_full_schema at epsilon 1, loans_full_schema at 0.3, a
 network of 100 columns of `benchmarks.wide` at 0.2; one seed).
 """
-_LEAST_ROWS_OF_GRAPH = 5.0
-"""The same for `pair-graph` with Gaussian noise. Drawn tables of 80 and 300 columns, of which each
-depends on one of the ten before it, were compared with independent columns at epsilon 1 to 4. At
-7.3 the error of random pairs is 0.91 to 0.95 times, and that of the 200 strongest pairs 0.54 to
-0.62 times; at 5.6 they are 0.95 and 0.64 times, at 3.9 1.02 to 1.06 and 0.85 to 0.93 times, and at
-2 1.10 to 1.12 and 1.01 to 1.03 times. Without dependence the errors are 1.01 and 0.98 times at 7.3.
-"""
 _LEAST_ROWS_OF_LAPLACE = 30.0
-"""The same for `mixture` with a pure budget, but per squared number of columns, because Laplace
-noise grows with the number of pairs that share a budget. From 6 to 29 it has 0.94 to 2.5 times the
-error of independent columns (HMDA, Wage and Chile at epsilon 1, Chile at 0.3, CPS1988 at 0.1).
+"""The fewest rows for which `mixture` with a pure budget measures pairs, in the same units, per
+squared number of columns, because Laplace noise grows with the number of pairs that share a budget.
+From 6 to 29 it has 0.94 to 2.5 times the error of independent columns (HMDA, Wage and Chile at
+epsilon 1, Chile at 0.3, CPS1988 at 0.1).
 """
 
 
@@ -119,7 +118,7 @@ def choose_mechanism(
     if mixes:
         least = _LEAST_ROWS_OF_LAPLACE * columns**2 if budget.pure else 0.0
     elif many:
-        least = (_LEAST_ROWS if budget.pure else _LEAST_ROWS_OF_GRAPH) * columns
+        least = (2 if budget.pure else 1) * _LEAST_ROWS_OF_GRAPH * columns
     if rows is not None and rows < least * max_rows * noise(budget):
         return Choice(
             "independent",

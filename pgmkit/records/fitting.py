@@ -72,9 +72,10 @@ def fit_records(
     >>> domain = Domain({"a": 2, "b": 2})
     >>> rng = np.random.default_rng(0)
     >>> drawn = Dataset(domain, {"a": rng.integers(0, 2, 100), "b": rng.integers(0, 2, 100)})
-    >>> fit_records(drawn, {("a", "b"): [[40, 10], [10, 40]]}, rng=0).marginal(("a", "b"))
-    array([[40, 10],
-           [10, 40]])
+    >>> wanted = np.array([[40, 10], [10, 40]])
+    >>> found = fit_records(drawn, {("a", "b"): wanted}, rng=0).marginal(("a", "b"))
+    >>> bool(abs(found - wanted).max() <= 1)
+    True
     """
     columns = _Columns(records)
     wanted, asked = _targets(columns, tables)

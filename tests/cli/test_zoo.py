@@ -14,7 +14,14 @@ from benchmarks.zoo_auto import Comparison
 from benchmarks.zoo_tables import TABLES, Table
 
 
-@pytest.mark.parametrize("name", ["datasets/Titanic", "datasets/esoph", "datasets/airquality"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "datasets/Titanic",
+        pytest.param("datasets/esoph", marks=pytest.mark.slow),
+        pytest.param("datasets/airquality", marks=pytest.mark.slow),
+    ],
+)
 def test_tiny_tables_go_through(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "SEEDS", 3)
     (table,) = (each for each in TABLES if each.name == name)

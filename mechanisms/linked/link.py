@@ -276,3 +276,15 @@ def _check_columns(
             f"the column {keys[link.child]!r} of {link.child!r} is the key for its own children "
             f"and also links it to {link.parent!r} or orders it; these must be different columns"
         )
+
+
+def own_columns(modelled: Schema) -> Schema:
+    """Return the schema of the own columns of a modelled table, without those of parents and
+    siblings.
+
+    Behind the position, `Link.steps` has the columns of the previous sibling, and then as many of
+    the child itself. The topmost table has no position.
+    """
+    names = list(modelled.columns)
+    behind = names[names.index(POSITION) + 1 :] if POSITION in names else []
+    return modelled.restricted(behind[len(behind) // 2 :] or names)

@@ -16,7 +16,7 @@ from mechanisms.dispatch import run_on, warn_of_poor_fit
 from mechanisms.families.graphical import model_megabytes
 from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
-from mechanisms.linked.link import POSITION, Link, check_links, counted
+from mechanisms.linked.link import POSITION, Link, check_links, counted, own_columns
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import PREVIOUS
 from mechanisms.privacy.budget import Accounting
@@ -207,7 +207,7 @@ def _spent(
     for name in list(relations)[1:]:
         # The number of children is private, even if each parent has at most one.
         relations[name] = replace(relations[name], rows_public=False)
-    own = {link.child: _own(requests[link.child].schema) for link in links}
+    own = {link.child: list(own_columns(requests[link.child].schema).columns) for link in links}
     said = dict.fromkeys(requests, "")
     for name, request in requests.items():
         if request.report_unread:
@@ -249,15 +249,6 @@ def _spent(
         warn_of_poor_fit(final)
         found[name] = TableRelease(final, request.schema, None, chosen.reason + said[name])
     return found
-
-
-def _own(steps: Schema) -> list[str]:
-    """Return the children's own columns: the last of a schema of `Link.steps`, behind the position
-    and as many columns of the previous sibling.
-    """
-    names = list(steps.columns)
-    behind = names[names.index(POSITION) + 1 :]
-    return behind[len(behind) // 2 :]
 
 
 def _numbered(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mechanisms.linked.fidelity import Compared, Line, compared, fidelity, kind_of
-from mechanisms.linked.link import POSITION, Link, check_links, counted
+from mechanisms.linked.link import POSITION, Link, check_links, counted, own_columns
 from mechanisms.linked.siblings import (
     PREVIOUS,
     Children,
@@ -240,7 +240,7 @@ class LinkedRelease:
             name: TableRelease.load(place / f"{name}.pgm", allow_modified=allow_modified)
             for name in tables
         }
-        schemas = {name: _own(release.schema) for name, release in releases.items()}
+        schemas = {name: own_columns(release.schema) for name, release in releases.items()}
         with refusing(place / _LINKS, "the links of a release"):
             links = _checked_links(links, schemas, releases)
         parents = releases.pop(links[0].parent)
@@ -321,14 +321,3 @@ def _linking(
     # Only the kind of a linking column matters to a writer, not its range.
     columns = {name: Integer(1, 1) for name in places}
     return schema.with_columns({**columns, **schema.columns}), table
-
-
-def _own(release: Schema) -> Schema:
-    """Return the schema of the own columns of a table, without those of parents and siblings.
-
-    Behind the position, `Link.steps` has the columns of the previous sibling, and then as many of
-    the child itself. The topmost table has no position.
-    """
-    names = list(release.columns)
-    behind = names[names.index(POSITION) + 1 :] if POSITION in names else []
-    return release.restricted(behind[len(behind) // 2 :] or names)

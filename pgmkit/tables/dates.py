@@ -22,7 +22,7 @@ from pgmkit.tables.bins import Binned
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
-"""Matches texts in ISO 8601 without a zone."""
+"""The pattern of a date or time in ISO 8601 without a zone."""
 
 
 @typed_class

@@ -253,7 +253,7 @@ def _fitted(
     device: torch.device,
 ) -> torch.Tensor:
     """Return the rows of the mixture fitted to all measurements, at the penalty level with the
-    least misfit on held-out parts of the measurements (`_judged`). It chooses the strength of the
+    least misfit on held-out parts of the measurements (`_judges`). It chooses the strength of the
     shrinkage as well, unless that or the level is given.
     """
 
@@ -314,8 +314,9 @@ def _judges(
 def _least_misfit(
     trials: Sequence[tuple[MixtureFit, Misfit, Misfit]], steps: int
 ) -> tuple[float, float]:
-    """Run all fits through the levels of their path, with `steps` steps of descent at each, and
-    return the least misfit, summed over the trials, and the level that has it.
+    """Run all fits through the levels of the penalty, with `steps` steps of descent at each. Return
+    the least misfit to the held-out tables, summed over the trials, and the level with that misfit,
+    which a parabola through its neighbours refines.
 
     `trials`: each a fit and the two functions that `_judges` returns. If independent columns have a
     misfit that is larger by at most the standard deviation of the noise in the difference, noise

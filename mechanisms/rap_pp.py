@@ -227,8 +227,9 @@ class _MixedRounds:
     def select(
         self, state: MixedState, _last: Round[MixedState, Question] | None
     ) -> list[Question] | None:
-        """Select, with noise, the marginal or the thresholds that the rows answer worst. Return
-        None after the last round.
+        """Select, with noise, the marginal and the thresholds that the rows answer worst: both
+        kinds, except where no marginal is left or there are no thresholds. Return None after the
+        last round.
         """
         if self._done == self._rounds:
             return None

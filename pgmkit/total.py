@@ -29,7 +29,8 @@ class TotalEstimate:
 def estimate_total(
     measurements: Iterable[Measurement], domain: Domain | None = None
 ) -> TotalEstimate:
-    """Return the total that the measurements imply, combined by inverse variance (section E.1).
+    """Return the total that the measurements imply, combined by inverse variance (McKenna et
+    al., 2019, section E.1).
 
     A measurement y = Q mu + noise determines the total if the vector of ones is in the row space of
     Q: then w . y, with w the shortest solution of Q^T w = 1 (that is, w = (Q^+)^T 1), is its

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator[None]:
-    """Save a release in the file `save`, if one is given, before the block writes its records and
-    pages, since the spent budget cannot be spent again. If the release could not be saved there, or
-    no file was given, and the block fails, the release is saved in a folder for temporary files and
-    its name is printed.
+    """Save a release in the file `save` (for linked tables a folder), if one is given, before the
+    block writes its records and pages, since the spent budget cannot be spent again. If this fails,
+    or the block fails and no `save` is given, the release is saved in a folder for temporary files,
+    or else in the home folder, and its name is printed. The error is raised again.
     """
     saved = False
     try:

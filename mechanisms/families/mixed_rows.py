@@ -202,7 +202,13 @@ class MixedRows:
         thresholds: Thresholds,
         temperature: float | None,
     ) -> torch.Tensor:
-        """Return the share of the rows, from `rows`, that satisfies each predicate."""
+        """Return for each predicate the share of the rows that satisfy it. A row counts with the
+        product of its probabilities of the predicate's codes.
+
+        `rows` and `numbers` are what the method `rows` returns. With a `temperature`, which is an
+        inverse temperature, each threshold is a sigmoid, so that the share is differentiable; with
+        None it is exact.
+        """
         codes = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
         product = codes[:, thresholds.columns[:, 0]]
         for place in range(1, thresholds.columns.shape[1]):

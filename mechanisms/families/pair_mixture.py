@@ -18,7 +18,8 @@ from pgmkit.runtime.randomness import Rng
 
 class PairMixtureModel(ProductMixtureModel):
     """A mixture of product distributions that was fitted to pairs of attributes, and to nothing
-    larger.
+    larger. Records are drawn from a mixture nearer to independence, `flattened`, in which each row
+    is moved towards the one-way marginals.
 
     >>> from pgmkit.domain import Domain
     >>> model = PairMixtureModel(Domain({"a": 2, "b": 2}), [[1, 0, 0.8, 0.2], [0, 1, 0.2, 0.8]], 10)

@@ -30,9 +30,10 @@ def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
     `hidden` and a batch of `rows` noise vectors. The output layer is counted with the rows, by the
     functions below.
     """
-    # There are ten copies of the weights: themselves, gradients, two moments; those of the state
-    # before and after, their averages, and the terms of these. A hidden layer has eight arrays of
-    # its shape: sums, normalised and rectified values, and their gradients.
+    # The weights are held ten times: four times in training (weights, gradients, two moments), and
+    # in the states before and after it with their averages, of which the new one has two terms. A
+    # hidden layer has eight arrays of its shape: two partial sums over its inputs, normalised and
+    # rectified values, and a gradient of each.
     return _FLOAT * (10 * weights + 8 * rows * sum(hidden))
 
 

@@ -86,10 +86,11 @@ def synthesize_linked(
     the topmost table, such as a household, together with all its descendants. The rows of the
     topmost table are modelled with their numbers of children. The children of a link are modelled
     with their own numbers of children, their parent's columns, their position and the columns of
-    their previous sibling; the mechanism selects which of these pairs are worth measuring, beside
-    each column's table by number and position. A unit changes at most `most` rows of a table of
-    children, and at most the product of `most` along the path of links in a table further below;
-    the noise is scaled to that.
+    their previous sibling. The mechanism selects which pairs of a child's column and another of
+    these are worth measuring. Beside them each child's column is measured with the number of
+    siblings and the position, unless noise would hide the counts. A unit changes at most `most`
+    rows of a table of children, and at most the product of `most` along the path of links in a
+    table further below; the noise is scaled to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several
     rows of the topmost table with the same key one is kept at random. In a table between, a key

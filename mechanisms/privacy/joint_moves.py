@@ -96,7 +96,8 @@ class JointMoves:
         return min(whole, sum(float(each.max()) for each in self.costs(shares)) * (1 + AGREEMENT))
 
     def prices(self, chances: Sequence[Array]) -> Array:
-        """Return, for each product, its mean cost over the states divided by its share, at most 1.
+        """Return for each product its mean cost, over the states of its group, per unit of its
+        share. A price above 1 is replaced by 1, and a product in no group has the price 1.
         `chances`: the probabilities of the states, one array for each array that `costs` returns.
         """
         found = np.ones(self._products)
@@ -165,7 +166,7 @@ def _ends(factors: Sequence[FactorNorms]) -> Array:
 
 
 def _groups(products: Sequence[Product], places: Sequence[int]) -> list[list[int]]:
-    """Return the places of the products in groups of at most `_MOST_STATES` states; each product,
+    """Return the places of the products in groups of at most `CALL_CELLS` states; each product,
     the largest first, joins the first group that has room.
     """
     groups: list[tuple[dict[Hashable, set[bytes]], list[int]]] = []

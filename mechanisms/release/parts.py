@@ -58,7 +58,7 @@ class RecordParts:
         """Yield the records of parts `start` to `stop` - 1 as pyarrow tables of values."""
         for number, columns in enumerate(self.drawn.parts(start, stop), start):
             data = Dataset(self.schema.domain, columns)
-            # The second number makes this random stream differ from that of the part's codes.
+            # The additional 0 makes this random stream differ from that of the part's codes.
             yield arrow_table(data, self.schema, part_rng(self.drawn.seed, number, 0))
 
 

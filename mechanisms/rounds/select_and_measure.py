@@ -245,11 +245,12 @@ class SelectionRounds(ABC):
 class CellRounds(SelectionRounds):
     """Rounds of single queries, each measured with its own noise.
 
-    With `anneal`, the budget of all further rounds doubles once the selections find nothing but
-    noise: the median distance of the last answers, five or more, from the model's answers is at
-    most the standard deviation of their noise. There are then fewer than `rounds`. AIM anneals by
-    the same principle. With `codes`, queries with other codes are left out; the models' tables hold
-    these codes, in this order, before any others (`mechanisms.families.frequent`).
+    With `anneal`, the budget of every further round doubles each time that the selections find
+    nothing but noise: the median distance of the last answers (five or more) from the model's
+    answers is at most the standard deviation of their noise. There are then fewer than `rounds`.
+    AIM anneals by the same principle. With `codes`, queries with other codes are left out; the
+    models' tables hold these codes, in this order, before any others
+    (`mechanisms.families.frequent`).
     """
 
     def __init__(

@@ -89,12 +89,20 @@ def _turned_rows(
 def _problem(
     lattice: Lattice, own: Sequence[int], inward: Array, dear: float, basis: ResidualBasis | None
 ) -> tuple[object, Array, float]:
-    """Return the gram and nu with which `split` finds an attribute's next basis, rounded to three
-    digits, after a key that is equal for equal problems.
+    """Return a key, and the Gram matrix and the nu from which `split` makes an attribute's next
+    basis. The weights of the Gram matrix and nu are rounded to three digits, so that nearly equal
+    problems have one key.
 
-    `own`: the attribute's slots; `inward`: the derivatives of T with respect to their inside
-    errors; `dear`: the sum of their outside errors, each times the derivative of T with respect to
-    it; `basis`: the attribute's basis in the round before, or None.
+    T is the square root of the workload's error; `mechanisms.strategies.residual_lattice` defines
+    inside and outside errors. The Gram matrix is the mean of those of the attribute's kinds of
+    queries, weighted by `inward`; nu is 0 in the first round.
+
+    Args:
+        own: the attribute's slots in the lattice, one for each kind of queries.
+        inward: the derivative of T with respect to the inside error of each slot.
+        dear: the sum over the slots of the outside error times the derivative of T with respect
+            to it.
+        basis: the attribute's basis in the round before, or None in the first round.
     """
     parts = np.array([float(f"{x:.3g}") for x in inward / inward.sum()])
     n = lattice.domain.sizes[lattice.names[own[0]]]

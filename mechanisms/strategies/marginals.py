@@ -42,11 +42,16 @@ class MarginalsStrategy:
     expected_error: float
 
     def noise(self, domain: Domain, power: int, total_known: bool) -> ResidualNoise:
-        """Return the noise of this strategy, which has the variance of any answer, in the unit of
-        `expected_error`. The variance of a measured marginal is 1 / share^power.
+        """Return the noise of this strategy, from which the variance of any answer follows, in the
+        unit of `expected_error`.
 
-        The contrasts R_s are estimated as precisely as from a residual over s that is measured with
-        the rows n I - J along each attribute and a variance of n_s / v_s.
+        `power`: 1 for Gaussian noise, 2 for Laplace; a measured marginal has the variance
+        1 / share^power. `total_known`: whether the total has no noise.
+
+        Let v_s be the precision of the contrasts R_s (see the module docstring), and n_s the number
+        of cells over s. A residual over s with the rows n I - J along each attribute (n codes, J
+        the matrix of ones) and noise of variance n_s / v_s determines R_s with the same precision,
+        so that it stands for the measured marginals.
         """
         places = subsets(self.shares)
         inside = _inside(domain, places, list(self.shares))

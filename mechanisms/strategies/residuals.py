@@ -257,10 +257,12 @@ class _Least:
         the largest sum of any such variances. `unit`: the variance of each residual at a cost of 1;
         at a cost c it is this divided by c to the `power`.
 
-        For any importances of the sums that add up to 1, and any probabilities of the states of
-        `moves`, the least mean of the sums at mean prices is a lower bound. Its derivatives are the
-        sums and the costs of the states. So importances and probabilities are multiplied by these
-        and normalised, until the largest sum and cost are near the bound.
+        Given importances of the sums that add up to 1, and probabilities of the states of `moves`,
+        consider the mean of the sums by importance, where the cost of a residual is its mean over
+        the states. The least value of this mean over all variances has a closed form, and is a
+        lower bound. Multiplicative steps maximise it: each importance is multiplied by its sum,
+        each probability by the square of its state's cost, and both are normalised. The search ends
+        when the largest sum is near the bound, or near the weighted mean of all sums.
         """
         importance = np.full(len(self.weights), 1 / len(self.weights))
         by_residual = self.parts.T.tocsr()

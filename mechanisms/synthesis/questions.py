@@ -189,8 +189,11 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    # A single Laplace variable has heavier tails than a sum of several with the same variance.
-    reach = -math.log(1 - level) / 2**0.5 if pure else NormalDist().inv_cdf((1 + level) / 2)
+    reach = NormalDist().inv_cdf((1 + level) / 2)
+    if pure:
+        # An answer's noise is a sum of Laplace variables. With many of them its quantile is near
+        # the normal one, with a single one it is this, which is larger at levels above 0.91.
+        reach = max(reach, -math.log(1 - level) / 2**0.5)
     wanted = reach * max(each.largest for each in found) / within
     if pure:
         return Budget(wanted / share, accounting=accounting or "zcdp")

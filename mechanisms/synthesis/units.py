@@ -52,13 +52,13 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
 def bounded_frame(
     frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
 ) -> tuple[Any, Excess]:
-    """Return the schema's columns of at most `max_rows` rows of each unit, and the number of rows
-    that were left out.
+    """Return the schema's columns of at most `max_rows` rows of each unit, and the number of their
+    further rows, which are dropped; that number is exact and private (`Excess`).
 
     The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
-    NaN, empty) belong to nobody and are left out. From an engine these columns alone are fetched,
-    since the rows kept must be the same in every count. Raises InvalidInput for coded records, and
-    for a frame without the columns.
+    NaN, empty) belong to nobody: they are dropped and not counted. From an engine only the schema's
+    columns and the unit's are fetched into memory, since every count must use the same rows. Raises
+    InvalidInput for coded records, and for a frame without one of these columns.
 
     >>> import pyarrow
     >>> from pgmkit.tables.schema import Boolean

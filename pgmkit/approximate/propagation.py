@@ -141,8 +141,9 @@ class _Sites:
 
 
 class MessageSearch:
-    """A search for messages with which the sites agree. ``prior`` holds the present potentials of
-    the base's distribution, ``messages`` the part of them that each site contributes.
+    """A search for messages with which the sites agree (see the module docstring). ``prior`` holds
+    the present potentials of the base's distribution, ``messages`` the part of them that each site
+    contributes.
     """
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:

@@ -182,10 +182,10 @@ class Planning:
         """Return the cheapest tree among those of many orders and ``start``, by
         ``EliminationTree.cells``.
 
-        The search stops when another order would take more time to search than the best tree so far
-        takes to run, or when many orders in a row brought no improvement; a small graph gets one
-        greedy order. The search counts work instead of measuring time, so the same graph gets the
-        same tree on every machine.
+        The search stops when one more order would bring its total work above the share of the best
+        tree's run that the constants above state, or when many orders in a row brought no
+        improvement; a small graph gets one greedy order. Work is counted, not timed, so the same
+        graph gets the same tree on every machine.
         """
         best, improved = self.first, 1
         if start is not None and start.cells <= best.cells:

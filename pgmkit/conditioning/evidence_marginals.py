@@ -232,7 +232,7 @@ class EvidenceMarginals:
                 inputs.add(0, scaled[self.evidence.codes[name]], -1)
             else:
                 inputs.add(bit, scaled, -1)
-        # Every unobserved attribute needs a table, if only one of ones.
+        # Every unobserved attribute must be in some table, so one without gets a table of ones.
         if children is None:
             held = union(inputs.scopes)
             for v in each_bit(relevant & ~held & ~observed):

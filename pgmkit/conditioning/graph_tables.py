@@ -157,7 +157,9 @@ class GraphTables:
 
     @cached_property
     def own(self) -> list[int]:
-        """The number of each attribute's table in a Bayesian network."""
+        """The index in ``tables`` of each attribute's conditional distribution, in the domain's
+        order, for Bayesian networks only.
+        """
         places = self.domain.places
         numbers = {places[child]: number for number, child in enumerate(self.children or ())}
         return [numbers[v] for v in range(len(self.domain))]
@@ -316,7 +318,7 @@ class GraphTables:
         if tree.cells > most:
             return None
         # This tree serves all further evidence, so a search of its own pays: it halves the cells of
-        # the tree of insurance, whose answers then take a seventh less.
+        # the tree of the network "insurance", whose answers then take a seventh less.
         cliques = [c for c, _ in self.tables]
         searched = junction_tree(self.domain, cliques, seconds=UNNOTICED_SECONDS)
         tree = min(tree, searched, key=lambda each: each.cells)

@@ -299,8 +299,8 @@ class _Joint:
         force = self.curvature * state.dual - self.residual(shares)
         if self.bounded:
             force += state.barrier * (1 / state.above - 1 / state.below)
-        # Gradients within the residuals' rounding are set to zero; otherwise the multipliers would
-        # drift with it.
+        # Every gradient is moved towards zero by the rounding of its residual, at most to zero;
+        # otherwise the multipliers would drift with it.
         size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
         rounding = EPSILON * size
         return shares, force - np.clip(force, -rounding, rounding)

@@ -47,8 +47,10 @@ def tree_potentials(
 
 
 def _fractions(table: Table, rank: int) -> Table:
-    """Return the table, without zeros, scaled so that it sums to 1 over its first ``rank`` axes;
-    uniform if it has no positive cell.
+    """Return the table as fractions that sum to 1 over its first ``rank`` axes, for each set.
+
+    Negative cells count as 0, and a set without a positive cell becomes uniform. Fractions below
+    SUM_ROUNDING are raised to it, so that every logarithm is finite.
     """
     axes = tuple(range(rank))
     positive = np.maximum(table, 0.0)

@@ -193,8 +193,8 @@ class ModelTables:
 
     @cached_property
     def sums(self) -> PlainSums:
-        """Plain sums over the potentials for the second computation, which shares no other code
-        with inference.
+        """Plain sums over the potentials for the check by a second computation (`SecondOpinion`),
+        which shares no other code with inference.
         """
         tables = [(factor.domain.attributes, factor.numpy()) for factor in self.factors]
         return PlainSums(tables, dict(self.domain.sizes), room=self.memory_limit)

@@ -36,8 +36,9 @@ def answers(
     """Return one array of shape ``answer_shape`` for each query.
 
     ``factors`` are nonnegative tables whose product, summed over all records, is the total. Queries
-    over the same attributes with matrices of the same shapes are answered together; attributes in
-    no query are summed out once.
+    over the same attributes with matrices of the same shapes form a group, which one contraction
+    answers, so that all other attributes are summed out once for the group. Raises ModelTooLarge if
+    a table would exceed ``memory_limit`` bytes.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):

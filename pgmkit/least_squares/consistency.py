@@ -95,7 +95,7 @@ class Relaxation:
         return np.zeros_like(self._b)
 
     def of(self, sets: NDArray[np.int64]) -> Relaxation:
-        """Return the problem of some of the sets, given their indices."""
+        """Return the problem of some of the sets of measurements, given their indices."""
         other = copy(self)
         other.y, other._b = self.y[:, sets], self._b[:, sets]
         return other

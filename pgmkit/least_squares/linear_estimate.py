@@ -184,8 +184,9 @@ def _may_determine(m: Measurement) -> bool:
 def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
 ) -> tuple[list[_Table], list[frozenset[str]]]:
-    """Return one table for each measured set of attributes whose measurements determine it, and the
-    other sets.
+    """Return a least-squares table for each measured set of attributes, and the sets without one:
+    those whose measurements do not determine the table, and those for which `_table` finds it too
+    large.
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
     for m in measurements:

@@ -180,8 +180,8 @@ def _newton(tables: Sequence[_Kept], multipliers: Table, violated: Table, weight
 class _Kept:
     """A noisy table, and those of its cells that the search goes over.
 
-    ``row``: the row of the table's sum; ``threshold``: what is to be taken from each cell for the
-    positive parts to sum to ``total``.
+    ``row``: the index, among the multipliers, of the constraint on the table's sum; ``threshold``:
+    the number to subtract from each cell so that the positive parts sum to ``total``.
     """
 
     def __init__(

@@ -19,10 +19,9 @@ from pgmkit.runtime.sizes import DENSE_ROWS, DENSE_SHARE
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-"""An array of measured values: a row for each value, and with many sets a column for each set."""
-
 Part = tuple[Measurement, Array]
-"""A measurement, and its values in all sets."""
+"""A measurement, and its values in all sets: a row for each value, and with many sets a column for
+each set."""
 
 MOST_FACTORED = DENSE_ROWS // 4
 """The most cells of a clique whose rows are factorised. For n rows and k cells that takes 2 n k^2

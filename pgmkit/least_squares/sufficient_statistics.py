@@ -31,8 +31,6 @@ from pgmkit.linear.matrix import Matrix
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 
-"""An array of measured values: a row for each value, and with many sets a column for each set."""
-
 
 @dataclass(frozen=True)
 class Observed:
@@ -49,10 +47,10 @@ class Observed:
 class Statistics:
     """Fewer measurements with the same loss as the given ones, up to ``constant``.
 
-    If there are many sets, the ``measurements`` have the values of the first set. ``values`` has an
-    array for each measurement with the values of all sets, and ``constant`` a number for each set.
-    ``count`` is the number of given values. ``tables`` are the measured tables, at most one for
-    each clique if they are averaged.
+    If there are many sets of values, the ``measurements`` have those of the first set. ``values``
+    has an array for each measurement with the values of all sets, and ``constant`` a number for
+    each set. ``count`` is the number of given values. ``tables`` are the measured tables;
+    ``combined`` averages those of one clique, so that there is at most one for each.
     """
 
     measurements: list[Measurement]

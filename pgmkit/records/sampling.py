@@ -215,7 +215,8 @@ def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
 def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the order of the records by group, uniformly random within each group."""
     order = rng.permutation(len(groups))
-    # A stable sort of 16-bit keys is a radix sort: two of them are faster than one comparison sort.
+    # A stable sort of 16-bit keys is a radix sort. Two of them, for groups of 32 bits, are faster
+    # than one comparison sort.
     for shift in range(0, 8 * groups.dtype.itemsize, 16):
         digits = (groups[order] >> shift).astype(np.uint16)
         order = order[np.argsort(digits, kind="stable")]

@@ -95,8 +95,9 @@ def check_sample(
         met &= block[name] == value
     share, other = float(counts[cell]) / len(fitted), float(met.mean())
     spread = (share * (1 - share) * (1 / length + 1 / len(fitted))) ** 0.5
-    # The bound is about nine standard deviations of the difference of two binomial shares, plus a
-    # few records, since shares of few records have a skewed distribution.
+    # The bound is `_DEVIATIONS` standard deviations of the difference of two binomial shares, plus
+    # the share of `_DEVIATIONS` ** 2 records, since the count of a rare cell has a skewed
+    # distribution.
     if abs(share - other) > _DEVIATIONS * (spread + _DEVIATIONS / length):
         raise NumericalFailure(
             f"{other:.3g} of {length} drawn records lie in the cell {tuple(map(int, cell))} of "

@@ -244,7 +244,8 @@ class LocalPolytope:
         matrix, transposed, _ = self.constraints
         diagonal = matrix.power(2) @ weights
         ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))
-        # A row without a positive cell gets the curvature of an average row.
+        # A row without a positive cell has no curvature. It gets a thousandth of the largest
+        # weight, so that the matrix is not singular.
         smallest = 1e-3 * float(weights.max(initial=0.0)) or 1.0
         ridge = np.where(diagonal > 0, ridge, smallest)
 

@@ -122,7 +122,9 @@ class FileFormat:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the plain values of a schema file; raise InvalidInput if a key is given twice."""
+    """Return the plain values of a schema file. Raise InvalidInput if a key is given twice, and for
+    any other content.
+    """
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)
     try:

@@ -1,10 +1,12 @@
 """The kernels in Triton, for CUDA GPUs.
 
 Sums are computed in float64 whatever the format of the tables, so no reduced-precision mode of the
-GPU (TF32) affects them. Every operand is read through its strides, so no copy is made first.
+GPU (TF32) affects them. Contractions read their operands through strides or a table of indices, so
+no copy is made first; ``shift_exp``, ``fold`` and ``spread`` take contiguous tables.
 
-Triton passes a stride as a 32-bit number if it fits. So distances are added to pointers or
-multiplied by 64-bit places, which addresses tables of more than 2^31 cells correctly.
+Triton passes a stride as a 32-bit number if it fits, and a product of two such numbers may
+overflow. So strides are only added to pointers or multiplied by 64-bit indices, which addresses
+tables of more than 2^31 cells correctly.
 
 Every kernel is a flat loop without helper functions. So Triton's interpreter can run it on a
 processor, and its compiler can compile it for a GPU that is not present; the tests do both.

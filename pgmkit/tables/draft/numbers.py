@@ -41,12 +41,13 @@ def number_column(
     most_values: int,
     decimal: str = ".",
 ) -> Drafted | None:
-    """Return a column of numbers for these texts and the reason; None if some text is no number.
+    """Return a column of numbers for these texts, and the reason for it; if the numbers are
+    identifiers, None in place of the column, beside the reason. Return None alone if some text is
+    no number, is a code such as 007, or has more digits than a column of numbers holds.
 
     `counts`: the number of rows of each text, in order of occurrence. `missing`: the texts for
     missing values, None if there are none. `most_values`: the most distinct whole numbers that are
-    taken for codes and listed. `decimal`: the decimal sign. A column of identifiers is None, with
-    the reason.
+    taken for codes and listed. `decimal`: the decimal sign.
 
     >>> likert = Counter({str(i): 10 for i in range(1, 6)})
     >>> number_column(likert, None, 50)[1]

@@ -67,9 +67,9 @@ class LineGrammar(NamedTuple):
     multiline: bool = True
 
     def divided(self, block: bytes, *, final: bool) -> Division:
-        """Divide a block of whole lines into records and odd lines; empty lines and comments are
-        dropped. Unless it is `final`, last lines that the next block decides on are left as
-        ``rest``.
+        """Divide a block of whole lines into records, and list the places of odd lines, which are
+        neither a record nor part of one. Empty lines and comments are dropped. Unless the block is
+        `final`, last lines whose record may continue in the next block are returned as ``rest``.
         """
         lines = block.split(b"\n")[:-1]
         records: list[bytes] = []

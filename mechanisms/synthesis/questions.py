@@ -172,10 +172,9 @@ def least_budget(
     delta: float,
     accounting: Accounting | None,
     share: float = 1.0,
-    level: float = 0.95,
 ) -> Budget:
     """Return the least budget with which every answer is at most `within` records from the truth,
-    each with the probability `level`, if `share` of the budget is for the questions.
+    each with a probability of 95%, if `share` of the budget is for the questions.
 
     `found`: the errors of the questions at a cost of 1.
 
@@ -189,11 +188,10 @@ def least_budget(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"
             )
-    reach = NormalDist().inv_cdf((1 + level) / 2)
-    if pure:
-        # An answer's noise is a sum of Laplace variables. With many of them its quantile is near
-        # the normal one, with a single one it is this, which is larger at levels above 0.91.
-        reach = max(reach, -math.log(1 - level) / 2**0.5)
+    # An answer's noise is a sum of Laplace variables if the budget is pure. A single one has a larger
+    # quantile at 95% than a sum of several with the same variance (the normal quantile is larger
+    # below 91%).
+    reach = -math.log(0.05) / 2**0.5 if pure else NormalDist().inv_cdf(0.975)
     wanted = reach * max(each.largest for each in found) / within
     if pure:
         return Budget(wanted / share, accounting=accounting or "zcdp")

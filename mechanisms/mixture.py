@@ -32,13 +32,15 @@ from mechanisms.families.misfit import Misfit
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.shrinkage import near_independence
+from mechanisms.families.shrinkage import all_hidden, near_independence
+from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import Distances, measure_distances
+from mechanisms.rounds.drawn import measure_worst, worst_pairs
 from mechanisms.rounds.merging import best_tables, known_noise, measure_tables
-from mechanisms.rounds.select_and_measure import measure_one_way
+from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
     at_least,
@@ -83,7 +85,8 @@ class Mixture(Settings):
             the rest, the cliques of each number of attributes get half as much as those with one
             attribute less.
         select_share: The share of the budget for selecting pairs if there are too many to measure
-            all, above 0 and below 0.5.
+            all, above 0 and below 0.5. Also the share for a larger clique, if the workload has some
+            that are sought, and the share of that for selecting it.
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
         cells: The most cells of all cliques of the same number of attributes, two or more, that are
@@ -122,8 +125,10 @@ class Mixture(Settings):
 
     def measures(self, workload: Workload) -> bool:
         """Return True if there are few enough pairs to measure all of them, so that none are
-        selected.
+        selected, and no larger clique is sought.
         """
+        if workload.sought:
+            return False
         orders = _orders(workload)
         return not orders or bool(self.whole(workload.domain, orders))
 
@@ -160,46 +165,59 @@ def mixture(
     workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     device = device_of(settings.device)
-    orders = _orders(workload)
+    orders = _orders(workload.asked)
     kept = settings.whole(domain, orders)
     columns = Columns(domain)
     _check_room(device, columns, orders, settings)
     whole = curator.remaining
     first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
+    last = settings.select_share * whole
+    noise = curator.expected_error((1 - settings.select_share) * last)
+    # Tables differ by at most twice the number of records, so that larger noise hides any set.
+    reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
+    sought = [*reached] if orders else []
     frequent = Frequent(domain, [] if kept else first, total)
 
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
         alone = estimator(domain, curator.public_total)(None, measurements)
         if not kept:
-            kept = [_thinned(curator, alone, orders[0], settings, whole)]
+            most, cost = settings.pairs * len(domain), settings.select_share * whole
+            kept = [worst_pairs(curator, alone, orders[0], most, cost)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
+        rest = curator.remaining - (last if sought else 0.0)
         measurements += _measured(
-            curator, kept, alone, measurements, distances, bins or {}, frequent
+            curator, kept, rest, alone, measurements, distances, bins or {}, frequent
         )
-    singles = frequent.measured(m for m in measurements if len(m.clique) == 1)
+    alone_again = [m for m in measurements if len(m.clique) == 1]
+    total = known_total(curator, alone_again)
+    singles = frequent.measured(alone_again)
     fitted = [*singles, *(frequent.merged(m) for m in measurements if len(m.clique) > 1)]
     with one_thread(), gpu_memory(device):
         rows = _fitted(Columns(frequent.domain), fitted, total, settings, device)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
     model = family(domain, frequent.expand(rows.double().cpu().numpy()), total)
+    if sought:
+        found = measure_worst(curator, model, sought, settings.select_share)
+        model, measurements = tilted(model, found, rng=settings.seed), [*measurements, found]
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
 
 
 def _measured(
     curator: Curator,
     orders: Sequence[Sequence[Clique]],
+    rest: float,
     alone: GraphicalModel,
     first: Sequence[Measurement],
     distances: Distances,
     bins: Mapping[str, int],
     frequent: Frequent,
 ) -> list[Measurement]:
-    """Spend all that remains on the cliques of `orders`, one group for each number of attributes,
-    and return the measurements. Each group gets half as much as the group before.
+    """Spend `rest` on the cliques of `orders`, one group for each number of attributes, and return
+    the measurements. Each group gets half as much as the group before.
 
     For pairs the merged cells and the shares are those of least predicted error
     (`mechanisms.rounds.merging`); single attributes are measured again with shares of their own.
@@ -209,7 +227,7 @@ def _measured(
     """
     # Each number of attributes has half the budget of the number before.
     shares = 0.5 ** np.arange(len(orders))
-    shares *= curator.remaining / shares.sum()
+    shares *= rest / shares.sum()
     pairs, *larger = orders
     names = curator.domain.ordered({name for pair in pairs for name in pair})
     noise = curator.expected_error(shares[0])
@@ -279,9 +297,12 @@ def _fitted(
     strengths = _STRENGTHS if settings.shrinkage is None else (settings.shrinkage,)
     strength, level = strengths[0], settings.level
     if level is None:
-        found = {each: judged(each) for each in strengths}
+        hidden = all_hidden(columns.domain, measurements, total)
+        found = {each: (0.0, 0.0) if hidden else judged(each) for each in strengths}
         strength = min(found, key=lambda each: found[each][0])
         level = found[strength][1]
+        if level == 0:
+            return start(measurements, 1, strength).independent
     last = start(measurements, settings.rows, strength)
     last.follow(settings.steps, level)
     return last.rows
@@ -361,25 +382,3 @@ def _orders(workload: Workload) -> list[list[Clique]]:
     shape = workload.domain.shape
     larger = [c for c in downward_closure(workload) if len(c) > 1 and min(shape(c)) > 1]
     return [list(group) for _, group in itertools.groupby(larger, key=len)]
-
-
-def _thinned(
-    curator: Curator,
-    alone: GraphicalModel,
-    pairs: list[Clique],
-    settings: Mixture,
-    whole: float,
-) -> list[Clique]:
-    """Draw the pairs with the largest errors under the model of independent columns `alone`, one by
-    one without replacement, by the exponential mechanism. `whole` is the budget of the run, of
-    which `select_share` is spent here.
-    """
-    wanted = min(len(pairs), settings.pairs * len(curator.domain))
-    cost = settings.select_share * whole / wanted
-    scored = curator.scored(pairs, alone.marginals(pairs))
-    left, picked = np.arange(len(pairs)), []
-    for i in range(wanted):
-        place = scored.choose(left, cost, step=f"pair {i + 1}: select")
-        picked.append(pairs[place])
-        left = left[left != place]
-    return picked

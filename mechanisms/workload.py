@@ -28,10 +28,12 @@ class Workload:
     """Distinct cliques over a domain, each with a weight above 0 (1 by default).
 
     `sets` says what is asked of them: every cell of their marginals, or the queries that `of` and
-    `asking` give.
+    `asking` give. `sought`: the cliques that are not asked for themselves, but may hold attributes
+    that depend on each other only together; `mixture` measures one of them, and mechanisms that
+    select treat them as all others.
 
     Raises InvalidInput when empty, for unknown or duplicate attributes, for two cliques over the
-    same attributes, and for weights that are not finite numbers above 0.
+    same attributes, for weights that are not finite numbers above 0, and if all cliques are sought.
 
     >>> workload = Workload(Domain({"a": 2, "b": 3}), [("a",), ("a", "b")], weights=[1, 2])
     >>> workload.weights
@@ -42,12 +44,15 @@ class Workload:
     cliques: tuple[Clique, ...]
     weights: tuple[float, ...]
     sets: tuple[QuerySet, ...] = field(compare=False, repr=False)
+    sought: tuple[Clique, ...] = field(compare=False, repr=False)
 
     def __init__(
         self,
         domain: Domain,
         cliques: Iterable[Iterable[str]],
         weights: Sequence[float] | None = None,
+        *,
+        sought: Iterable[Iterable[str]] = (),
     ) -> None:
         if isinstance(cliques, str | bytes) or not isinstance(cliques, Iterable):
             raise InvalidInput(
@@ -70,6 +75,11 @@ class Workload:
             for clique, weight in zip(checked, self.weights, strict=True)
         )
         object.__setattr__(self, "sets", tuple(sets))
+        known = {frozenset(domain.clique(clique, "sought")) for clique in sought}
+        if known and known >= seen:
+            raise InvalidInput("all cliques of the workload are sought; give one that is asked")
+        kept = tuple(clique for clique in checked if frozenset(clique) in known)
+        object.__setattr__(self, "sought", kept)
 
     @classmethod
     def of(cls, domain: Domain, sets: Sequence[QuerySet]) -> Workload:
@@ -112,6 +122,20 @@ class Workload:
             for each in self.sets
         ]
         return Workload.of(self.domain, sets)
+
+    @property
+    def asked(self) -> Workload:
+        """The workload without the cliques that are sought.
+
+        >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").asked.cliques
+        (('a', 'b'), ('a', 'c'), ('b', 'c'))
+        """
+        if not self.sought:
+            return self
+        found = dict(zip(self.cliques, self.weights, strict=True))
+        for clique in self.sought:
+            del found[clique]
+        return Workload(self.domain, found, list(found.values()))
 
     @property
     def plain(self) -> bool:
@@ -197,10 +221,13 @@ def table_workload(
     weights = dict(zip(wanted.cliques, wanted.weights, strict=True))
     held = {frozenset(clique) for clique in weights}
     others = [name for name in domain if name != target]
-    for pair in itertools.combinations(others, 2):
-        if frozenset((*pair, target)) not in held:
-            weights[(*pair, target)] = 1.0
-    return _biased(Workload(domain, weights, list(weights.values())), target, 4.0)
+    sought = [
+        (*pair, target)
+        for pair in itertools.combinations(others, 2)
+        if frozenset((*pair, target)) not in held
+    ]
+    weights |= dict.fromkeys(sought, 1.0)
+    return _biased(Workload(domain, weights, list(weights.values()), sought=sought), target, 4.0)
 
 
 def with_predictors(workload: Workload, target: str) -> Workload:
@@ -215,13 +242,16 @@ def with_predictors(workload: Workload, target: str) -> Workload:
     >>> with_predictors(pairs, "d").cliques[-2:]
     (('b', 'c', 'd'), ('a', 'b', 'c', 'd'))
     """
-    largest = max(workload.weights)
     found = dict(zip(workload.cliques, workload.weights, strict=True))
     held = {frozenset(clique) for clique in found}
-    for some in _predictors(workload.domain, target):
-        if frozenset((*some, target)) not in held:
-            found[(*some, target)] = largest
-    return Workload(workload.domain, found, list(found.values()))
+    more = [
+        (*some, target)
+        for some in _predictors(workload.domain, target)
+        if frozenset((*some, target)) not in held
+    ]
+    found |= dict.fromkeys(more, max(workload.weights))
+    sought = [*workload.sought, *more]
+    return Workload(workload.domain, found, list(found.values()), sought=sought)
 
 
 def _predictors(domain: Domain, target: str) -> Iterator[Clique]:
@@ -259,7 +289,7 @@ def _biased(workload: Workload, target: str, factor: float) -> Workload:
     """
     pairs = zip(workload.cliques, workload.weights, strict=True)
     weights = [weight * (factor if target in clique else 1.0) for clique, weight in pairs]
-    return Workload(workload.domain, workload.cliques, weights)
+    return Workload(workload.domain, workload.cliques, weights, sought=workload.sought)
 
 
 @typed

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -53,11 +53,34 @@ def near_independence(
     array([25.75, 24.25, 24.25, 25.75])
     """
     single = _single(domain, measurements)
-    shares = {name: nearest_counts(m.values, total) / total for name, m in single.items()}
+    shares = _shares(single, total)
     return [
         *single.values(),
         *(_drawn_in(domain, m, shares, total, strength) for m in measurements if len(m.clique) > 1),
     ]
+
+
+def all_hidden(domain: Domain, measurements: Sequence[Measurement], total: float) -> bool:
+    """Return True if noise explains what tables of several attributes have beyond independence.
+
+    `measurements`: as in `near_independence`. The squared interaction of a table, in units of the
+    noise's variance, is near d with the variance 2 d for noise in d degrees of freedom. With z its
+    excess in standard deviations, the sum of max(0, z)^2 over m tables of noise is near m / 2 with
+    the variance 5 m / 4. All are hidden if it is larger by at most one standard deviation.
+    """
+    shares = _shares(_single(domain, measurements), total)
+    excess = []
+    for each in measurements:
+        if len(each.clique) > 1:
+            *_, degrees, squares = _beyond(domain, each, shares, total)
+            if degrees:
+                units = squares / each.stddev**2
+                excess.append(max(0.0, units - degrees) ** 2 / (2 * degrees))
+    return math.fsum(excess) <= len(excess) / 2 + math.sqrt(5 * len(excess) / 4)
+
+
+def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]:
+    return {name: nearest_counts(m.values, total) / total for name, m in single.items()}
 
 
 def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -82,7 +105,7 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
 def _drawn_in(
     domain: Domain,
     measurement: Measurement,
-    shares: dict[str, Array],
+    shares: Mapping[str, Array],
     total: float,
     strength: float,
 ) -> Measurement:
@@ -91,15 +114,9 @@ def _drawn_in(
     - d) / d; d is the part of the squared interaction of their difference that noise does not
     explain, bounded from below. A table that cannot hold an interaction is returned as it is.
     """
-    codes = [shares.get(name, np.ones(1)) for name in measurement.clique]
-    product = total * functools.reduce(np.multiply.outer, codes)
-    shape = tuple(len(each) for each in factors(domain, measurement))
-    product = measurement.applied(product.ravel()).reshape(shape)
-    noisy = measurement.values.reshape(shape)
-    degrees = math.prod(shape) - 1 - sum(size - 1 for size in shape)
+    noisy, product, degrees, squares = _beyond(domain, measurement, shares, total)
     if degrees == 0:
         return measurement
-    squares = float((_interaction(noisy - product) ** 2).sum())
     noise = degrees * measurement.stddev**2
     # At least a fiftieth of the squared interaction counts as dependence, so that the prior keeps
     # some variance.
@@ -109,6 +126,21 @@ def _drawn_in(
     mean = (noisy + prior * product) / (1 + prior)
     stddev = measurement.stddev * (1 + prior) ** -0.5
     return Measurement(measurement.clique, mean, stddev, measurement.matrix)
+
+
+def _beyond(
+    domain: Domain, measurement: Measurement, shares: Mapping[str, Array], total: float
+) -> tuple[Array, Array, int, float]:
+    """Return a noisy table, the same of `total` records with independent attributes of these
+    shares, the degrees of freedom of an interaction, and the squared interaction of the difference.
+    """
+    codes = [shares.get(name, np.ones(1)) for name in measurement.clique]
+    product = total * functools.reduce(np.multiply.outer, codes)
+    shape = tuple(len(each) for each in factors(domain, measurement))
+    product = measurement.applied(product.ravel()).reshape(shape)
+    noisy = measurement.values.reshape(shape)
+    degrees = math.prod(shape) - 1 - sum(size - 1 for size in shape)
+    return noisy, product, degrees, float((_interaction(noisy - product) ** 2).sum())
 
 
 def _interaction(table: Array) -> Array:

@@ -130,9 +130,9 @@ def best_tables(
         # measurements, whose errors enter the pair. A table on all codes of an attribute measures
         # its counts too.
         taking = ends if residuals else ends[sizes[best, every] < sizes[0]]
-        weight = codes * (further + np.bincount(taking.ravel(), minlength=len(names)))
-        far = np.concatenate([kept[best, every], weight * single])
-        whole = noise * np.concatenate([cells[best, every], weight])
+        entered = further + np.bincount(taking.ravel(), minlength=len(names))
+        far = np.concatenate([kept[best, every], entered * codes * single])
+        whole = noise * np.concatenate([cells[best, every], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
         at_cost = noise / np.maximum(of_pairs, np.finfo(float).eps) ** power
         best = (distances - kept + predicted_risk(kept, at_cost * cells)).argmin(0)
@@ -148,6 +148,13 @@ def best_tables(
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)
     ]
+    # No counts of so many records are further off than twice their number: columns of many codes
+    # are no further off than others where noise exceeds the counts.
+    wrong = entered * np.minimum(codes * single, 2 * rows)
+    together = float(of_singles.sum())
+    if together > 0:
+        within = noise * entered * codes / together**power
+        of_singles = together * least_risk_shares(wrong, within, pure=pure)
     return Tables(groups, of_pairs, of_singles)
 
 

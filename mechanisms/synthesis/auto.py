@@ -84,10 +84,11 @@ def choose_mechanism(
 
     Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. A
     budget too small for the pairs that a mechanism would measure leads to `independent`. All pairs
-    of the columns, without constraints, lead to `mixture` if it takes at most `seconds`. A memory
-    limit that `aim` might exceed, or more than 40 columns, leads to `pair-graph`. All other tables
-    lead to `aim`, with a smaller model if the default one may take too long; if even the smallest
-    may, to `mixture`, or to `pair-graph` if there are constraints or too little time for `mixture`.
+    of the columns, without constraints, lead to `mixture` if it takes at most `seconds`, whether
+    larger sets are sought or not. A memory limit that `aim` might exceed, or more than 40 columns,
+    leads to `pair-graph`. All other tables lead to `aim`, with a smaller model if the default one
+    may take too long; if even the smallest may, to `mixture`, or to `pair-graph` if there are
+    constraints or too little time for `mixture`.
 
     `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
     protected unit, by which the noise is multiplied. `public`: whether there are public records.
@@ -158,10 +159,10 @@ def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float 
 
     return (
         not schema.constraints
-        and max(map(len, workload.cliques)) == 2
+        and max(map(len, workload.asked.cliques)) == 2
         and seconds >= mixture_seconds(schema.domain)
         and (memory_mb is None or memory_mb >= _MIXTURE_MB)
-        and Mixture().measures(workload)
+        and Mixture().measures(workload.asked)
     )
 
 

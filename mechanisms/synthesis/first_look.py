@@ -25,7 +25,6 @@ from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.distances import measure_distances
 from mechanisms.rounds.merging import MOST_GROUPS
-from mechanisms.synthesis.work import FEW_ROWS, noise
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -38,10 +37,6 @@ _OF_NOISE = 0.04
 measuring, in units of the noise of all pairs. On tables that `benchmarks.regret` lists under
 "choosing", AIM has 1.02 to 1.25 times the error of independent columns at 0.03 to 0.05, 0.90 to
 0.92 times at 0.08 to 0.14, and 0.63 to 0.83 times at 0.18.
-"""
-_LEAST, _MOST = 1 / 16, 1 / 2
-"""The limits of the share of the budget for single columns. Within them it is `FEW_ROWS` divided by
-the rows per column in units of the noise, so it is larger for fewer rows.
 """
 _OF_CHANCE = 2.0
 """Pairs are always measured if their noise is below this many times the distances that independent
@@ -95,19 +90,16 @@ def bins_of(schema: Schema) -> dict[str, int]:
     return found
 
 
-def first_look(curator: Curator, workload: Workload, rows: int) -> FirstLook:
+def first_look(curator: Curator, workload: Workload) -> FirstLook:
     """Measure the workload's columns and the distances of its pairs, of which there must be at
     least one.
-
-    `rows`: the approximate number of rows.
     """
     closure = downward_closure(workload)
     singles, pairs = ([c for c in closure if len(c) == k] for k in (1, 2))
-    budget, most = curator.ledger.budget, curator.neighbours.max_rows
-    signal = max(1, rows) / (len(singles) * most * noise(budget))
-    share = min(_MOST, max(_LEAST, FEW_ROWS / signal))
     whole = curator.remaining
-    cost = share * whole / len(singles)
+    # A round of AIM without a look, which plans 16 a column. Noise in the columns is part of what
+    # independent columns would show, so that more would hardly improve the decision.
+    cost = whole / (16 * len(singles))
     measurements = [curator.measure(c, cost, step="auto: measure") for c in singles]
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}

@@ -132,8 +132,8 @@ def synthesize(
             queries differs from the truth by at most this number with a probability of 95%. For
             "auto", `matrix` and `matrix+pgm`; not for sums and means.
         target: A column to predict later: marginals that include it get four times the weight, and
-            pairs of other columns are measured together with it. "auto", `aim` and `mwem+pgm` also
-            look for larger sets of columns that predict it only together.
+            pairs of other columns may be measured together with it. "auto", `mixture`, `aim` and
+            `mwem+pgm` also look for larger sets of columns that predict it only together.
         public: Records that need no protection, for the mechanisms that use them; with the same
             columns, or for gem-pub some of them.
         seconds: The time that "auto" may take, by which it chooses a mechanism.
@@ -297,7 +297,7 @@ def _chosen(
     pairs = any(len(clique) > 1 for clique in downward_closure(workload))
     if choice.name != "aim" or not pairs:
         return choice, {}
-    look = first_look(curator, workload, rows)
+    look = first_look(curator, workload)
     known: dict[str, Any] = {"first": look.measurements}
     if look.dependent:
         return choice, known

@@ -158,11 +158,11 @@ class Request:
 
     @property
     def _selects_tables(self) -> bool:
-        """True if the mechanism measures those tables that its rounds select, and no others."""
+        """True if the mechanism looks for tables to measure among those of the workload."""
         if self.mechanism == "auto":
             return self.public is None
         entry = MECHANISMS.get(self.mechanism)
-        return entry is not None and entry.rounds and entry.graphical
+        return self.mechanism == "mixture" or bool(entry and entry.rounds and entry.graphical)
 
     def _of_questions(self, schema: Schema) -> Workload:
         """Return the workload of the questions; for mechanisms that measure cells, the tables that

@@ -52,7 +52,7 @@ def test_noise_and_chance_are_what_is_said_of_them(budget: Budget, relation: str
     for seed in range(30):
         data = table(np.random.default_rng([seed, 1]), 2000, 0.0)
         curator = Curator(data, budget, neighbours=relation, seed=seed)
-        look = first_look(curator, PAIRS, len(data))
+        look = first_look(curator, PAIRS)
         found.append(look.excess / look.stddev)
     # What is said is the noise in the mean of distances; that of the columns adds to it.
     assert abs(np.mean(found)) <= DEVIATIONS * 1.5 / math.sqrt(len(found))
@@ -64,7 +64,7 @@ def test_dependence_is_seen_as_it_is(relation: str) -> None:
     """With little noise the excess is the distance from independence, found by counting."""
     data = table(np.random.default_rng(3), 50_000, 0.3)
     curator = Curator(data, Budget(10.0, 1e-9), neighbours=relation, seed=0)
-    look = first_look(curator, PAIRS, len(data))
+    look = first_look(curator, PAIRS)
     distances = []
     for pair in itertools.combinations(DOMAIN, 2):
         counts = data.marginal(pair) / len(data)
@@ -116,7 +116,7 @@ def test_the_look_costs_next_to_nothing_where_pairs_have_many_cells(relation: st
     data = Dataset(domain, {name: rng.integers(0, 20, 20_000) for name in domain})
     for budget in BUDGETS:
         curator = Curator(data, budget, neighbours=relation, seed=0)
-        look = first_look(curator, k_way(domain, 2), len(data))
+        look = first_look(curator, k_way(domain, 2))
         (spent,) = [e.cost for e in curator.ledger.entries if e.step == "auto: errors of pairs"]
         # Laplace noise in all distances grows with their number, and stays at its fiftieth.
         assert spent <= (0.021 if budget.pure else 0.006) * budget.total
@@ -130,7 +130,7 @@ def test_pairs_of_independent_columns_are_measured_where_noise_is_small() -> Non
     data = table(np.random.default_rng(8), 12_000, 0.0)
     assert released(data, "auto", 3.0).mechanism == "aim"
     curator = Curator(data, Budget(3.0, 1e-9), neighbours="add/remove", seed=0)
-    look = first_look(curator, PAIRS, len(data))
+    look = first_look(curator, PAIRS)
     rng, found = np.random.default_rng(0), []
     for pair in itertools.combinations(DOMAIN, 2):
         product = np.outer(*(data.marginal((name,)) / len(data) for name in pair)).ravel()
@@ -343,16 +343,14 @@ def test_columns_that_were_measured_count_in_a_tree() -> None:
 def test_a_look_is_paid_and_judged_by_public_figures(budget: Budget, most: int) -> None:
     """Shares of the budget, the price of the distances and the threshold, computed by hand."""
     relation_of_units = relation("add/remove", "who", most)
-    of_noise, deviations, of_a_share, low, high = 0.04, 2.0, 25.0, 1 / 16, 0.5
+    of_noise, deviations, share = 0.04, 2.0, 1 / 16
     unit = 2 / budget.total if budget.pure else (2 * budget.total) ** -0.5
-    middle = of_a_share / ((low + high) / 2)  # of rows a column, in units of the noise
     mean_cells = np.mean([a * b for a, b in itertools.combinations(DOMAIN.sizes.values(), 2)])
-    for rows_of_noise in (1.0, middle, 1e4):
+    for rows_of_noise in (1.0, 90.0, 1e4):  # rows a column, in units of the noise
         rows = max(1, round(rows_of_noise * 5 * most * unit))
         data = table(np.random.default_rng(0), min(rows, 100_000), 0.2)
         curator = Curator(data, budget, neighbours=relation_of_units, seed=0)
-        look = first_look(curator, PAIRS, rows)
-        share = min(high, max(low, of_a_share / (rows / (5 * most * unit))))
+        look = first_look(curator, PAIRS)
         *singles, distances = curator.ledger.entries
         assert [e.cost for e in singles] == pytest.approx([share * budget.total / 5] * 5)
         assert {len(m.clique) for m in look.measurements} == {1}

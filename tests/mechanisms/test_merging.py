@@ -199,11 +199,10 @@ def plainly(
         for pair, most in zip(pairs, best, strict=True):
             for name, some, whole in zip(pair, sizes(pair, most), sizes(pair, 0), strict=True):
                 entered[name] += residuals or some < whole
-        weight = {name: len(counts[name]) * entered[name] for name in counts}
         far = [kept(i, most) for i, most in enumerate(best)]
-        far += [weight[name] * single[name] for name in counts]
+        far += [entered[name] * len(counts[name]) * single[name] for name in counts]
         whole = [noise * cells_of(i, most) for i, most in enumerate(best)]
-        whole += [noise * weight[name] for name in counts]
+        whole += [noise * entered[name] * len(counts[name]) for name in counts]
         shares = least_risk_shares(np.array(far), np.array(whole), pure=pure)
         of_pairs, of_singles = shares[: len(pairs)], shares[len(pairs) :]
         at_cost = [noise / max(share, 2**-52) ** (1 if pure else 0.5) for share in of_pairs]
@@ -214,8 +213,6 @@ def plainly(
                 risk = told * spread / (told + spread) if told + spread else 0.0
                 risks.append(distance - told + risk)
             best[i] = tried[int(np.argmin(risks))]
-        if turn and best == last:
-            break
         precision = {name: known[name] ** -2 for name in counts}
         if not residuals:
             for i, (pair, most) in enumerate(zip(pairs, best, strict=True)):
@@ -224,6 +221,14 @@ def plainly(
                     if some[side] == all_codes[side]:
                         precision[name] += 1 / (some[1 - side] * at_cost[i] ** 2)
         single = {name: value**-0.5 for name, value in precision.items()}
+        if turn and best == last:
+            break
+    wrong = {name: min(single[name] * len(counts[name]), 2 * rows) for name in counts}
+    least = np.array([entered[name] * wrong[name] for name in counts])
+    scale, together = 1 if pure else 0.5, float(sum(of_singles))
+    if together > 0:
+        told = np.array(whole[len(pairs) :]) / together**scale
+        of_singles = together * least_risk_shares(least, told, pure=pure)
     return best, of_pairs, of_singles
 
 

@@ -8,7 +8,7 @@ from chance import DEVIATIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanisms.families.shrinkage import near_independence
+from mechanisms.families.shrinkage import all_hidden, near_independence
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 
@@ -117,3 +117,20 @@ def test_no_noise_changes_nothing_and_noise_alone_is_taken_for_nothing() -> None
     off = near_independence(domain, noisy, TOTAL, 1.0)[-1].values - TOTAL / 400
     # A noisy share of the variance is dependence by chance: at most 1 - 361 / (361 + 6 * 27).
     assert np.sqrt((off**2).mean()) < 0.32 * 5.0
+
+
+@pytest.mark.parametrize("dependence", [0.0, 15.0])
+def test_tables_are_hidden_unless_they_have_more_than_noise(dependence: float) -> None:
+    """Tables of noise are hidden in most draws; none if one depends by three times its noise."""
+    domain = Domain(dict.fromkeys("abcdef", 4))
+    pairs = list(itertools.combinations("abcdef", 2))
+    hidden = 0
+    for seed in range(200):
+        rng = np.random.default_rng([seed, 4])
+        tables = {pair: rng.normal(1000.0, 5.0, (4, 4)) for pair in pairs}
+        tables["a", "b"] += dependence * np.kron(np.eye(2), [[1, -1], [-1, 1]])
+        singles = [Measurement((name,), np.full(4, 4000.0), 1e-6) for name in domain]
+        noisy = [Measurement(pair, table, 5.0) for pair, table in tables.items()]
+        hidden += all_hidden(domain, [*singles, *noisy], 16_000.0)
+    # A share of 0.84 of noise alone: 100 hidden draws are 12 standard deviations away.
+    assert hidden == 0 if dependence else hidden > 100

@@ -311,13 +311,13 @@ def test_public_records_may_lack_columns() -> None:
 @pytest.mark.parametrize(("rows", "mechanism"), [(20, "independent"), (2000, "aim")])
 def test_auto_pays_for_a_private_number_of_rows(rows: int, mechanism: str) -> None:
     """The choice turns at 298 rows, the noise of the number is 53: 5 times that away, or more."""
-    release = run(people(rows), OPEN, mechanism="auto", target="sex")
+    release = run(people(rows), OPEN, mechanism="auto", workload=3)
     assert release.mechanism == mechanism
     first, *rest = release.ledger.entries
     assert first.step == "auto: measure total"
     assert first.cost == pytest.approx(0.002 * release.ledger.budget.total)
     assert math.fsum(e.cost for e in rest) == pytest.approx(0.998 * release.ledger.budget.total)
-    replaced = run(people(rows), OPEN, mechanism="auto", target="sex", neighbours="replace-one")
+    replaced = run(people(rows), OPEN, mechanism="auto", workload=3, neighbours="replace-one")
     assert replaced.mechanism == mechanism
     assert replaced.ledger.entries[0].step != "auto: measure total"
 
@@ -334,6 +334,20 @@ def test_a_target_is_found_that_depends_on_several_columns_only_together(bits: i
     table = release.model.marginal((*names[:bits], "label"))
     parity = np.indices(table.shape).sum(0) % 2
     assert table[parity == 0].sum() > 0.95 * table.sum()
+
+
+def test_a_target_keeps_what_auto_keeps_without_one() -> None:
+    """So few rows that `aim` would measure single columns only."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 3, (600, 8))
+    values[:, 7] = np.where(rng.random(600) < 0.9, values[:, 0], values[:, 7])
+    names = [*"abcdefg", "label"]
+    schema = Schema(dict.fromkeys(names, Integer(0, 2)))
+    frame = pd.DataFrame(values, columns=names)
+    release = synthesize(frame, schema, epsilon=1.0, delta=1e-7, target="label", seed=0)
+    table = release.model.marginal(("a", "label"))
+    assert release.mechanism == "mixture"
+    assert np.trace(table) > 0.7 * table.sum()
 
 
 def test_auto_says_why_and_targets_weigh_more() -> None:

@@ -7,7 +7,13 @@ import math
 
 import pytest
 
-from mechanisms.workload import Workload, downward_closure, k_way
+from mechanisms.workload import (
+    Workload,
+    downward_closure,
+    k_way,
+    table_workload,
+    with_predictors,
+)
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 
@@ -73,3 +79,14 @@ def test_cliques_stand_for_a_workload() -> None:
         assert Workload.over(DOMAIN, like) == Workload(DOMAIN, cliques)
     with pytest.raises(InvalidInput, match="another domain"):
         Workload.over(Domain({"a": 2}), weighted)
+
+
+def test_what_is_sought_is_no_longer_asked() -> None:
+    workload = Workload(DOMAIN, [("a", "b"), ("c", "a", "b")], [2, 3], sought=[("a", "b", "c")])
+    assert workload.sought == (("c", "a", "b"),)
+    assert workload.asked.cliques == (("a", "b"),) and workload.asked.weights == (2.0,)
+    target = with_predictors(table_workload(DOMAIN, 2, "a"), "a")
+    assert {len(clique) for clique in target.asked.cliques} == {2}
+    assert {len(clique) for clique in target.sought} == {3, 4}
+    with pytest.raises(InvalidInput, match="all cliques of the workload are sought"):
+        Workload(DOMAIN, [("a", "b")], sought=[("a", "b")])

@@ -1,0 +1,75 @@
+"""A mixture of product distributions that is changed to have a noisy marginal over several of its
+attributes, and otherwise stays as near to the mixture as it can.
+
+Of all distributions with a given marginal over a set of attributes, the one nearest to a model in
+relative entropy is the model times the ratio of the given marginal to the model's own (Csiszar,
+"I-divergence geometry of probability distributions and minimization problems", 1975). For a mixture
+it is again a mixture: each row becomes one row for each cell of the set, with the cell's codes and
+its own distributions of all other attributes. A fit from independent columns would need many steps
+for this, because a set whose smaller subsets are all independent has no slope there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mechanisms.families.mixture_fit import nearest_counts
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel
+from pgmkit.measurement import Measurement
+from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.sizes import BLOCK_CELLS
+
+
+def tilted(
+    model: ProductMixtureModel, measured: Measurement, *, rng: Rng = None
+) -> ProductMixtureModel:
+    """Return the model with the marginal of a noisy table, shrunk towards the model's own.
+
+    `measured`: a whole marginal in counts. The table is a weighted mean of both, in which the noisy
+    one has the weight of the part of its squared distance that noise does not explain (James and
+    Stein 1961). If noise explains all but one standard deviation, the model is returned as it is.
+    Where the rows would have more than `BLOCK_CELLS` numbers, so many are drawn by `rng` as have no
+    more, one from each of as many equal parts of the total, in the order of cells.
+
+    >>> from pgmkit.domain import Domain
+    >>> alone = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[0.5] * 4], total=100)
+    >>> noisy = Measurement(("a", "b"), [[50, 0], [0, 50]], 0.1)
+    >>> tilted(alone, noisy).marginal(("a", "b")).round(1)
+    array([[50.,  0.],
+           [ 0., 50.]])
+    """
+    before = model.marginal(measured.clique).ravel()
+    off = measured.values - before
+    squares, noise = float(off @ off), len(off) * measured.stddev**2
+    if squares <= noise * (1 + math.sqrt(2 / len(off))):
+        return model
+    wanted = nearest_counts(before + (1 - noise / squares) * off, model.total)
+    weights = model.shares[:, None]
+    columns = Columns(model.domain)
+    for name in measured.clique:
+        part = model.rows[:, columns.of(name)]
+        weights = (weights[:, :, None] * part[:, None, :]).reshape(len(part), -1)
+    weights = weights * np.divide(wanted, before, out=np.zeros_like(before), where=before > 0)
+    places, shares = _some(weights.T.ravel(), BLOCK_CELLS // columns.width, generator(rng))
+    cells, origins = np.divmod(places, len(model.rows))
+    rows = model.rows[origins]
+    codes = np.unravel_index(cells, model.domain.shape(measured.clique))
+    for name, code in zip(measured.clique, codes, strict=True):
+        part = rows[:, columns.of(name)]
+        part[:] = np.arange(part.shape[1]) == code[:, None]
+    return ProductMixtureModel(model.domain, rows, model.total, shares)
+
+
+def _some(
+    weights: np.ndarray, most: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of weights above 0, at most `most` of them, and their shares."""
+    places = np.flatnonzero(weights)
+    if len(places) <= most:
+        return places, weights[places]
+    reached = np.cumsum(weights)
+    drawn = (np.arange(most) + random.random()) / most * reached[-1]
+    found = np.searchsorted(reached, drawn, side="right").clip(max=len(weights) - 1)
+    return np.unique(found, return_counts=True)

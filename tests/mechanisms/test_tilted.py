@@ -1,0 +1,61 @@
+"""Mixtures that are changed to have a marginal, against the joint table of all cells."""
+
+import numpy as np
+import pytest
+
+import mechanisms.families.tilted as module
+from mechanisms.families.product_mixture import ProductMixtureModel
+from mechanisms.families.tilted import tilted
+from pgmkit.domain import Domain
+from pgmkit.measurement import Measurement
+
+DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
+NAMES = tuple(DOMAIN)
+CLIQUE = ("c", "a", "b")
+
+
+def mixture(seed: int) -> ProductMixtureModel:
+    rng = np.random.default_rng(seed)
+    rows = np.concatenate([rng.dirichlet(np.ones(n), 5) for n in DOMAIN.shape()], axis=1)
+    return ProductMixtureModel(DOMAIN, rows, 1000.0, rng.dirichlet(np.ones(5)))
+
+
+def wanted(seed: int) -> np.ndarray:
+    shares = np.random.default_rng([seed, 1]).dirichlet(np.ones(12))
+    return 1000 * shares.reshape(DOMAIN.shape(CLIQUE))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_cells_are_multiplied_by_the_ratio_of_the_marginals(seed: int) -> None:
+    model, table = mixture(seed), wanted(seed)
+    joint = model.marginal(NAMES)
+    ratio = table / joint.sum(3).transpose(2, 0, 1)
+    found = tilted(model, Measurement(CLIQUE, table, 1e-6))
+    expected = joint * ratio.transpose(1, 2, 0)[..., None]
+    np.testing.assert_allclose(found.marginal(NAMES), expected, atol=1e-5)
+
+
+def test_where_rows_are_many_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each equal part of the total: a cell is off by less than two parts."""
+    model, table = mixture(0), wanted(0)
+    whole = tilted(model, Measurement(CLIQUE, table, 1e-6))
+    monkeypatch.setattr(module, "BLOCK_CELLS", 40 * 11)
+    some = tilted(model, Measurement(CLIQUE, table, 1e-6), rng=0)
+    assert len(whole.rows) == 60 and len(some.rows) <= 40
+    off = np.abs(some.marginal(CLIQUE) - whole.marginal(CLIQUE))
+    assert off.max() <= 2 * 1000 / 40 + 1e-9
+
+
+def test_noise_is_kept_out() -> None:
+    """Within a standard deviation of noise the model stays; above, noise's part is left out."""
+    model = mixture(1)
+    before = model.marginal(CLIQUE)
+    off = np.resize([1.0, -1.0], before.shape) * 10
+    assert tilted(model, Measurement(CLIQUE, before + off, 10.0)) is model
+    assert tilted(model, Measurement(CLIQUE, before + off, 8.5)) is model
+    found = tilted(model, Measurement(CLIQUE, before + off, 5.0)).marginal(CLIQUE)
+    inner = before > 20  # cells that stay above 0
+    assert inner.sum() > 6
+    moved = (found - before)[inner] / off[inner]
+    # Of the squared distance 12 * 100, noise explains 12 * 25: three quarters remain.
+    assert np.median(moved) == pytest.approx(0.75, abs=0.05)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 Inference = Literal["exact", "region", "auto"]
+_INFERENCES = get_args(Inference)
 Table = tuple[Clique, Array]
 
 _REGION_DEFAULTS = {"region_cells": REGION_CELLS, "tolerance": 1e-6, "max_seconds": None}
@@ -214,7 +215,7 @@ class FactorGraph:
         answers with exact inference; and, when something is asked, if the evidence has probability
         zero.
         """
-        one_of(inference, get_args(Inference), "inference")
+        one_of(inference, _INFERENCES, "inference")
         options = {
             "region_cells": region_cells,
             "tolerance": tolerance,

@@ -69,6 +69,8 @@ class EliminationTree:
     """
     order: list[int] = field(default_factory=list)
     """The elimination order that the tree was built from."""
+    _counted: dict[int, float] = field(default_factory=dict)
+    _joint_cells: dict[int, float] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
@@ -88,6 +90,18 @@ class EliminationTree:
     def cells_of(self, members: int) -> int:
         """Return the number of cells of a table over these attributes."""
         return cells_of(members, self.sizes)
+
+    def counted(self, members: int) -> float:
+        """Return the number of cells of a table over these attributes, which is remembered: inf if
+        there are too many for a float.
+        """
+        found = self._counted.get(members)
+        if found is None:
+            found = 1.0
+            for v in each_bit(members):
+                found *= self.sizes[v]
+            self._counted[members] = found
+        return found
 
     def summed(self, node: int) -> int:
         """Return the attributes that are summed out at this node."""
@@ -122,20 +136,23 @@ class EliminationTree:
             if inside:
                 yield node, inside
 
-    def joint_cells(self, members: int) -> int:
+    def joint_cells(self, members: int) -> float:
         """Return the cost, in multiplications, of the joint marginal of some attributes by messages
         on the tree: of the products and of writing their results. It is 0 if the table of one node
         has all the attributes.
         """
-        if not members & (members - 1) or any(not members & ~table for table in self.tables):
-            return 0
-        return sum(
-            [
-                self.cells_of(product) + _WRITTEN * self.cells_of(made)
-                for node, inside in self.lowest(members)
-                for product, made in self.products_across(node, inside)
-            ]
-        )
+        if (found := self._joint_cells.get(members)) is None:
+            found = 0.0
+            if members & (members - 1) and all([members & ~table for table in self.tables]):
+                for node, inside in self.lowest(members):
+                    for product, made in self.products_across(node, inside):
+                        # The other attributes are those of the tree's own tables, which were
+                        # counted when the tree was built.
+                        both = self.counted(product & members), self.counted(product & ~members)
+                        kept = self.counted(made & members), self.counted(made & ~members)
+                        found += both[0] * both[1] + _WRITTEN * kept[0] * kept[1]
+            self._joint_cells[members] = found
+        return found
 
     def products_across(self, node: int, inside: int) -> Iterator[tuple[int, int]]:
         """Yield the products that compute the value of ``node`` anew, with the attributes
@@ -223,16 +240,6 @@ class _Growing:
         for node, scope in enumerate(scopes):
             for v in each_bit(scope):
                 self.holders[v].add(node)
-        self.known: dict[int, float] = {}
-
-    def cells(self, members: int) -> float:
-        found = self.known.get(members)
-        if found is None:
-            found = 1.0  # a float, which is inf if there are too many cells to count
-            for v in each_bit(members):
-                found *= self.sizes[v]
-            self.known[members] = found
-        return found
 
     def eliminate(self, v: int) -> None:
         held = self.holders[v]
@@ -242,11 +249,12 @@ class _Growing:
         if len(held) == 1:
             self.join(next(iter(held)), None)
             return
-        queue = [(self.cells(tree.tables[node]), node) for node in held]
+        cells = tree.counted
+        queue = [(cells(tree.tables[node]), node) for node in held]
         heapq.heapify(queue)
         while len(queue) > 1:
             made = self.join(heapq.heappop(queue)[1], heapq.heappop(queue)[1])
-            heapq.heappush(queue, (self.cells(tree.tables[made]), made))
+            heapq.heappush(queue, (cells(tree.tables[made]), made))
 
     def join(self, left: int, right: int | None) -> int:
         """Add the product of two nodes, or a copy of one, to the tree and return the new node. The
@@ -276,8 +284,9 @@ class _Growing:
         barren = heads == 0
         # The cost is that of one product upward, one product downward for each operand, and the
         # cells that each of them writes.
-        value = 0.0 if barren else self.cells(table) + _WRITTEN * self.cells(table & ~gone)
-        adjoint = len(operands) * self.cells(scope) + _WRITTEN * self.cells(scope & ~gone)
+        cells = tree.counted
+        value = 0.0 if barren else cells(table) + _WRITTEN * cells(table & ~gone)
+        adjoint = len(operands) * cells(scope) + _WRITTEN * cells(scope & ~gone)
         tree.cells += value + adjoint
         tree.scopes.append(scope & ~gone)
         tree.tables.append(0 if barren else table & ~gone)

@@ -163,9 +163,9 @@ class EvidenceMarginals:
         self, tree: EliminationTree, sets: Sequence[int], *, made: bool = False
     ) -> None:
         free = ~self.observed
-        joint = [tree.cells_of(members & free) for members in sets if members & (members - 1)]
+        joint = [members & free for members in sets if members & (members - 1)]
         limit = self.graph.memory_limit
-        if not surely_fits(tree, limit, max(joint, default=1)):
+        if not surely_fits(tree, limit, joint):
             here = [m & free for m in sets if not self._lies_apart(tree, m & free)]
             check_marginals(tree, limit, here, made=made)
 

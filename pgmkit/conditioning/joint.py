@@ -31,6 +31,8 @@ def is_small(members: int, sizes: Sequence[int]) -> bool:
     """Return True if a table over these attributes (a bit set) has at most ``MOST_CELLS`` cells.
     Attributes with one value count as if they had two, since numpy limits the number of axes.
     """
+    if 1 << members.bit_count() > MOST_CELLS:
+        return False
     return math.prod([max(2, sizes[v]) for v in each_bit(members)]) <= MOST_CELLS
 
 

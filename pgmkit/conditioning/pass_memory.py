@@ -21,15 +21,19 @@ tenth of the bound.
 """
 
 
-def surely_fits(tree: EliminationTree, limit: int, cells: int) -> bool:
-    """Return True if a quick bound shows that a pass fits into memory, even if a marginal of
-    ``cells`` cells is carried along all tables. If the result is False, the exact bound has to
-    decide.
+def surely_fits(tree: EliminationTree, limit: int, joint: Sequence[int]) -> bool:
+    """Return True if a quick bound shows that a pass fits into memory with the joint marginals of
+    these sets of attributes. If the result is False, the exact bound has to decide.
 
-    The quick bound is twice ``tree.cells``, the number of multiplications, which is more than the
-    cells of all tables and copies together.
+    The quick bound is twice the number of multiplications, which is more than the cells of all
+    tables and copies together: those of the pass, with the largest of the marginals carried along
+    all tables, or, if that is much, those that the marginals take.
     """
-    bound = 2 * CELL_BYTES * tree.cells * cells
+    cells = [tree.cells_of(members) for members in joint]
+    bound = 2 * CELL_BYTES * tree.cells * max(cells, default=1)
+    if bound > min(limit, _SMALL_PASS):
+        across = sum([tree.joint_cells(members) for members in joint])
+        bound = min(bound, 2 * CELL_BYTES * (tree.cells + across + sum(cells)))
     return bound <= limit and (bound <= _SMALL_PASS or bound <= room())
 
 

@@ -90,8 +90,10 @@ class Posterior:
     @cached_property
     def second(self) -> SecondOpinion:
         """The second computation, by plain sums of the graph's tables given the evidence."""
-        with np.errstate(divide="ignore"):
-            weights = [((n,), np.log(values)) for n, values in self.evidence.likelihood.items()]
+        weights = []
+        if self.evidence.likelihood:
+            with np.errstate(divide="ignore"):
+                weights = [((n,), np.log(v)) for n, v in self.evidence.likelihood.items()]
         return SecondOpinion(self.graph.plain_sums, self.evidence.codes, weights)
 
     @property

@@ -83,22 +83,19 @@ class SecondOpinion:
         if not cliques:
             return
         beside = self._beside_tables(found)
-        chance = Random(len(found))  # this choice affects no answer
         chosen = [max(cliques, key=lambda clique: found[clique].size)]
         if seconds > LEAST:
-            chosen.append(chance.choice(cliques))
+            chosen.append(Random(len(found)).choice(cliques))
         for clique in chosen:
             left = seconds / 2 - (time.perf_counter() - begun)
-            beside._table(clique, found[clique], total, left, chance)
+            beside._table(clique, found[clique], total, left)
 
     def _beside_tables(self, found: Mapping[Clique, Array]) -> SecondOpinion:
         """Return these checks with a memory limit that leaves room for the tables in ``found``."""
         room = self.sums.room - sum([table.nbytes for table in found.values()])
         return replace(self, sums=replace(self.sums, room=room))
 
-    def _table(
-        self, clique: Clique, found: Array, total: float, seconds: float, chance: Random
-    ) -> None:
+    def _table(self, clique: Clique, found: Array, total: float, seconds: float) -> None:
         """Check one marginal, in counts of ``total``: all its cells or, if it is large, its
         likeliest cell and another that is not rare.
         """
@@ -113,7 +110,7 @@ class SecondOpinion:
                 self._compare(name, float(free.flat[worst]), float(expected.flat[worst]))
                 return
         seconds -= time.perf_counter() - begun
-        for cell in _cells(found, chance, seconds / 4):
+        for cell in _cells(found, seconds / 4):
             codes = [int(code) for code in np.unravel_index(cell, found.shape)]
             record = dict(zip(clique, codes, strict=True))
             share = float(self._shares((), record, seconds / 2))
@@ -308,7 +305,7 @@ class SecondOpinion:
 
     @property
     def _epsilon(self) -> float:
-        return float(np.finfo(np.float32 if self.coarse else np.float64).eps)
+        return float(np.finfo(np.float32).eps) if self.coarse else EPSILON
 
     def _allowed(self, found: float, expected: float, scale: float) -> float:
         """Return the difference between ``found`` and ``expected`` that rounding can explain, for
@@ -351,6 +348,10 @@ class SecondOpinion:
         if len(singles) == len(found):
             return
         deadline = time.perf_counter() + seconds
+        names, shared = set[str](), set[str]()
+        for clique in found:
+            shared |= names.intersection(clique)
+            names.update(clique)
         shares = {c[0]: table / total for c, table in found.items() if len(c) == 1}
         for clique, table in found.items():
             if time.perf_counter() + CELL_SECONDS * table.size > deadline:
@@ -359,6 +360,8 @@ class SecondOpinion:
                 continue
             self._compare(f"the sum of {clique}", float(table.sum()) / total, 1.0)
             for axis, name in enumerate(clique):
+                if name not in shared:
+                    continue
                 away = tuple([other for other in range(len(clique)) if other != axis])
                 line = table.sum(axis=away) / total
                 apart = float(np.abs(line - shares.setdefault(name, line)).max())
@@ -370,10 +373,11 @@ def _ratio(part: float, whole: float) -> float:
     return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 
-def _cells(table: Array, chance: Random, seconds: float) -> Iterable[int]:
+def _cells(table: Array, seconds: float) -> Iterable[int]:
     """Return the cells of a table to be checked: the likeliest one and a random one that is not
     rare, or any random cell if searching the table would take longer than ``seconds``.
     """
+    chance = Random(table.size)  # this choice affects no answer
     if CELL_SECONDS * table.size > seconds:
         return [chance.randrange(table.size)]
     mean = float(table.mean())

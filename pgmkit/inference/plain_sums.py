@@ -7,10 +7,9 @@ differentiates it. So these sums can contradict it (``self_check``, ``answer_che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import chain
 from math import inf, isinf, log, prod
 from types import MappingProxyType
 from typing import Any
@@ -117,7 +116,8 @@ class PlainSums:
                 found[name] = self.tables[self._places[name]]
                 waiting += found[name][0]
         sizes = {name: self.sizes[name] for name in found}
-        return replace(self, tables=list(found.values()), sizes=sizes, children=None)
+        tables = list(found.values())
+        return PlainSums(tables, sizes, None, self.order, self.plain, self.power, self.room)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -151,10 +151,13 @@ class PlainSums:
         without the observed axes.
         """
         clique, values = sliced(table, evidence)
+        with np.errstate(divide="ignore"):
+            return clique, self._logarithm(values)
+
+    def _logarithm(self, values: Any) -> Any:
         if self.plain:
-            with np.errstate(divide="ignore"):
-                values = np.log(values)
-        return clique, values if self.power == 1.0 else self.power * values
+            values = np.log(values)
+        return values if self.power == 1.0 else self.power * values
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
         """Return values of further attributes that, held fixed in addition to ``evidence``, make
@@ -270,15 +273,13 @@ class PlainSums:
             rank[name] = place - len(rank) - len(kept)
         buckets: dict[str, list[Table]] = {name: [] for name in self._rank}
         left: list[Table] = []
-        held = 0
         constant: complex = 0.0
-        for table in (*self.tables, *weights):
-            held += sliced(table, evidence)[1].nbytes
-        self._check_room(held)
-        for axes, values in chain(
-            (self.logarithms(table, evidence) for table in self.tables),
-            (sliced(weight, evidence) for weight in weights),
-        ):
+        parts = [sliced(table, evidence) for table in (*self.tables, *weights)]
+        self._check_room(held := sum([values.nbytes for _, values in parts]))
+        with np.errstate(divide="ignore"):
+            logs = [self._logarithm(values) for _, values in parts[: len(self.tables)]]
+        logs += [values for _, values in parts[len(self.tables) :]]
+        for (axes, _), values in zip(parts, logs, strict=True):
             turned = tuple(sorted(axes, key=rank.__getitem__))
             if turned != axes:
                 values = values.transpose([axes.index(name) for name in turned])
@@ -293,19 +294,20 @@ class PlainSums:
                     constant += float(over(np.zeros(self.sizes[name])))
                 continue
             union = inside[0][0]
-            if any(axes != union for axes, _ in inside):
-                names = {name for axes, _ in inside for name in axes}
+            if len(inside) > 1:
+                names = set[str]().union(*[axes for axes, _ in inside])
                 union = tuple(sorted(names, key=rank.__getitem__))
             shape = [self.sizes[n] for n in union]
             seconds -= CELL_SECONDS * prod(shape)
             if seconds < 0:
                 raise TooLong
-            size = max(values.itemsize for _, values in inside)
+            size = max([values.itemsize for _, values in inside])
             # A block has four arrays: the sum of tables before and after the last one is added, its
             # exponentials, and their arguments.
-            self._check_room(held + size * (prod(shape[:-1]) + 4 * _block(shape)))
-            made = _in_blocks([self._spread(each, union) for each in inside], shape, over)
-            held += made.nbytes - sum(values.nbytes for _, values in inside)
+            block = _block(shape)
+            self._check_room(held + size * (prod(shape[:-1]) + 4 * block))
+            made = _in_blocks([self._spread(each, union) for each in inside], shape, block, over)
+            held += made.nbytes - sum([values.nbytes for _, values in inside])
             axes = union[:-1]
             (buckets[axes[-1]] if axes and axes[-1] not in kept else left).append((axes, made))
         found = np.zeros([self.sizes[name] for name in kept])
@@ -333,13 +335,12 @@ def sliced(table: Table, evidence: Mapping[str, int]) -> Table:
 
 
 def _in_blocks(
-    spread: Sequence[Any], shape: Sequence[int], over: Callable[[Array], Array]
+    spread: Sequence[Any], shape: Sequence[int], block: int, over: Callable[[Array], Array]
 ) -> Array:
     """Return the sum of tables that broadcast to ``shape``, reduced by ``over`` along its last
-    axis. Only a block of the sum is in memory at a time.
+    axis. Only a block of the sum, of ``block`` cells, is in memory at a time.
     """
-    first = shape[0]
-    rows = _block(shape) // prod(shape[1:])
+    first, rows = shape[0], block // prod(shape[1:])
     if rows >= first:
         return over(sum(spread[1:], spread[0]))
     # A table that lacks the first axis, or has length 1 along it, is the same for every block.
@@ -367,7 +368,7 @@ def _maximum(values: Array) -> Array:
 
 def _log_sum(values: Array) -> Array:
     """Return the logarithm of the sum of exponentials over the last axis."""
-    if values.size < FEW_CELLS and not np.iscomplexobj(values):
+    if values.size < FEW_CELLS and values.dtype.kind != "c":
         found: Array = np.logaddexp.reduce(values, axis=-1)
         return found
     highest = values.real.max(axis=-1)

@@ -66,7 +66,7 @@ def test_the_count_is_what_numpy_takes(asked: str, monkeypatch: pytest.MonkeyPat
     assert peak - (1 << 20) <= max(counts) <= 3 * peak
     if asked != "pair":  # the bound that saves the count
         (tree,) = graph._shared.trees.values()
-        assert not pass_memory.surely_fits(tree, max(counts) - 1, 1)
+        assert not pass_memory.surely_fits(tree, max(counts) - 1, [])
 
 
 @pytest.mark.parametrize("asked", ["sum", "singles", "pair", "record", "entropy"])

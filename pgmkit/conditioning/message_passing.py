@@ -268,12 +268,13 @@ class Messages:
         for each in reversed(order):
             if each in memory:
                 continue
+            operands: list[Table | None]
             if each in chains:
-                below, matrix = chains[each]
-                held = [memory[below], matrix]
+                low, matrix = chains[each]
+                operands = [memory[low], matrix]
             else:
-                held = [memory[v] for v in self.tree.operands[each]]
-            held = [found for found in held if found is not None]
+                operands = [memory[v] for v in self.tree.operands[each]]
+            held = [found for found in operands if found is not None]
             wanted = self.tree.scopes[each] | kept
             memory[each] = (
                 self.product(held[0], held[1], wanted)
@@ -317,11 +318,8 @@ class Messages:
             low = below
         if len(matrices) < 2:
             return None
-        made, scopes = multiplied(matrices), tree.scopes
-        return low, (
-            scopes[node] | scopes[low],
-            made if scopes[node] < scopes[low] else made.T,
-        )
+        made, upper, lower = multiplied(matrices), tree.scopes[node], tree.scopes[low]
+        return low, (upper | lower, made if upper < lower else made.T)
 
     def joint(self, members: int) -> Table:
         """Return the joint marginal of attributes, also if no single node has all of them."""

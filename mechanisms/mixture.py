@@ -94,8 +94,9 @@ class Mixture(Settings):
             larger cliques that together have more are left out.
         pairs: The number of selected pairs for each attribute if not all pairs are measured, 1 or
             more, drawn by the exponential mechanism.
-        rows: The number of product distributions in the mixture, 1 or more; the trial fits that
-            choose the level have half as many.
+        rows: The number of product distributions in the mixture, 1 or more; it is not larger than
+            the noisy number of records, since n records are themselves such a mixture of n rows.
+            The trial fits that choose the level have half as many.
         steps: The number of Adam steps of the fit at each penalty level, 1 or more.
         learning_rate: Adam's first rate at each level, above 0; it falls along a cosine.
         level: The last penalty level, 0 or more: the weight of the penalty at level l is the misfit
@@ -286,10 +287,12 @@ def _fitted(
             device=device,
         )
 
+    most = min(settings.rows, math.ceil(total))
+
     def judged(strength: float) -> tuple[float, float]:
         trials = []
         for given, rest in splits(measurements, settings.seed):
-            fit = start(given, math.ceil(settings.rows / 2), strength)
+            fit = start(given, math.ceil(most / 2), strength)
             held = [m for m in rest if len(m.clique) > 1]
             trials.append((fit, *_judges(columns, held, fit.independent, total)))
         return _least_misfit(trials, settings.steps)
@@ -303,7 +306,7 @@ def _fitted(
         level = found[strength][1]
         if level == 0:
             return start(measurements, 1, strength).independent
-    last = start(measurements, settings.rows, strength)
+    last = start(measurements, most, strength)
     last.follow(settings.steps, level)
     return last.rows
 

@@ -106,6 +106,10 @@ def best_tables(
     `pure`: as in `least_risk_shares`. `residuals`: True if residuals are measured, False if tables
     are. `others`: for each attribute, the number of tables besides those of `pairs` that the noise
     in its counts enters; 0 for an attribute that is left out.
+
+    With a distance of d, as a share of the records, these are assumed to be concentrated on a share
+    1 - d / 2 of the cells (which is 1 / n if one attribute is a function of the other, with n
+    codes), but on no fewer cells than the larger attribute has.
     """
     names = list(counts)
     further = np.array([(others or {}).get(name, 0.0) for name in names])
@@ -119,7 +123,10 @@ def best_tables(
     sizes = np.array([[merged[n, o].max() + 1.0 for n in names] for o in options])[:, ends]
     chance = np.minimum([_chance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
-    kept, cells = _kept(sizes, distances, chance, rows), (sizes - residuals).prod(2)
+    width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
+    kept, sides = _kept(sizes, distances, chance, width), sizes - residuals
+    # Little noise remains in cells without records, since estimated counts are not below 0.
+    cells = np.maximum(sides.prod(2) * width, sides.max(2))
     codes = np.array([float(len(count)) for count in counts.values()])
     before = np.array([known[name] for name in names])
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
@@ -158,20 +165,17 @@ def best_tables(
     return Tables(groups, of_pairs, of_singles)
 
 
-def _kept(sizes: Array, distances: Array, chance: Array, rows: float) -> Array:
+def _kept(sizes: Array, distances: Array, chance: Array, width: Array) -> Array:
     """Return the distance from independence that remains if codes are merged, with a row for each
     option of merging and a column for each pair.
 
     `sizes`: the numbers of groups, options x pairs x 2; `chance`: the part of each distance that
-    independent attributes would have by chance; `rows`: the number of records.
+    independent attributes would have by chance; `width`: the share of the cells that have records.
 
-    With a distance of d, as a share of the records, the counts are assumed to be concentrated on a
-    share 1 - d / 2 of the cells (which is 1 / n if one attribute is a function of the other, with n
-    codes). The fewer cells they are concentrated on, the more of the distance is lost by merging. A
+    The fewer cells the records are concentrated on, the more of the distance is lost by merging. A
     distance by chance is assumed to be spread over all cells.
     """
     cells = sizes.prod(2)
-    width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
     lost = np.minimum(_LOST * (1 / sizes - 1 / sizes[0]).sum(2) / width, 1.0)
     return np.asarray((1 - lost) * (distances - chance) + np.sqrt(cells / cells[0]) * chance)
 

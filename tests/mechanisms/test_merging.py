@@ -190,7 +190,10 @@ def plainly(
         return float((1 - lost) * (distance - chance) + math.sqrt(cells) * chance)
 
     def cells_of(place: int, most: int) -> float:
-        return float(math.prod(size - residuals for size in sizes(pairs[place], most)))
+        chance = min(chance_distance(*(counts[n] for n in pairs[place])), distances[place])
+        sides = [float(size - residuals) for size in sizes(pairs[place], most)]
+        filled = max(1 - (distances[place] - chance) / (2 * rows), 2**-52)
+        return max(sides[0] * sides[1] * filled, *sides)
 
     best, single = [0] * len(pairs), dict(known)
     for turn in range(10):

@@ -300,16 +300,16 @@ class Messages:
             if tree.below[beside] & kept:
                 beside, below = below, beside
             upper, lower = tree.scopes[low], tree.scopes[below]
-            value, members = self.values[beside], tree.tables[beside]
+            value = self.values[beside]
             if (
-                value is None
+                upper & (upper - 1)
+                or lower & (lower - 1)
+                or not upper
+                or not lower
+                or tree.tables[beside] != upper ^ lower
                 or tree.below[beside] & kept
                 or not tree.below[below] & kept
-                or members != upper ^ lower
-                or not upper
-                or upper & (upper - 1)
-                or not lower
-                or lower & (lower - 1)
+                or value is None
                 or value.shape != (value if not matrices else matrices[0]).shape[::-1]
                 or len(value) ** 3 > CALL_CELLS
             ):

@@ -11,10 +11,16 @@ Kept cells alone may have no tables that agree, and then no finite multipliers a
 turn a multiplier moves the cells of a table by a standard deviation at most, and by twice as much
 in each later turn. The noisy tables and the solution are the only arrays of the tables' size,
 unless most cells are above zero.
+
+The search ends. The tables of independent attributes agree, so the problem over all cells has a
+solution, and finite multipliers are best: a set of cells that has no such multipliers lacks cells
+which these raise as they grow. They grow as powers of two, so a few tens of turns suffice; after
+``MOST_ROUNDS`` all cells are kept and nothing holds the multipliers back.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,10 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import NotCertified
 from pgmkit.least_squares.consistency import Table, agreeing
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ITERATIONS, MOST_ROUNDS, SLIGHT, SOLVED, SUFFICIENT
+from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import CELL_BYTES
 
 if TYPE_CHECKING:
@@ -42,6 +50,9 @@ def nonnegative_tables(
 ) -> dict[Clique, Table]:
     """Return the nonnegative tables nearest to identity measurements (at least one) that agree on
     shared attributes to about 0.01 counts, in counts, by clique; ``total`` is their sum.
+
+    Warns of NotCertified if rounding keeps them further apart (and by more than half of the digits
+    of the total), as where standard deviations differ by a factor of a billion.
 
     >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
     >>> nonnegative_tables(Domain({"a": 2}), y, total=2.0)[("a",)].round(6)
@@ -61,11 +72,25 @@ def nonnegative_tables(
     multipliers = np.zeros(rows + len(tables))
     for table in tables:
         multipliers[table.row] = -table.threshold / table.variance
-    reach, held, raised = _within_a_deviation(tables, len(multipliers)), True, 1
-    while held or raised:
+    reach = _within_a_deviation(tables, len(multipliers))
+    for _ in range(MOST_ROUNDS):
         multipliers, held = _solved(tables, multipliers, reach, total)
         raised = sum([table.keep_raised(multipliers) for table in tables])
+        if not held and not raised:
+            break
         reach = 2 * reach
+    else:
+        for table in tables:
+            table.keep_all()
+        multipliers, _ = _solved(tables, multipliers, np.full_like(reach, np.inf), total)
+    apart = float(np.abs(_negative_dual(tables, multipliers, total)[1]).max())
+    if not apart <= max(SLIGHT, EPSILON**0.5 * total):
+        warnings.warn(
+            f"the nonnegative tables miss their total, or one another on shared attributes, by up "
+            f"to {apart:.3g} counts; look for measurements whose stddev cannot be right",
+            NotCertified,
+            stacklevel=2,
+        )
     return {table.clique: table.whole(multipliers) for table in tables}
 
 
@@ -268,6 +293,10 @@ class _Kept:
         x *= self.variance
         x += self._noisy.reshape(x.shape)
         return np.asarray(np.maximum(x, 0.0, out=x))
+
+    def keep_all(self) -> None:
+        """Keep all cells of the table."""
+        self._keep(np.arange(self._noisy.size))
 
     def keep_raised(self, multipliers: Table) -> int:
         """Keep the cells too which the multipliers raise above zero; return how many were not."""

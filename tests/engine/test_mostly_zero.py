@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import NotCertified
+from pgmkit.least_squares import mostly_zero
 from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.iterations import MOST_ROUNDS
 
 DOMAIN = Domain({"a": 30, "b": 40, "c": 25, "d": 6})
 ROWS = 2000
@@ -54,6 +57,36 @@ def test_growing_sets_of_cells_solve_the_problem_of_all_cells(
     for clique, table in found.items():
         assert table.min() >= 0
         assert np.abs(table - everywhere[clique]).max() < 0.1 * spread[clique]
+
+
+def test_turns_without_end_are_followed_by_the_problem_of_all_cells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = noisy([("a", "b"), ("c", "b"), ("d",)], seed=3, stddev=2.0)
+    expected = consistent_tables(DOMAIN, measured, float(ROWS), precision=1e-9).tables
+    turns = 0
+
+    def held_back(*arguments: object) -> tuple[object, bool]:
+        nonlocal turns
+        turns += 1
+        return solved(*arguments)[0], True
+
+    solved = mostly_zero._solved
+    monkeypatch.setattr(mostly_zero, "_solved", held_back)
+    found = nonnegative_tables(DOMAIN, measured, float(ROWS))
+    assert turns == MOST_ROUNDS + 1
+    for clique, table in found.items():
+        assert np.abs(table - expected[clique]).max() < 0.2
+
+
+@pytest.mark.parametrize("stddev", [1e-8, 1e-150])
+def test_tables_that_rounding_keeps_apart_are_named(stddev: float) -> None:
+    domain = Domain({"a": 3, "b": 4})
+    table = np.array([[90.0, 0, 0, 0], [0, -40, -90, -90], [-90, -90, -90, -90]])
+    sums = Measurement(("a",), [80.0, 20.0, 0.0], stddev)
+    far = Measurement(("a", "b"), 1e6 * table.ravel(), 1.0)
+    with pytest.warns(NotCertified, match=r"by up to \d.* counts"):
+        nonnegative_tables(domain, [far, sums], 100.0)
 
 
 def test_sums_that_only_raised_cells_can_have() -> None:

@@ -93,7 +93,12 @@ def query(
     "folder.",
 )
 @click.option("--rows", type=click.IntRange(1), help="Number of records [default: as estimated].")
-@click.option("--given", help='Conditions that all records meet: "sex = F, age in 30..44".')
+@click.option(
+    "--given",
+    multiple=True,
+    help='Conditions that all records meet: "sex = F, age in 30..44". For linked tables '
+    '"TABLE: CONDITIONS", such as "home: area = n"; may be repeated.',
+)
 @click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
 @safe_csv_option
 @allow_modified_option
@@ -102,7 +107,7 @@ def sample(
     release: str,
     out: str,
     rows: int | None,
-    given: str | None,
+    given: tuple[str, ...],
     seed: int | None,
     safe_csv: bool,
     allow_modified: bool,
@@ -111,17 +116,18 @@ def sample(
     """Draw more synthetic records from a release, at no cost.
 
     RELEASE is a file, or the folder of linked tables that `pgmkit synth-linked --save` wrote; of
-    these --rows is the number of parents.
+    these --rows is the number of parents. Conditions on a table of children are met by at least one
+    child of every parent.
 
     \b
     pgmkit sample people.pgm --rows 1000 --out more.csv
     pgmkit sample people.pgm --given "sex = F, age in 30..44" --out women.parquet
+    pgmkit sample register --given "home: persons = 3" --given "person: age < 10" --out three
     """
     if Path(release).is_dir():
-        if given is not None or safe_csv:
-            option = "--safe-csv" if given is None else "--given"
-            raise InvalidInput(f"{option} is not available for linked tables; leave it out")
-        sample_linked(release, out, rows, generator(seed), allow_modified, json_out)
+        if safe_csv:
+            raise InvalidInput("--safe-csv is not available for linked tables; leave it out")
+        sample_linked(release, out, rows, given, generator(seed), allow_modified, json_out)
         return
     target = records_file(out)
     import numpy as np
@@ -131,7 +137,7 @@ def sample(
     loaded = _load(release, allow_modified)
     rng = generator(seed) or np.random.default_rng()
     spelled = spreadsheet_safe if safe_csv else None
-    parts = loaded.parts(rows, given=given, rng=rng)
+    parts = loaded.parts(rows, given=", ".join(given), rng=rng)
     written = write_records(target, loaded.schema, parts, rng, spelled=spelled)
     emit(
         {"out": out, "records": written},

@@ -152,17 +152,24 @@ def synth_linked(
 
 
 def sample_linked(
-    folder: str, out: str, rows: int | None, seed: Any, allow_modified: bool, json_out: bool
+    folder: str,
+    out: str,
+    rows: int | None,
+    given: Sequence[str],
+    seed: Any,
+    allow_modified: bool,
+    json_out: bool,
 ) -> None:
     """Draw linked tables from a saved release into a folder, and print how many rows each has.
 
-    `rows`: the number of parents, by default as estimated.
+    `rows`: the number of parents, by default as estimated. `given`: texts "TABLE: CONDITIONS".
     """
     from mechanisms.linked.release import LinkedRelease
 
     writable_folder(out)
+    conditions = _conditions(given)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
-    written = release.write(out, rows, rng=seed)
+    written = release.write(out, rows, given=conditions, rng=seed)
     emit({"out": out, "records": written}, _counted(out, written), json_out, release.caution)
 
 
@@ -181,6 +188,22 @@ def _write_report(release: LinkedRelease, target: Path, name: str, schema_file: 
 
     page = html(release, name=name, schema_file=schema_file)
     write_text(target, page)
+
+
+def _conditions(given: Sequence[str]) -> dict[str, str]:
+    """Return the conditions on each table from texts "TABLE: CONDITIONS". Raises InvalidInput for
+    another form.
+    """
+    found: dict[str, str] = {}
+    for each in given:
+        table, colon, own = (part.strip() for part in each.partition(":"))
+        if not colon or not own:
+            raise InvalidInput(
+                f"--given must be TABLE: CONDITIONS for linked tables, got {each!r}; write, for "
+                'example, "home: area = n, size = 3"'
+            )
+        found[table] = ", ".join(filter(None, (found.get(table), own)))
+    return found
 
 
 def _counted(out: str, written: Mapping[str, int]) -> str:

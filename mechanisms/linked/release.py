@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from mechanisms.linked.conditional import Given, Rows, allowed_codes, draw_given
 from mechanisms.linked.fidelity import Compared, Line, compared, fidelity, kind_of
 from mechanisms.linked.link import POSITION, Link, check_links, counted, own_columns
 from mechanisms.linked.siblings import (
@@ -88,20 +89,28 @@ class LinkedRelease:
         said = [each.caution for each in self.tables.values()]
         return "\n".join(dict.fromkeys(filter(None, said)))
 
-    def sample(self, n: int | None = None, *, rng: Rng = None) -> dict[str, Any]:
+    def sample(
+        self, n: int | None = None, *, given: Given | None = None, rng: Rng = None
+    ) -> dict[str, Any]:
         """Return synthetic tables by name, as data frames of the data's kind.
 
         `n`: the number of rows of the topmost table; by default as many as the model has. Rows that
         can have children have the keys 1, 2, ...; every child has its parent's key, and each parent
         has as many children as its column says. Siblings are in order; a column that ordered them
         contains 1, 2, ... for each parent.
+        `given`: conditions by table, such as {"home": {"area": "north", "persons": 3}, "person":
+        "age < 2"}, on the table's own columns and its numbers of children. All rows of the topmost
+        table meet the conditions on it; of their descendants in another table at least one meets
+        the conditions on that table. The records have the law of those that meet the conditions in
+        a draw without them.
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
-        Raises NumericalFailure if no records were found that satisfy the links' constraints.
+        Raises NumericalFailure if no records were found that satisfy the links' constraints, and
+        InvalidInput for conditions that cannot be met or are met too rarely.
         """
         return {
             name: framed(table, schema, self.forms[name]) if name in self.forms else table
-            for name, (schema, table) in self._tables(n, generator(rng)).items()
+            for name, (schema, table) in self._tables(n, given, generator(rng)).items()
         }
 
     def write(
@@ -110,6 +119,7 @@ class LinkedRelease:
         n: int | None = None,
         *,
         suffix: str = ".csv",
+        given: Given | None = None,
         rng: Rng = None,
     ) -> dict[str, int]:
         """Write synthetic tables (`sample`) into a folder, a file for each, and return their
@@ -119,8 +129,8 @@ class LinkedRelease:
         """
         place = Path(folder)
         written_kind(place / f"{self.links[0].parent}{suffix}")
+        drawn = self._tables(n, given, generator(rng))
         place.mkdir(parents=True, exist_ok=True)
-        drawn = self._tables(n, generator(rng))
         return {
             name: write_tables(place / f"{name}{suffix}", schema, [table])
             for name, (schema, table) in drawn.items()
@@ -138,7 +148,7 @@ class LinkedRelease:
 
     def compared(self, *, rng: Rng = None) -> list[Compared]:
         """Return how near records of a fresh draw come to each measured table of links."""
-        parents, children = self._records(None, generator(rng))
+        parents, children = self._records(None, None, generator(rng))
         tables: dict[str, Callable[[Clique], Any]] = {self.links[0].parent: parents.marginal}
         tables |= {name: each.table for name, each in children.items()}
         lines: list[Line] = []
@@ -155,11 +165,13 @@ class LinkedRelease:
             ]
         return compared(lines)
 
-    def _tables(self, n: int | None, random: np.random.Generator) -> dict[str, tuple[Schema, Any]]:
+    def _tables(
+        self, n: int | None, given: Given | None, random: np.random.Generator
+    ) -> dict[str, tuple[Schema, Any]]:
         """Return synthetic tables by name, as pyarrow tables with their linking columns and
         schemas.
         """
-        parents, children = self._records(n, random)
+        parents, children = self._records(n, given, random)
         keys = {link.parent: link.parent_key for link in self.links}
         top = self.links[0].parent
         places = {keys[top]: np.arange(1, len(parents) + 1)}
@@ -176,31 +188,66 @@ class LinkedRelease:
         return found
 
     def _records(
-        self, n: int | None, random: np.random.Generator
+        self, n: int | None, given: Given | None, random: np.random.Generator
     ) -> tuple[Dataset, dict[str, Children]]:
         """Return records of the topmost table, and those of each table of children."""
-        parents = self.parents.codes(n, rng=random)
-        codes: dict[str, Mapping[str, Codes]] = {self.links[0].parent: parents.columns}
+        top = self.links[0].parent
+        allowed = allowed_codes({top: self.parents.schema, **self.schemas}, given or {})
+        if given is None or not allowed:
+            parents = self.parents.codes(n, rng=random)
+            return parents, self._below(parents.columns, len(parents), random)
+
+        def below(columns: Mapping[str, Codes], fitted: int) -> Rows:
+            drawn = self._below(columns, fitted, random)
+            return {top: columns, **{name: each.records for name, each in drawn.items()}}
+
+        rows = draw_given(self.links, self.parents, given, allowed, n, below, random)
+        children = {
+            each.child: self._placed(each, rows[each.parent], rows[each.child])
+            for each in self.links
+        }
+        return Dataset(self.parents.schema.domain, rows[top]), children
+
+    def _below(
+        self, parents: Mapping[str, Codes], fitted: int, random: np.random.Generator
+    ) -> dict[str, Children]:
+        """Return the descendants of these rows of the topmost table, of which the first `fitted`
+        stand for the population.
+        """
+        top = self.links[0].parent
+        codes, fit = {top: parents}, {top: fitted}
         found: dict[str, Children] = {}
         for link in self.links:
-            found[link.child] = self._drawn(link, codes[link.parent], random)
-            codes[link.child] = found[link.child].records
-        return parents, found
+            found[link.child] = self._drawn(link, codes[link.parent], fit[link.parent], random)
+            codes[link.child], fit[link.child] = found[link.child].records, found[link.child].fitted
+        return found
+
+    def _placed(
+        self,
+        link: Link,
+        parents: Mapping[str, Codes],
+        records: Mapping[str, Codes],
+        fitted: int | None = None,
+    ) -> Children:
+        """Return children of these codes, at their places below these parents."""
+        domain, counts = self.children[link.child].schema.domain, parents[link.count]
+        return Children(domain, counts.astype(np.int64), parents, records, POSITION, fitted)
 
     def _drawn(
-        self, link: Link, parents: Mapping[str, Codes], rng: np.random.Generator
+        self, link: Link, parents: Mapping[str, Codes], fitted: int, rng: np.random.Generator
     ) -> Children:
         """Return children drawn for parents with these codes; raise NumericalFailure if they break
-        a constraint.
+        a constraint, or if none of the first `fitted` parents has children and others do.
         """
         release, schema = self.children[link.child], self.schemas[link.child]
-        counts = parents[link.count].astype(np.int64)
-        records = {
-            name: rng.integers(0, size, int(counts.sum()))
-            for name, size in schema.domain.sizes.items()
-        }
-        domain = release.schema.domain
-        children = Children(domain, counts, parents, records, POSITION)
+        rows = int(parents[link.count].sum(dtype=np.int64))
+        records = {name: rng.integers(0, size, rows) for name, size in schema.domain.sizes.items()}
+        children = self._placed(link, parents, records, fitted)
+        if len(children) and not children.fitted:
+            raise NumericalFailure(
+                f"none of {fitted} drawn rows of {link.parent!r} has rows of {link.child!r}, from "
+                "which those that are asked for could follow; leave out conditions on their number"
+            )
         impossible = {zeros.clique: ~zeros.allowed for zeros in release.schema.zeros}
         draw_children(children, self._wanted(link.child), release.model.total, rng, impossible)
         left = broken(children, impossible)

@@ -75,6 +75,9 @@ class Children:
 
     `parents`: each parent's codes by column. `records`: the children's codes by column, one for
     each child. `position`: the name of the column with a child's place among its siblings.
+    `fitted`: the number of parents, the first ones, whose children `table` counts, and to which the
+    wanted tables refer; by default all. The children of the others are drawn with the same
+    potentials.
 
     >>> domain = Domain({"size": 3, "position": 2, "age": 4, "previous age": 5})
     >>> both = Children(domain, np.array([2, 1]), {"size": np.array([2, 1])},
@@ -90,8 +93,10 @@ class Children:
         parents: Mapping[str, Codes],
         records: Mapping[str, Codes],
         position: str = "position",
+        fitted: int | None = None,
     ) -> None:
         self.domain = domain
+        self.fitted = int(counts[:fitted].sum())
         self.parent = np.repeat(np.arange(len(counts)), counts)
         starts = np.cumsum(counts) - counts
         self.position = np.arange(len(self.parent)) - starts[self.parent]
@@ -124,9 +129,9 @@ class Children:
         return name not in self.records and name not in self._given
 
     def table(self, clique: Clique) -> Array:
-        """Return the number of children in each cell, in the clique's shape."""
-        shape = self.domain.shape(clique)
-        counts = np.bincount(self.cells(clique), minlength=int(np.prod(shape)))
+        """Return the number of fitted children in each cell, in the clique's shape."""
+        shape, rows = self.domain.shape(clique), slice(self.fitted)
+        counts = np.bincount(self.cells(clique, rows), minlength=int(np.prod(shape)))
         return counts.reshape(shape).astype(np.float64)
 
     def cells(self, columns: Sequence[str], rows: Codes | slice = slice(None)) -> Codes:
@@ -223,9 +228,10 @@ def draw_children(
 ) -> None:
     """Redraw the children's records in place, so that their tables come near the wanted ones.
 
-    `total`: the number of children in the wanted counts, which are scaled to the number of children
-    here. `impossible`: by clique, a mask that is True for the cells that no child may have.
-    Children in such cells leave them when they are redrawn; `broken` counts those that could not.
+    `total`: the number of children in the wanted counts, which are scaled to the number of fitted
+    children here. `impossible`: by clique, a mask that is True for the cells that no child may
+    have. Children in such cells leave them when they are redrawn; `broken` counts those that could
+    not.
 
     The children are drawn twice, first without the tables over siblings. The column of the previous
     sibling has its own noise, so its counts contradict those of the same column of the child. Each
@@ -237,7 +243,7 @@ def draw_children(
     """
     if not len(children):
         return
-    barred, scale = dict(impossible or {}), len(children) / max(total, 1.0)
+    barred, scale = dict(impossible or {}), children.fitted / max(total, 1.0)
     known = [
         replace(each, counts=each.counts * scale, stddev=each.stddev * scale)
         for each in wanted
@@ -312,7 +318,7 @@ def _redraw(
 
 def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -> int:
     """Return the number of children in impossible cells, summed over the cliques."""
-    return sum(int(children.table(clique)[cells].sum()) for clique, cells in impossible.items())
+    return sum(int(cells.ravel()[children.cells(c)].sum()) for c, cells in impossible.items())
 
 
 def _barred(

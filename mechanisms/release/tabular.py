@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import narwhals as nw
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.html import overview
@@ -18,7 +17,7 @@ from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
 from mechanisms.release.verdict import Verdict, verdict
-from pgmkit.errors import InvalidInput, NotMeasured, TooSlow, did_you_mean
+from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
 from pgmkit.least_squares.goodness import Fit
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -28,7 +27,7 @@ from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
 from pgmkit.tables.columns import BATCH_ROWS
-from pgmkit.tables.constraints import Condition, codes_of
+from pgmkit.tables.constraints import Condition
 from pgmkit.tables.engines.frames import FrameForm, decode
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse, quoted
@@ -166,7 +165,7 @@ class TableRelease:
         that cannot be conditioned.
         """
         source = self._given(given)
-        return self._drawn(source, _rows(source, n), rng)
+        return self._drawn(source, rows_asked(source, n), rng)
 
     def parts(
         self,
@@ -182,7 +181,7 @@ class TableRelease:
         records no codes are exchanged to bring pairs of columns nearer to the model's tables.
         """
         source = self._given(given)
-        rows = _rows(source, n)
+        rows = rows_asked(source, n)
         if rows <= _PART:
             return iter([self._drawn(source, rows, rng)])
         return record_parts(source, self.schema, rows, _PART, generator(rng)).codes()
@@ -204,28 +203,10 @@ class TableRelease:
                 f"the model of {self.mechanism} cannot be conditioned; use a mechanism that models "
                 "records, such as aim or mixture"
             )
-        evidence = {n: np.flatnonzero(m).tolist() for n, m in self._allowed(given).items()}
+        evidence = {
+            n: np.flatnonzero(m).tolist() for n, m in conditions(self.schema, given).items()
+        }
         return condition(evidence)
-
-    def _allowed(self, given: Mapping[str, Condition] | str) -> dict[str, NDArray[np.bool_]]:
-        if isinstance(given, str):
-            return conditions(self.schema, given)
-        shown = self.schema.shown
-        for name in given:
-            if name not in shown:
-                raise InvalidInput(
-                    f"there is no column {name!r}{did_you_mean(name, shown)}; "
-                    f"columns are {', '.join(shown)}"
-                )
-        found: dict[str, NDArray[np.bool_]] = {}
-        for each, condition in given.items():
-            own = codes_of(each, shown[each], condition)
-            if not own.any():
-                left = f"{condition!r} leaves no value of {each!r}"
-                raise InvalidInput(f"{left}; {shown[each].listed()}")
-            name, mask = self.schema.behind(each, own)
-            found[name] = found.get(name, True) & mask
-        return found
 
     def sample(
         self,
@@ -250,7 +231,7 @@ class TableRelease:
         random = generator(rng)
         form = FrameForm.of(like) if like is not None else self.form or _PYARROW
         source = self._given(given)
-        rows = _rows(source, n)
+        rows = rows_asked(source, n)
         if form.distributed or (form.implementation.is_duckdb() and rows > _PART):
             parts = record_parts(source, self.schema, rows, _PART, random)
             return made_frame(parts, self.schema, form, like)
@@ -393,7 +374,7 @@ class TableRelease:
         return overview(self.release, [*more, ["columns", ", ".join(self.schema.columns)]])
 
 
-def _rows(source: Any, n: int | None) -> int:
+def rows_asked(source: Any, n: int | None) -> int:
     """Return `n`, or the number of records of the model if None; raise InvalidInput below 1."""
     if n is not None and n < 1:
         raise InvalidInput(f"n must be a number of records above 0, got {n}; or leave it out")

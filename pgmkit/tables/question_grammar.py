@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.runtime.arguments import instance
 from pgmkit.tables.columns import MISSING, Column
-from pgmkit.tables.constraints import codes_of
+from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -135,13 +135,26 @@ def parse(schema: Schema, text: str) -> Question:
     return Question(tuple(groups), summary, _met(schema, rest), len(behind), steps)
 
 
-def conditions(schema: Schema, text: str) -> dict[str, NDArray[np.bool_]]:
-    """Return, for each column that is named in conditions such as "sex = F and age in 30..44", a
-    Boolean for each code: True if it meets the column's conditions.
+def conditions(
+    schema: Schema, given: Mapping[str, Condition] | str
+) -> dict[str, NDArray[np.bool_]]:
+    """Return, for each column that is named in conditions such as "sex = F and age in 30..44" or
+    {"sex": "F", "age": "30..44"}, a Boolean for each code: True if it meets the column's
+    conditions.
 
-    Raises InvalidInput if no value of a column remains.
+    Raises InvalidInput for unknown columns, and if no value of a column remains.
     """
-    return _met(schema, [each for part in _split(text) for each in _joined(schema, part)])
+    if isinstance(given, str):
+        return _met(schema, [each for part in _split(given) for each in _joined(schema, part)])
+    found: dict[str, NDArray[np.bool_]] = {}
+    for each, condition in given.items():
+        column = schema.shown[_present(schema, each)]
+        own = codes_of(each, column, condition)
+        if not own.any():
+            raise InvalidInput(f"{condition!r} leaves no value of {each!r}; {column.listed()}")
+        name, mask = schema.behind(each, own)
+        found[name] = found.get(name, True) & mask
+    return found
 
 
 def _met(schema: Schema, parts: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
@@ -325,13 +338,16 @@ def _asked_for(schema: Schema, part: str) -> str:
 
 
 def _known(schema: Schema, name: str) -> str:
-    stripped = _unquoted(name)
-    if stripped not in schema.shown:
+    return _present(schema, _unquoted(name))
+
+
+def _present(schema: Schema, name: str) -> str:
+    if name not in schema.shown:
         raise InvalidInput(
-            f"there is no column {stripped!r}{did_you_mean(stripped, schema.shown)}; columns are "
+            f"there is no column {name!r}{did_you_mean(name, schema.shown)}; columns are "
             f"{', '.join(schema.shown)}"
         )
-    return stripped
+    return name
 
 
 def _unquoted(text: str) -> str:

@@ -88,7 +88,30 @@ def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
     assert records["home"] == 20 and records["person"] == len(pd.read_csv("more/person.csv"))
     asked = run("query", "kept/person.pgm", "mean(age) | area = n")
     assert asked.exit_code == 0, asked.output
-    assert "leave it out" in run("sample", "kept", "--out", "more", "--given", "area = n").stderr
+
+
+def test_records_under_conditions_are_drawn_from_the_saved_release(files: Path) -> None:
+    assert run("synth-linked", *TABLES, *FIXED, "--save", "kept").exit_code == 0
+    fixed = ["sample", "kept", "--out", "some", "--rows", "20", "--seed", "1"]
+    conditions = ["home: area = n", "home:size in 2..3", "person: sex = F, age < 40"]
+    found = run(*fixed, *(part for each in conditions for part in ("--given", each)))
+    assert found.exit_code == 0, found.output
+    home, person = pd.read_csv("some/home.csv"), pd.read_csv("some/person.csv")
+    assert set(home["area"]) == {"n"} and set(home["size"]) <= {2, 3} and len(home) == 20
+    assert set(person.query("sex == 'F' and age < 40")["id"]) == set(home["id"])
+    assert person.groupby("id").size().tolist() == home["size"].tolist()
+    for wrong, said in (
+        ("area = n", "--given must be TABLE: CONDITIONS for linked tables, got 'area = n'"),
+        ("home:", "got 'home:'"),
+        ("homes: area = n", "did you mean 'home'"),
+        ("home: aera = n", "table 'home': there is no column 'aera'"),
+        ("home: area = west", "'west'"),
+        ("person: age < 20, position = 1", "no column 'position'"),
+    ):
+        refused = run("sample", "kept", "--out", "none", "--given", wrong)
+        assert refused.exit_code == 2 and said in refused.stderr, refused.output
+        assert not Path("none").exists()
+    assert "leave it out" in run("sample", "kept", "--out", "more", "--safe-csv").stderr
 
 
 def test_a_report_is_written_with_the_tables_or_later(files: Path) -> None:

@@ -1,0 +1,153 @@
+"""Linked records whose rows of the topmost table meet conditions, with all their descendants.
+
+Conditions on the topmost table, such as its numbers of children, are met by drawing its rows from
+the conditional model. The children are a random field (`mechanisms.linked.siblings`) whose
+potentials are fitted to tables over the children of all parents. So the children of the rows that
+are asked for are drawn together with those of a whole population, and the latter alone count in the
+fit. The former then have the law of the children of such parents in a draw without conditions.
+
+Conditions on a table of children, such as "a person below 2", are met by rejection: a row of the
+topmost table is kept if at least one of its descendants in that table meets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.linked.link import Link
+from mechanisms.linked.siblings import Codes
+from mechanisms.release.tabular import TableRelease, rows_asked
+from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.runtime.arguments import mapped
+from pgmkit.runtime.iterations import FEW_ROUNDS
+from pgmkit.tables.constraints import Condition
+from pgmkit.tables.question_grammar import conditions
+from pgmkit.tables.schema import Schema
+
+Given: TypeAlias = "Mapping[str, Mapping[str, Condition] | str]"
+"""Conditions on the rows of each table, by its name."""
+
+Rows: TypeAlias = "dict[str, Mapping[str, Codes]]"
+"""The codes of each table by column. Children stand in the order of their parents, and the column
+`count` of the parents has their numbers.
+"""
+
+
+def allowed_codes(
+    schemas: Mapping[str, Schema], given: Given
+) -> dict[str, dict[str, NDArray[np.bool_]]]:
+    """Return, for each table and column with conditions, a Boolean for each code: True if it meets
+    them. Tables without conditions are left out.
+
+    `schemas`: the own columns of each table. Raises InvalidInput for unknown tables and columns,
+    and for values that a column does not have.
+    """
+    found = {}
+    for table, own in mapped(given, "given", 'tables to conditions ({"home": "size = 3"})').items():
+        if table not in schemas:
+            raise InvalidInput(
+                f"given names the table {table!r}, which the release does not have"
+                f"{did_you_mean(str(table), schemas)}; its tables are {', '.join(schemas)}"
+            )
+        try:
+            found[table] = conditions(schemas[table], own)
+        except InvalidInput as error:
+            raise InvalidInput(f"table {table!r}: {error}") from None
+    return {table: masks for table, masks in found.items() if masks}
+
+
+def draw_given(
+    links: Sequence[Link],
+    parents: TableRelease,
+    given: Given,
+    allowed: Mapping[str, Mapping[str, NDArray[np.bool_]]],
+    n: int | None,
+    below: Callable[[Mapping[str, Codes], int], Rows],
+    rng: np.random.Generator,
+) -> Rows:
+    """Return the codes of all tables, of `n` rows of the topmost table that meet the conditions.
+
+    If `n` is None, as many rows of the topmost table are drawn as its model has that meet the
+    conditions on it, and those are kept that meet the conditions on children.
+
+    Raises InvalidInput if the model has no rows of the topmost table that meet the conditions, or
+    if so few meet those on children that more than ten draws of a whole population are needed.
+
+    Args:
+        links: The links, from the topmost table down.
+        parents: The release of the topmost table.
+        given: The conditions; `allowed` has the codes that meet them (`allowed_codes`).
+        n: The number of rows of the topmost table.
+        below: A function that returns the codes of all tables from those of the topmost one, of
+            which the first rows, in the number of the second argument, stand for the population.
+        rng: The generator.
+    """
+    top = links[0].parent
+    of_children = allowed.keys() - {top}
+    batch = None if n is None else rows_asked(parents.model, n)
+    if batch is not None and of_children:
+        batch = max(batch, rows_asked(parents.model, None))
+    known = [parents.codes(rng=rng).columns] if top in allowed else []
+    found, kept = list[Rows](), 0
+    while not found or kept < (n or 0):
+        asked = parents.codes(batch, given=given.get(top), rng=rng)
+        fitted = len(next(iter(known[0].values()))) if known else len(asked)
+        rows = below(_joined([*known, asked.columns]), fitted)
+        keep = _meeting(links, rows, {table: allowed[table] for table in of_children})
+        if known:
+            keep[:fitted] = False
+        kept += int(keep.sum())
+        if kept * FEW_ROUNDS < (n or 1):
+            raise InvalidInput(
+                f"{kept} of {len(asked)} rows of {top!r} have rows of {sorted(of_children)} that "
+                f"meet the conditions, which are too few for n = {n}; "
+                + (f"ask for at most {kept * FEW_ROUNDS}, or " if kept else "")
+                + "leave out a condition"
+            )
+        found.append(_descending(links, rows, keep))
+    rows = {table: _joined([each[table] for each in found]) for table in found[0]}
+    return rows if n is None else _descending(links, rows, np.arange(kept) < n)
+
+
+def _joined(parts: Sequence[Mapping[str, Codes]]) -> dict[str, Codes]:
+    """Return the rows of each part, one after the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _owners(link: Link, rows: Rows) -> Codes:
+    """Return for each child of the link the place of its parent."""
+    counts = rows[link.parent][link.count].astype(np.int64)
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def _meeting(
+    links: Sequence[Link], rows: Rows, allowed: Mapping[str, Mapping[str, NDArray[np.bool_]]]
+) -> NDArray[np.bool_]:
+    """Return a Boolean for each row of the topmost table: True if it has at least one descendant of
+    allowed codes in each table of `allowed`.
+    """
+    top = links[0].parent
+    count = len(next(iter(rows[top].values())))
+    roots, keep = {top: np.arange(count)}, np.ones(count, dtype=bool)
+    for link in links:
+        roots[link.child] = roots[link.parent][_owners(link, rows)]
+        if link.child in allowed:
+            masks = allowed[link.child].items()
+            met = np.logical_and.reduce([mask[rows[link.child][name]] for name, mask in masks])
+            keep &= np.bincount(roots[link.child][met], minlength=count) > 0
+    return keep
+
+
+def _descending(links: Sequence[Link], rows: Rows, keep: NDArray[np.bool_]) -> Rows:
+    """Return these rows of the topmost table with all their descendants."""
+    kept = {links[0].parent: keep}
+    for link in links:
+        kept[link.child] = kept[link.parent][_owners(link, rows)]
+    return {
+        table: {name: codes[kept[table]] for name, codes in columns.items()}
+        for table, columns in rows.items()
+    }

@@ -26,6 +26,7 @@ from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.typed import typed
+from pgmkit.structural_zeros import Zeros
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,14 @@ def aim(
     settings: Aim | None = None,
     *,
     first: Sequence[Measurement] = (),
+    zeros: Sequence[Zeros] = (),
     progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
     `first`: measurements made before, which the model uses too; the attributes in none of them are
-    measured by themselves at the start. `progress` is called with each finished Round.
+    measured by themselves at the start. `zeros`: combinations that the released model, though not
+    those between rounds, gives probability zero. `progress` is called with each finished Round.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.
@@ -122,8 +125,12 @@ def aim(
     model, measurements = adapt(
         rough(None, first), first, select=select, measure=measure, update=rough, progress=progress
     )
-    final = estimator(domain, curator.public_total, device=settings.device)
-    released = _final_fit(final, model, measurements, plain=workload.plain)
+    final = estimator(domain, curator.public_total, device=settings.device, zeros=zeros)
+    if zeros:
+        # A start without zeros leads to poorer fits than none.
+        released = final(None, measurements)
+    else:
+        released = _final_fit(final, model, measurements, plain=workload.plain)
     return Release("aim", released, measurements, curator.ledger, settings)
 
 

@@ -24,6 +24,7 @@ from mechanisms.workload import Workload, WorkloadLike, varied
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.typed import typed
+from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 
 
@@ -108,6 +109,7 @@ def projection(
     settings: Projection | None = None,
     *,
     first: Sequence[Measurement] = (),
+    zeros: Sequence[Zeros] = (),
 ) -> Release:
     """Measure the same marginals as `gaussian`, and release the nearest consistent model.
 
@@ -115,9 +117,9 @@ def projection(
     `model_mb`, otherwise nonnegative tables that agree on shared attributes
     (`mechanisms.families.tables.projected`).
 
-    `first`: noisy tables that are known already, which are used too. Raises InvalidInput (before
-    anything is spent) for a workload over another domain, and ModelTooLarge for tables that the
-    memory left cannot make agree.
+    `first`: noisy tables that are known already, which are used too. `zeros`: combinations of
+    probability zero. Raises InvalidInput (before anything is spent) for a workload over another
+    domain, and ModelTooLarge for tables that the memory left cannot make agree.
     """
     settings = settings or Projection()
     workload = Workload.over(curator.domain, workload)
@@ -125,7 +127,7 @@ def projection(
     check_projection(curator.domain, cliques, cliques, settings)
     measurements = (*first, *_measure(curator, workload, curator.measure))
     total = curator.public_total
-    model = projected(curator.domain, measurements, measurements, total, settings)
+    model = projected(curator.domain, measurements, measurements, total, settings, zeros)
     return Release("gaussian+projection", model, measurements, curator.ledger, settings)
 
 

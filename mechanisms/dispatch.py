@@ -22,6 +22,7 @@ from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.typed import typed
+from pgmkit.structural_zeros import Zeros
 
 
 @typed
@@ -79,12 +80,14 @@ def run_on(
     *,
     public: Dataset | Sequence[Dataset] | None = None,
     first: Sequence[Measurement] = (),
+    zeros: Sequence[Zeros] = (),
     bins: Mapping[str, int] | None = None,
     progress: Callable[[Round[Any, Any]], None] | None = None,
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
-    `first`: measurements made before, for mechanisms that take them. `bins`: the number of ordered
+    `first`: measurements made before, and `zeros`: combinations that cannot occur, for mechanisms
+    that take them. `bins`: the number of ordered
     codes of each attribute, for mechanisms that merge codes. A poor fit is for the caller to report
     (`warn_of_poor_fit`), who may fit another model to the measurements.
     """
@@ -93,8 +96,7 @@ def run_on(
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:
         options["public"] = public
-    if first:
-        options["first"] = first
+    options |= {name: each for name, each in (("first", first), ("zeros", zeros)) if each}
     if bins is not None and entry.name in ("mixture", "pair-graph"):
         options["bins"] = bins
     release: Release = entry.load()[0](curator, workload, settings, **options)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence, Set
 from functools import partial
+from typing import cast
 
 import pgmkit
 from mechanisms.families.tree_growth import TreeGrowth
@@ -18,6 +19,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.sizes import CELL_BYTES
+from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 
 _WORTH_A_SEARCH = 4.0
@@ -27,10 +29,17 @@ exceeds its limit by more, no better order is searched.
 
 
 def estimator(
-    domain: Domain, total: int | None, tolerance: float = 0.1, *, device: str = "cpu"
+    domain: Domain,
+    total: int | None,
+    tolerance: float = 0.1,
+    *,
+    device: str = "cpu",
+    zeros: Sequence[Zeros] = (),
 ) -> Callable[[GraphicalModel | None, Sequence[Measurement]], GraphicalModel]:
     """Return the update step, a function of the last model (or None) and all measurements, which
-    estimates a new model. Its scope has no private data. `tolerance`: as in `pgmkit.estimate`.
+    estimates a new model. Its scope has no private data. `tolerance` and `zeros`: as in
+    `pgmkit.estimate`; if the junction tree would be too large with the zeros, the model is a region
+    model, which no step can start from.
 
     A `total` of None is estimated too, and is at least 1, as data sets have rows: with a budget too
     small for the data the estimate can be anything.
@@ -42,14 +51,17 @@ def estimator(
             # The warning is not needed: only the last of many models is released, and the release
             # states how it fits.
             warnings.simplefilter("ignore", NotCertified)
-            return pgmkit.estimate(
+            found = pgmkit.estimate(
                 domain,
                 measurements,
                 total=known,
+                zeros=zeros,
                 warm_start=model,
                 tolerance=tolerance,
                 device=device,
+                inference="auto" if zeros else "exact",
             )
+            return cast("GraphicalModel", found)
 
     return update
 

@@ -28,6 +28,7 @@ from pgmkit.runtime.memory import MEMORY_LIMIT, check_room
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.untrusted import LARGEST, refusing
+from pgmkit.structural_zeros import Zeros
 from pgmkit.total import estimate_total
 
 
@@ -148,6 +149,7 @@ def projected(
     noisy: Sequence[Measurement],
     known_total: int | None,
     settings: Projecting,
+    zeros: Sequence[Zeros] = (),
 ) -> Model:
     """Return the model nearest to measurements: a graphical model, or locally consistent tables.
 
@@ -157,7 +159,9 @@ def projected(
     information as the measurements; each agrees with the others on shared attributes (least
     squares, weights 1/variance). With `settings.inference` "auto" it is then a RegionModel, which
     draws records; with "region" it always is. If `known_total` is None, the total is estimated, and
-    is at least 1. `settings.device`: the device of a graphical model.
+    is at least 1. `settings.device`: the device of a graphical model. `zeros`:
+    combinations of probability zero; a TablesModel has none, so the model is then graphical, or a
+    RegionModel where no tree fits into memory.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})
@@ -165,12 +169,14 @@ def projected(
     >>> projected(domain, noisy, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
-    if _has_tree(domain, [m.clique for m in measurements], settings):
-        return estimator(domain, known_total, device=settings.device)(None, measurements)
+    fits = _has_tree(domain, [m.clique for m in measurements], settings)
+    if fits or (zeros and settings.inference == "exact"):
+        fit = estimator(domain, known_total, device=settings.device, zeros=zeros)
+        return fit(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     tables = [m for m in noisy if m.clique]
     if settings.inference != "exact":
-        return pgmkit.estimate(domain, tables, total=total, inference="region")
+        return pgmkit.estimate(domain, tables, total=total, zeros=zeros, inference="region")
     consistent = nonnegative_tables(domain, tables, total) if tables else {}
     for table in consistent.values():
         table *= total / table.sum()

@@ -41,6 +41,10 @@ logger = logging.getLogger(__name__)
 
 _KNOWING = ("aim", "mst", "gaussian+projection")
 """The mechanisms that can begin with measurements of pairs made before."""
+_CONSTRAINED = ("aim", "gaussian+projection")
+"""The mechanisms that fit the released model with the constraints; that of others is fitted
+again.
+"""
 _SELECTING = ("aim", "mst")
 """The mechanisms that measure tables of children with the position in them, for which selected
 pairs leave room. A model of all pairs by position is several times as large, and its fit ends
@@ -244,9 +248,10 @@ def _spent(
                 table = curator.table(tables[name], relations[name], left_over, place=POSITION)
         entry, settings = configure(chosen.name, **chosen.settings)
         first = first if entry.name in _KNOWING else []
-        release = run_on(table, entry, settings, workload, first=first)
+        zeros = request.schema.zeros if entry.name in _CONSTRAINED else ()
+        release = run_on(table, entry, settings, workload, first=first, zeros=zeros)
         logger.info("the table %s is measured", name)
-        final = constrained(release, request.schema, None)
+        final = release if zeros else constrained(release, request.schema, None)
         warn_of_poor_fit(final)
         found[name] = TableRelease(final, request.schema, None, chosen.reason + said[name])
     return found

@@ -99,7 +99,8 @@ class Children:
         self.fitted = int(counts[:fitted].sum())
         self.parent = np.repeat(np.arange(len(counts)), counts)
         starts = np.cumsum(counts) - counts
-        self.position = np.arange(len(self.parent)) - starts[self.parent]
+        self._places = np.arange(len(self.parent))
+        self.position = self._places - starts[self.parent]
         self.first = self.position == 0
         self.followed = np.append(~self.first[1:], False)[: len(self.parent)]
         self.records = {name: np.array(codes, np.int64) for name, codes in records.items()}
@@ -117,10 +118,10 @@ class Children:
             return self.records[name][rows]
         if name in self._given:
             return self._given[name][rows]
-        own = name.removeprefix(PREVIOUS)
-        places = np.arange(len(self))[rows]
-        codes = self.records[own][places - 1]
-        return np.where(self.first[places], self.domain.size([name]) - 1, codes)
+        places = rows if isinstance(rows, np.ndarray) else self._places[rows]
+        codes = self.records[name.removeprefix(PREVIOUS)][places - 1]
+        codes[self.first[places]] = self.domain.sizes[name] - 1
+        return codes
 
     def is_previous(self, name: str) -> bool:
         """Return True for a column of the previous sibling, False for one of the parent or the
@@ -136,9 +137,11 @@ class Children:
 
     def cells(self, columns: Sequence[str], rows: Codes | slice = slice(None)) -> Codes:
         """Return the flat index of each child's cell in the table over these columns."""
-        cells = np.zeros(len(np.arange(len(self))[rows]), np.int64)
-        for name in columns:
-            cells = cells * self.domain.size([name]) + self.column(name, rows)
+        if not columns:
+            return np.zeros_like(self._places[rows])
+        cells = self.column(columns[0], rows)
+        for name in columns[1:]:
+            cells = cells * self.domain.sizes[name] + self.column(name, rows)
         return cells
 
 
@@ -195,28 +198,28 @@ class _Field:
         return moved
 
     def logits(self, name: str, rows: Codes, potentials: Sequence[Array]) -> Array:
-        """Return the logarithms of the conditional weights of an attribute's codes, for each of
-        these children.
+        """Return the logarithms of the conditional weights of an attribute's codes, codes x
+        children, for each of these children.
         """
-        children, size = self.children, self.children.domain.size([name])
-        found = np.zeros((len(rows), size))
+        children, size = self.children, self.children.domain.sizes[name]
+        found = np.zeros((size, len(rows)))
         before = np.flatnonzero(children.followed[rows])
         for clique, theta in zip(self.cliques, potentials, strict=True):
             if name in clique:
                 found += _lines(children, clique, name, theta, rows)
             if PREVIOUS + name in clique and len(before):
                 lines = _lines(children, clique, PREVIOUS + name, theta, rows[before] + 1)
-                found[before] += lines[:, :size]
+                found[:, before] += lines[:size]
         return found
 
 
 def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Codes) -> Any:
-    """Return a table's entries, rows x codes of the column `name`, given each row's codes in the
+    """Return a table's entries, codes of the column `name` x rows, given each row's codes in the
     table's other columns.
     """
     others = [other for other in clique if other != name]
-    flat = np.moveaxis(theta, clique.index(name), -1).reshape(-1, theta.shape[clique.index(name)])
-    return flat[children.cells(others, rows)]
+    flat = np.moveaxis(theta, clique.index(name), 0).reshape(theta.shape[clique.index(name)], -1)
+    return np.take(flat, children.cells(others, rows), axis=1)
 
 
 def draw_children(
@@ -304,15 +307,15 @@ def _redraw(
     `barred`: by clique, a mask that is True for impossible cells, which are not drawn.
     """
     children = field.children
-    chosen = rng.random(len(children)) < part
+    chosen = np.flatnonzero(rng.random(len(children)) < part)
+    odd = children.position[chosen] % 2 == 1
     for name, codes in children.records.items():
         # Children at even and at odd positions take turns, so that the siblings before and after a
         # child, on which it depends, are fixed while it is drawn.
-        for parity in (0, 1):
-            rows = np.flatnonzero((children.position % 2 == parity) & chosen)
+        for rows in (chosen[~odd], chosen[odd]):
             if len(rows):
                 logits = field.logits(name, rows, potentials)
-                logits[_barred(children, barred, name, rows)] = -np.inf
+                np.putmask(logits, _barred(children, barred, name, rows), -np.inf)
                 codes[rows] = _drawn(logits, rng)
 
 
@@ -324,25 +327,30 @@ def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -
 def _barred(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
 ) -> NDArray[np.bool_]:
-    """Return a mask, rows x codes of the column `name`, of the codes that would make a child's
+    """Return a mask, codes of the column `name` x rows, of the codes that would make a child's
     record impossible. `barred`: by clique, a mask that is True for impossible cells.
 
-    The row of a child that has no other code is all False, since another column of its record must
-    change first.
+    The column of a child that has no other code is all False, since another column of its record
+    must change first.
     """
-    found = np.zeros((len(rows), children.domain.sizes[name]), dtype=bool)
+    found = np.zeros((children.domain.sizes[name], len(rows)), dtype=bool)
     before = np.flatnonzero(children.followed[rows])
     for clique, cells in barred.items():
         if name in clique:
             found |= _lines(children, clique, name, cells, rows)
         if PREVIOUS + name in clique and len(before):
             lines = _lines(children, clique, PREVIOUS + name, cells, rows[before] + 1)
-            found[before] |= lines[:, : found.shape[1]]
-    return found & ~found.all(axis=1, keepdims=True)
+            found[:, before] |= lines[: len(found)]
+    return found & ~found.all(axis=0)
 
 
 def _drawn(logits: Array, rng: np.random.Generator) -> Codes:
-    """Return a code for each row, with probabilities proportional to exp(logits)."""
-    chances = np.exp(logits - logits.max(axis=1, keepdims=True)).cumsum(axis=1)
-    picks = rng.random((len(logits), 1)) * chances[:, -1:]
-    return np.minimum((chances <= picks).sum(axis=1), logits.shape[1] - 1)
+    """Return a code for each column, with probabilities proportional to exp(logits)."""
+    chances = np.exp(logits - logits.max(axis=0))
+    for code in range(1, len(chances)):  # several times as fast as a cumulative sum
+        chances[code] += chances[code - 1]
+    picks = rng.random(logits.shape[1]) * chances[-1]
+    codes = np.zeros(logits.shape[1], np.int64)
+    for below in chances[:-1]:
+        codes += below <= picks
+    return codes

@@ -77,8 +77,8 @@ def test_conditional_weights_are_those_of_the_whole_field(seed: int) -> None:
     rows = np.flatnonzero(rng.random(len(given)) < 0.7)
     for name in ("sex", "age"):
         found = field.logits(name, rows, theta)
-        assert found.shape == (len(rows), DOMAIN.sizes[name])
-        for line, child in zip(found, rows, strict=True):
+        assert found.shape == (DOMAIN.sizes[name], len(rows))
+        for line, child in zip(found.T, rows, strict=True):
             before, energies = given.records[name][child], []
             for code in range(DOMAIN.sizes[name]):
                 given.records[name][child] = code
@@ -98,7 +98,7 @@ def test_codes_that_break_a_rule_are_barred(seed: int) -> None:
     rows = np.arange(len(given))
     for name in ("sex", "age"):
         found = siblings._barred(given, masks, name, rows)
-        for line, child in zip(found, rows, strict=True):
+        for line, child in zip(found.T, rows, strict=True):
             before, wanted = given.records[name][child], []
             for code in range(DOMAIN.sizes[name]):
                 given.records[name][child] = code
@@ -122,8 +122,8 @@ def test_codes_are_drawn_by_their_weights() -> None:
         def __init__(self, draws: list[float]) -> None:
             self.draws = draws
 
-        def random(self, shape: tuple[int, int]) -> np.ndarray:
-            return np.array(self.draws).reshape(shape)
+        def random(self, count: int) -> np.ndarray:
+            return np.array(self.draws).reshape(count)
 
     draws = [0.0, 0.24, 0.26, 0.74, 0.76, 1 - 2**-53]
     rng: Any = Given(draws)
@@ -132,7 +132,7 @@ def test_codes_are_drawn_by_their_weights() -> None:
             ([1.0, 0.0, 2.0, 1.0], [0, 0, 2, 2, 3, 3]),
             ([0.0, 1.0, 3.0, 0.0], [1, 1, 2, 2, 2, 2]),
         ):
-            logits = np.log(np.tile(weights, (6, 1))) + np.arange(6)[:, None] * 500.0
+            logits = np.log(np.tile(weights, (6, 1))).T + np.arange(6) * 500.0
             assert siblings._drawn(logits, rng).tolist() == wanted
 
 

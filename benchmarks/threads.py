@@ -83,18 +83,6 @@ def large_pass() -> Work:
     return passed
 
 
-def counting() -> Work:
-    """All three-way marginals of a million rows of 13 columns."""
-    from benchmarks.counting import ADULT
-    from pgmkit import Dataset, Domain
-
-    rng = np.random.default_rng(0)
-    columns = {name: rng.integers(0, size, 1_000_000) for name, size in ADULT.items()}
-    data = Dataset(Domain(ADULT), columns)
-    cliques = list(itertools.combinations(ADULT, 3))
-    return lambda: data.marginals(cliques)
-
-
 def sampling() -> Work:
     """Two million records of a chain of 20 attributes, in eight parts."""
     from pgmkit import Domain, Factor, GraphicalModel
@@ -130,7 +118,6 @@ WORKS: dict[str, Callable[[], Work]] = {
     "estimation of triangle": lambda: estimation("triangle"),
     "two replicates of dense": lambda: replicates("dense"),
     "a pass of 5e8 multiplications": large_pass,
-    "counting": counting,
     "sampling in parts": sampling,
     "GEM, 2 rounds of 10 steps": lambda: training("gem", rounds=2, steps=10),
     "GEM as wide as the paper's, 1 round of 5 steps": lambda: training(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-import torch
-
-from pgmkit.contraction import kernels
+from pgmkit.estimation.kept_steps import steps_of
+from pgmkit.estimation.measured_objective import MeasuredObjective
 from pgmkit.estimation.problem import Monitor, Point, Problem, read
-from pgmkit.estimation.tensor_steps import Known, Points, Steps, start_at
-from pgmkit.losses import Absolute, MeasuredLoss
+from pgmkit.estimation.tensor_steps import Steps, start_at
+from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.iterations import WINDOW
 from pgmkit.runtime.precision import HALVINGS
 
@@ -32,8 +31,14 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
     If steps keep failing their test, or passes in linear space fail, the point reached is returned
     and ``monitor.stopped`` stays empty; a search with passes in log space may then continue.
     """
-    search, point = DeviceSearch(problem, start), start
-    stops = monitor.record(start, problem.loss.value(start.marginals))
+    assert isinstance(problem.loss, MeasuredLoss)
+    objective = MeasuredObjective(problem, problem.loss)
+    with steps_of(objective, start_at(objective, objective.at(start))) as steps:
+        return _search(problem, start, monitor, DeviceSearch(steps))
+
+
+def _search(problem: Problem, point: Point, monitor: Monitor, search: DeviceSearch) -> Point:
+    stops = monitor.record(point, problem.loss.value(point.marginals))
     while not stops:
         begun = time.perf_counter()
         read_back = search.advance()
@@ -78,10 +83,8 @@ class DeviceSearch:
     ``advance``.
     """
 
-    def __init__(self, problem: Problem, start: Point) -> None:
-        assert isinstance(problem.loss, MeasuredLoss)
-        objective = MeasuredObjective(problem, problem.loss)
-        self._steps = Steps(objective, start_at(objective, objective.at(start)))
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
         self._before = self._steps.state.copied()
 
     def advance(self) -> _Reading:
@@ -112,47 +115,3 @@ class DeviceSearch:
         ]
         point = Point(state.point.potentials, state.point.marginals, log_partition)
         return _Reading(point, iterates, halvings[-1] > HALVINGS)
-
-
-class MeasuredObjective:
-    """The measured loss of a problem, as an ``Objective`` of ``tensor_steps``."""
-
-    def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
-        self._inference, self._total = problem.inference, problem.total
-        assert not isinstance(loss.penalty, Absolute)  # Huber penalties approach it
-        device = self._inference.device
-        self._clip = torch.tensor(loss.penalty.clipped, dtype=torch.float64, device=device)
-        self._parts = loss.observations.parts()
-        self.totals = torch.full((), problem.total, dtype=torch.float64, device=device)
-
-    def at(self, point: Point) -> Points:
-        """Return the point together with its loss."""
-        log_partition = torch.as_tensor(point.log_partition).to(self.totals)
-        loss, _, _ = self.slope(point.marginals)
-        return Points(point.potentials, point.marginals, log_partition, loss)
-
-    def marginals(self, potentials: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._inference.try_marginals(potentials, self._total)
-
-    def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
-        known = tuple(part.seen(marginals) for part in self._parts)
-        found = [
-            kernels.penalise(seen, part.seen_weights, part.target, self._clip)
-            for part, seen in zip(self._parts, known, strict=True)
-        ]
-        (sums, slopes), *others = found
-        gradient = slopes if known[0] is marginals else self._parts[0].adjoint(slopes)
-        for part, (more, slopes) in zip(self._parts[1:], others, strict=True):
-            gradient = part.add_adjoint(slopes, gradient)
-            sums = torch.cat([sums, more])
-        return sums.sum(), gradient, known
-
-    def compare(
-        self, new: torch.Tensor, known: Known
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        found = [
-            kernels.compare(part.seen(new), seen, part.seen_weights, part.target, self._clip)
-            for part, seen in zip(self._parts, known, strict=True)
-        ]
-        loss, excess, product = (torch.cat(found, 1) if len(found) > 1 else found[0]).sum(1)
-        return loss, excess, product

@@ -31,7 +31,7 @@ from pgmkit.estimation.model_size import (
 )
 from pgmkit.estimation.replication import Replication, reporter
 from pgmkit.estimation.request import Request, check_seconds, positive
-from pgmkit.inference.marginal_oracle import MarginalOracle, pass_settings
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import combined
@@ -43,7 +43,7 @@ from pgmkit.runtime.arguments import float_array, listed
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.sizes import TABLE_CELLS
-from pgmkit.runtime.threads import cores, in_threads, one_thread
+from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings
 from pgmkit.structural_zeros import check_zeros
 from pgmkit.total import estimate_totals
 

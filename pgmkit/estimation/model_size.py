@@ -120,9 +120,13 @@ def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 def needed_bytes(inference: MarginalOracle, used: Sequence[Measurement]) -> int:
     """Return an upper bound on the bytes of working memory that an estimate takes."""
-    vectors = _GPU_VECTORS if inference.device.type == "cuda" else SOLVER_VECTORS
-    solver = vectors * inference.layout.cells * inference.dtype.itemsize
     cells = sum(inference.layout.domain.size(m.clique) for m in used)
     tabular = sum(len(m.values) for m in used if m.matrix is None)
-    phases = (_START_BYTES * tabular, inference.pass_bytes + solver)
+    phases = (_START_BYTES * tabular, search_bytes(inference))
     return BASE_BYTES + _OBSERVED_BYTES * cells + max(phases)
+
+
+def search_bytes(inference: MarginalOracle) -> int:
+    """Return an upper bound on the bytes that a search takes beside its measurements."""
+    vectors = _GPU_VECTORS if inference.device.type == "cuda" else SOLVER_VECTORS
+    return inference.pass_bytes + vectors * inference.layout.cells * inference.dtype.itemsize

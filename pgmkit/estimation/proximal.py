@@ -120,7 +120,7 @@ class _Subproblem:
     ) -> None:
         self.problem, self.loss, self.dual, self.step = problem, loss, dual, step
         shifted = centre.potentials - step * loss.observations.adjoint(dual)
-        self.potentials = problem.inference.balanced(shifted)
+        self.potentials = shifted + problem.inference.balancing(shifted)
         variances = loss.observations.variances(centre.marginals, problem.total)
         self.scale = (loss.penalty.curvature + step * variances).rsqrt()
         self.force = torch.zeros_like(dual)

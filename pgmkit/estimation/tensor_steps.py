@@ -9,6 +9,7 @@ except that a step which fails its test is tried again with half the length as t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -162,11 +163,19 @@ class Steps:
     """The steps of a search. On a GPU each step becomes a single launch of a captured graph.
 
     Every step overwrites ``state`` in the same memory, so a caller copies what it needs later.
+    ``prepare`` is called before steps are captured.
     """
 
-    def __init__(self, objective: Objective, first: State) -> None:
-        self.state = first.copied()
-        self._step = Captured(lambda: advance(objective, self.state), first.step.device)
+    def __init__(
+        self, objective: Objective, first: State, prepare: Callable[[], object] = lambda: None
+    ) -> None:
+        self.state, device = first.copied(), first.step.device
+        self._step = Captured(lambda: advance(objective, self.state), device, prepare)
+
+    @property
+    def captured(self) -> bool:
+        """True if a step is a single launch."""
+        return self._step.captured
 
     def take(self) -> None:
         """Try one more step."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from math import fsum, inf, isfinite, log, nan
 
@@ -24,7 +25,7 @@ from pgmkit.inference.diffusion import Diffusion
 from pgmkit.inference.layout import Layout, Shifts, impossible_cells
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
-from pgmkit.runtime.threads import one_blas_thread, threads_for
+from pgmkit.runtime.threads import pass_settings, threads_for
 from pgmkit.structural_zeros import Zeros
 
 _SAFE_SHARE = 0.85
@@ -37,25 +38,6 @@ _IMPOSSIBLE = (
 )
 THREADED_COST = MULTIPLICATIONS_A_SECOND / 10
 """The multiplications of a pass above which several threads save more time than they cost."""
-
-
-@contextmanager
-def pass_settings() -> Iterator[None]:
-    """Set torch and its libraries up for inference passes, and restore their settings on exit.
-
-    Denormal numbers are flushed to zero, since they slow matrix products a hundredfold and are
-    negligible compared with a partition function. Libraries use one thread, and no gradients are
-    recorded.
-    """
-    coarse = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False  # three digits are too few for marginals
-    torch.set_flush_denormal(True)
-    try:
-        with one_blas_thread(), torch.inference_mode():
-            yield
-    finally:
-        torch.set_flush_denormal(False)
-        torch.backends.cuda.matmul.allow_tf32 = coarse
 
 
 class MarginalOracle:
@@ -184,7 +166,7 @@ class MarginalOracle:
         return self.try_marginals(potentials, total)
 
     def try_marginals(
-        self, potentials: torch.Tensor, total: float = 1.0
+        self, potentials: torch.Tensor, total: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the same as ``fast_marginals`` from one pass in linear space, without waiting for
         the device.
@@ -209,14 +191,23 @@ class MarginalOracle:
         """
         return torch.full((), self._below_peaks, dtype=torch.float64, device=self.device)
 
-    def balanced(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return potentials of the same distribution that cancel each other less, by max-sum
-        diffusion.
-        """
-        return potentials + self._balance(potentials)
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """All that ``try_marginals`` reads beside its arguments."""
+        return [self._guess] if self._impossible is None else [self._guess, self._impossible]
 
-    def _balance(self, potentials: torch.Tensor) -> torch.Tensor:
-        """Return the terms that ``balanced`` adds to the potentials."""
+    def separate(self) -> MarginalOracle:
+        """Return the same oracle with ``inputs`` and buffers in memory of its own."""
+        other = copy(self)
+        vars(other).pop("_passing", None)
+        other._guess = self._guess.clone()
+        other._impossible = None if self._impossible is None else self._impossible.clone()
+        return other
+
+    def balancing(self, potentials: torch.Tensor) -> torch.Tensor:
+        """Return terms that leave the distribution as it is when they are added to the potentials,
+        which then cancel each other less (max-sum diffusion).
+        """
         return self.layout.join(self._diffusion.change(self.layout.split(potentials)))
 
     @cached_property
@@ -317,7 +308,7 @@ class MarginalOracle:
         if self._balancing is not None:
             found = self._linear(below + self._balancing, total)
         if found is None and self.log_passes >= self._balance_at:
-            balancing = self._balance(below)
+            balancing = self.balancing(below)
             found = self._linear(below + balancing, total)
             if found is not None:
                 self._balancing = balancing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
@@ -60,6 +60,29 @@ class Observations:
         values = [m.values / m.stddev for m in self._measurements]
         target = np.concatenate([np.zeros(0), *values])
         self.target = torch.as_tensor(target, dtype=dtype, device=device)
+
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """All that a step of a search reads of the measurements, as tensors in which no memory is
+        repeated.
+        """
+        alike = self._is_identity and self._weights.stride(0) == 0
+        found = [self.target, self._weights[:1] if alike else self._weights]
+        if not self._is_identity:
+            found += [self._rows, self._columns]
+        return found + [each for view in self._dense for each in view.inputs]
+
+    def separate(self) -> Observations:
+        """Return the same measurements in memory of their own."""
+        form = self.target.dtype, self.target.device
+        return Observations(self.layout, self._measurements, *form)
+
+    @property
+    def form(self) -> Hashable:
+        """What decides, beside the layout and the shapes of ``inputs``, which operations are done
+        on them.
+        """
+        return self._is_identity, self._sparse_rows, tuple(view.form for view in self._dense)
 
     def matrix(self) -> csr_array:
         """Return Q / stddev as a sparse matrix with a row for each measured value and a column for
@@ -258,7 +281,10 @@ class _DenseView:
             for f in given
             if f is not None
         ]
-        self.rows, self._stddev = len(m.values), m.stddev
+        self.rows = len(m.values)
+        self._stddev = torch.tensor(m.stddev, dtype=dtype, device=device)
+        self.inputs = [self._stddev, *self._factors]
+        self.form = m.clique, self._by_axis, self.rows
 
     def apply(self, marginals: torch.Tensor) -> torch.Tensor:
         return self._multiply(self._table(marginals), self._factors) / self._stddev

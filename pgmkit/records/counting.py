@@ -2,8 +2,8 @@
 
 Counting a table costs a pass over the rows; summing axes of a small table costs next to nothing. So
 the requested cliques are covered greedily by blocks (larger sets of attributes whose tables stay in
-cache), each block is counted once, and the cliques inside it are summed out of it. For large data
-every core counts a block of its own; the counts are the same.
+cache), each block is counted once, and the cliques inside it are summed out of it. All of it takes
+one thread: two threads, with a block for each, take longer than one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
 from pgmkit.runtime import memory
-from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS, TABLE_CELLS
-from pgmkit.runtime.threads import cores, in_threads
+from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS
 
 MEMORY_LIMIT = memory.MEMORY_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
@@ -75,10 +73,8 @@ class CountingPlan:
         each column.
         """
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
-        threads = cores() if rows * len(self.blocks) >= TABLE_CELLS else 1
-        tasks = (partial(self._block, block, columns, rows) for block in self.blocks)
-        for tables in in_threads(tasks, threads):
-            result.update(tables)
+        for block in self.blocks:
+            result.update(self._block(block, columns, rows))
         return result
 
     def _block(self, block: Block, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:

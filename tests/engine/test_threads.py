@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import pytest
 import torch
 
 from pgmkit import Domain, Factor, GraphicalModel
-from pgmkit.records import counting, sampling_parts
-from pgmkit.records.counting import count_marginals
+from pgmkit.records import sampling_parts
 from pgmkit.runtime.threads import cores, in_threads, threads_for
 
 
@@ -69,23 +67,6 @@ def test_torch_has_its_threads_back() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_counts_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    sizes = {name: int(n) for name, n in zip("abcdef", rng.integers(2, 9, 6), strict=True)}
-    columns = {name: rng.integers(0, n, 40_000).astype(np.uint8) for name, n in sizes.items()}
-    cliques = list(itertools.combinations(sizes, 3))
-    monkeypatch.setattr(counting, "TABLE_CELLS", 0)
-    found = []
-    for threads in (1, 3):
-        monkeypatch.setattr(counting, "cores", lambda threads=threads: threads)
-        found.append(count_marginals(columns, sizes, 40_000, cliques))
-    for clique in cliques:
-        cells = np.ravel_multi_index([columns[a] for a in clique], [sizes[a] for a in clique])
-        plain = np.bincount(cells, minlength=found[0][clique].size)
-        for tables in found:
-            np.testing.assert_array_equal(tables[clique].reshape(-1), plain)
-
-
 def test_parts_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     domain = Domain({"a": 4, "b": 5, "c": 3})
@@ -107,7 +88,7 @@ def test_a_blas_that_is_loaded_later_has_one_thread_too() -> None:
     program = """
 from threadpoolctl import threadpool_info
 from pgmkit import Domain, Factor, GraphicalModel
-from pgmkit.inference.marginal_oracle import pass_settings
+from pgmkit.runtime.threads import pass_settings
 GraphicalModel(Domain({"a": 2}), (Factor(Domain({"a": 2}), [0.0, 1.0]),), 1.0).marginal(("a",))
 with pass_settings():
     import scipy.linalg

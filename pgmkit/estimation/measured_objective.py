@@ -1,0 +1,83 @@
+"""The loss of measurements as the objective of steps on a GPU, of which the host reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+
+from pgmkit.contraction import kernels
+from pgmkit.estimation.model_size import search_bytes
+from pgmkit.estimation.problem import Point, Problem
+from pgmkit.estimation.tensor_steps import Known, Points
+from pgmkit.losses import Absolute, MeasuredLoss
+
+
+class MeasuredObjective:
+    """The measured loss of a problem, as an ``Objective`` of ``tensor_steps``."""
+
+    def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
+        self.inference = problem.inference
+        assert not isinstance(loss.penalty, Absolute)  # Huber penalties approach it
+        device = self.inference.device
+        self._clip = torch.tensor(loss.penalty.clipped, dtype=torch.float64, device=device)
+        self._parts = loss.observations.parts()
+        self.totals = torch.full((), problem.total, dtype=torch.float64, device=device)
+
+    def separate(self) -> None:
+        """Continue in memory that nothing else reads or writes."""
+        self.inference = self.inference.separate()
+        self._parts = [part.separate() for part in self._parts]
+
+    @property
+    def bytes(self) -> int:
+        """An upper bound on the memory of a search for the minimum."""
+        return search_bytes(self.inference) + sum(each.nbytes for each in self.inputs)
+
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """All that a step reads beside its state: two objectives of one ``structure`` differ in
+        nothing else.
+        """
+        own = [self.totals, self._clip, *self.inference.inputs]
+        return own + [each for part in self._parts for each in part.inputs]
+
+    @property
+    def structure(self) -> Hashable:
+        """What decides which operations a step does, and on tensors of which shapes."""
+        layout, device = self.inference.layout, self.inference.device
+        forms = tuple(part.form for part in self._parts)
+        tensors = tuple((each.shape, each.dtype) for each in self.inputs)
+        return device, self.inference.dtype, layout.cliques, layout.shapes, forms, tensors
+
+    def at(self, point: Point) -> Points:
+        """Return the point together with its loss."""
+        log_partition = torch.as_tensor(point.log_partition).to(self.totals)
+        loss, _, _ = self.slope(point.marginals)
+        return Points(point.potentials, point.marginals, log_partition, loss)
+
+    def marginals(self, potentials: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inference.try_marginals(potentials, self.totals)
+
+    def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
+        known = tuple(part.seen(marginals) for part in self._parts)
+        found = [
+            kernels.penalise(seen, part.seen_weights, part.target, self._clip)
+            for part, seen in zip(self._parts, known, strict=True)
+        ]
+        (sums, slopes), *others = found
+        gradient = slopes if known[0] is marginals else self._parts[0].adjoint(slopes)
+        for part, (more, slopes) in zip(self._parts[1:], others, strict=True):
+            gradient = part.add_adjoint(slopes, gradient)
+            sums = torch.cat([sums, more])
+        return sums.sum(), gradient, known
+
+    def compare(
+        self, new: torch.Tensor, known: Known
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        found = [
+            kernels.compare(part.seen(new), seen, part.seen_weights, part.target, self._clip)
+            for part, seen in zip(self._parts, known, strict=True)
+        ]
+        loss, excess, product = (torch.cat(found, 1) if len(found) > 1 else found[0]).sum(1)
+        return loss, excess, product

@@ -87,7 +87,11 @@ def test_the_page_says_what_is_moved(name: str) -> None:
     if name not in LARGE and not known((name,)):
         pytest.skip("the estimation problems are not at hand")
     lines = PAGE.read_text(encoding="utf-8").splitlines()
-    assert row(name) in lines, "run PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py"
+    found = row(name)
+    of_plan, of_pass = (float(found.split("|")[column]) for column in (4, 5))
+    # Tables whose exponentials are stored are read for their peaks, then read and written for these.
+    assert of_pass <= 1.52 * (of_plan + 1.5 * (name not in LARGE))
+    assert found in lines, "run PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py"
 
 
 def test_a_step_moves_a_large_table_24_times_for_every_penalty() -> None:

@@ -44,7 +44,7 @@ class MeasuredObjective:
 
     @property
     def structure(self) -> Hashable:
-        """What decides which operations a step does, and on tensors of which shapes."""
+        """All that decides which operations a step does, and on tensors of which shapes."""
         layout, device = self.inference.layout, self.inference.device
         forms = tuple(part.form for part in self._parts)
         tensors = tuple((each.shape, each.dtype) for each in self.inputs)

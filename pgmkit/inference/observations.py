@@ -79,7 +79,7 @@ class Observations:
 
     @property
     def form(self) -> Hashable:
-        """What decides, beside the layout and the shapes of ``inputs``, which operations are done
+        """All that decides, beside the layout and the shapes of ``inputs``, which operations are done
         on them.
         """
         return self._is_identity, self._sparse_rows, tuple(view.form for view in self._dense)

@@ -79,8 +79,8 @@ class Observations:
 
     @property
     def form(self) -> Hashable:
-        """All that decides, beside the layout and the shapes of ``inputs``, which operations are done
-        on them.
+        """All that decides, beside the layout and the shapes of ``inputs``, which operations are
+        done on them.
         """
         return self._is_identity, self._sparse_rows, tuple(view.form for view in self._dense)
 

@@ -89,7 +89,7 @@ def test_the_page_says_what_is_moved(name: str) -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     found = row(name)
     of_plan, of_pass = (float(found.split("|")[column]) for column in (4, 5))
-    # Tables whose exponentials are stored are read for their peaks, then read and written for these.
+    # To store exponentials, tables are read for their peaks, read again, and written.
     assert of_pass <= 1.52 * (of_plan + 1.5 * (name not in LARGE))
     assert found in lines, "run PYTHONPATH=.:tests python tests/engine/test_moved_bytes.py"
 

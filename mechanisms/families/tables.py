@@ -160,8 +160,7 @@ def projected(
     squares, weights 1/variance). With `settings.inference` "auto" it is then a RegionModel, which
     draws records; with "region" it always is. If `known_total` is None, the total is estimated, and
     is at least 1. `settings.device`: the device of a graphical model. `zeros`:
-    combinations of probability zero; a TablesModel has none, so the model is then graphical, or a
-    RegionModel where no tree fits into memory.
+    combinations of probability zero, which a TablesModel does not have.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})
@@ -169,8 +168,7 @@ def projected(
     >>> projected(domain, noisy, noisy, 6, Projection(model_mb=0)).marginal(["a"]).round(2)
     array([6., 0.])
     """
-    fits = _has_tree(domain, [m.clique for m in measurements], settings)
-    if fits or (zeros and settings.inference == "exact"):
+    if _has_tree(domain, [m.clique for m in measurements], settings):
         fit = estimator(domain, known_total, device=settings.device, zeros=zeros)
         return fit(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)

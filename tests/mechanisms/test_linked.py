@@ -33,7 +33,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import random_keys
-from pgmkit import Domain
+from pgmkit import Domain, estimate
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
@@ -367,6 +367,33 @@ def test_no_child_breaks_a_constraint() -> None:
     link = Link("person", "home", "id", 3, order="no", count="size", constraints=impossible)
     with pytest.raises(NumericalFailure, match="break a constraint"):
         run(homes(rng), links=[link], epsilon=1.0).sample(rng=0)
+
+
+@pytest.mark.parametrize("mechanism", ["aim", "auto", "mst"])
+def test_models_of_children_have_the_rules_in_them(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what an estimate from all their tables with the rules is, to its tolerance. "auto"
+    measures all pairs of these few persons at once.
+    """
+    monkeypatch.setattr(pipeline, "MUCH_SIGNAL", 0.0)
+    rule = Forbid({"position": 1, "age": "0..19"})
+    link = Link("person", "home", "id", 3, order="no", count="size", constraints=(rule,))
+    frames = homes(np.random.default_rng(0))
+    release = run(frames, links=[link], mechanism=mechanism, epsilon=2.0).children["person"]
+    used = "gaussian+projection" if mechanism == "auto" else mechanism
+    assert release.mechanism == used
+    assert release.model.marginal(("position", "age"))[0, 0] == 0
+    again = estimate(
+        release.schema.domain,
+        release.measurements,
+        total=release.model.total,
+        zeros=release.schema.zeros,
+    )
+    assert abs(again.loss - release.model.loss) <= 0.2 * again.unit
+    for clique in (("rich", "age"), ("previous age", "age"), ("size", "position")):
+        apart = again.marginal(clique) - release.model.marginal(clique)
+        assert np.abs(apart).sum() < 0.01 * release.model.total
 
 
 def test_rules_on_parents_alone_hold_for_every_parent() -> None:

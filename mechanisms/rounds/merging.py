@@ -125,8 +125,10 @@ def best_tables(
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
     kept, sides = _kept(sizes, distances, chance, width), sizes - residuals
-    # Little noise remains in cells without records, since estimated counts are not below 0.
-    cells = np.maximum(sides.prod(2) * width, sides.max(2))
+    # Little noise remains in cells without records, since estimated counts are not below 0. Shares
+    # go by the noise of all cells: with less, strong dependences have too little.
+    cells = sides.prod(2)
+    filled = np.maximum(cells * width, sides.max(2))
     codes = np.array([float(len(count)) for count in counts.values()])
     before = np.array([known[name] for name in names])
     power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
@@ -142,7 +144,7 @@ def best_tables(
         whole = noise * np.concatenate([cells[best, every], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
         at_cost = noise / np.maximum(of_pairs, np.finfo(float).eps) ** power
-        best = (distances - kept + predicted_risk(kept, at_cost * cells)).argmin(0)
+        best = (distances - kept + predicted_risk(kept, at_cost * filled)).argmin(0)
         precision = before**-2.0
         for side, other in () if residuals else ((0, 1), (1, 0)):
             alone = sizes[best, every, side] == sizes[0, :, side]

@@ -190,10 +190,13 @@ def plainly(
         return float((1 - lost) * (distance - chance) + math.sqrt(cells) * chance)
 
     def cells_of(place: int, most: int) -> float:
+        return float(math.prod(size - residuals for size in sizes(pairs[place], most)))
+
+    def filled(place: int, most: int) -> float:
         chance = min(chance_distance(*(counts[n] for n in pairs[place])), distances[place])
+        share = max(1 - (distances[place] - chance) / (2 * rows), 2**-52)
         sides = [float(size - residuals) for size in sizes(pairs[place], most)]
-        filled = max(1 - (distances[place] - chance) / (2 * rows), 2**-52)
-        return max(sides[0] * sides[1] * filled, *sides)
+        return max(cells_of(place, most) * share, *sides)
 
     best, single = [0] * len(pairs), dict(known)
     for turn in range(10):
@@ -212,7 +215,7 @@ def plainly(
         for i, distance in enumerate(distances):
             risks = []
             for most in tried:
-                told, spread = kept(i, most), at_cost[i] * cells_of(i, most)
+                told, spread = kept(i, most), at_cost[i] * filled(i, most)
                 risk = told * spread / (told + spread) if told + spread else 0.0
                 risks.append(distance - told + risk)
             best[i] = tried[int(np.argmin(risks))]

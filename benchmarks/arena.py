@@ -167,8 +167,10 @@ def one(name: str, who: str, cap: int) -> dict[str, Any]:
                 options = {
                     "script": str(Path(os.environ["PGMKIT_MBI"], "mechanisms", options["script"]))
                 }
+            targets = [label] if (label := TABLES[name]) else []
             if "copy" in options:  # no column of these tables is a number
-                options = {"repository": os.environ[options["copy"]], "numbers": {}, "targets": []}
+                copy = os.environ[options["copy"]]
+                options = {"repository": copy, "numbers": {}, "targets": targets}
             request |= {
                 "sizes": dict(data.domain.sizes),
                 "codes": {each: data.columns[each].tolist() for each in data.domain},

@@ -61,7 +61,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         get_dp_select_epochs=lambda domain: request["epochs"],
         get_privacy_budget_weight=lambda domain: len(domain.get_cont_cols()),
     )
-    kinds, asked = [cells], [MarginalQueryClass(K=2)]
+    # Without a target the conditional form (pairs with a target) has no queries.
+    kinds, asked = [cells], [MarginalQueryClass(K=2, conditional=bool(request["targets"]))]
     if request["numbers"]:
         kinds.append(halfspaces)
         asked.append(RandomFeaturesLinearQueryClass(request["projections"], max_number_rows=2000))

@@ -3,6 +3,7 @@
 import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -19,6 +20,7 @@ from mechanisms import synthesize
 from pgmkit import Dataset, InvalidInput
 from pgmkit.tables.engines import frames
 from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode, tally_of
+from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.records import arrow_table
@@ -376,3 +378,11 @@ def test_each_partition_is_counted_once(keep: bool) -> None:
     column = OpenCategorical()
     texts = [None if column.is_missing(value) else text_of(value) for value in columns["sex"]]
     assert tally_of(parts, "sex", column) == Counter(texts)
+
+
+def test_relations_of_an_older_duckdb_are_refused() -> None:
+    """They have no stream of batches by this name; the error says what to do."""
+    needed = SimpleNamespace(to_native=object)
+    frame: Any = SimpleNamespace(select=lambda *_: needed, implementation=nw.Implementation.DUCKDB)
+    with pytest.raises(InvalidInput, match=r"install duckdb 1\.5"):
+        engine_of(frame, ["age"])

@@ -17,6 +17,7 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.engines.scan import Codec, Scan, code_type, gathered
 from pgmkit.tables.engines.tally import Tally
@@ -33,9 +34,12 @@ def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
     if library.is_dask():
         return _Dask(native)
     if library.is_duckdb():
-        # fetch_record_batch is the method's name before DuckDB 1.5.
-        stream = getattr(native, "to_arrow_reader", None) or native.fetch_record_batch
-        return _Here(lambda: gathered(stream(BATCH_ROWS)))
+        if not hasattr(native, "to_arrow_reader"):
+            raise InvalidInput(
+                "this version of DuckDB cannot be read; install duckdb 1.5 or newer, or give the "
+                "relation as a pyarrow table"
+            )
+        return _Here(lambda: gathered(native.to_arrow_reader(BATCH_ROWS)))
     return _Here(lambda: [needed.collect().to_native()])
 
 

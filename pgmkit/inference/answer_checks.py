@@ -353,16 +353,12 @@ class SecondOpinion:
             shared |= names.intersection(clique)
             names.update(clique)
         shares = {c[0]: table / total for c, table in found.items() if len(c) == 1}
-        for clique, table in found.items():
+        for clique, table in [each for each in found.items() if len(each[0]) != 1]:
             if time.perf_counter() + CELL_SECONDS * table.size > deadline:
                 return
-            if table.ndim == 1:
-                continue
             self._compare(f"the sum of {clique}", float(table.sum()) / total, 1.0)
-            for axis, name in enumerate(clique):
-                if name not in shared:
-                    continue
-                away = tuple([other for other in range(len(clique)) if other != axis])
+            for name in [each for each in clique if each in shared]:
+                away = tuple([axis for axis, other in enumerate(clique) if other != name])
                 line = table.sum(axis=away) / total
                 apart = float(np.abs(line - shares.setdefault(name, line)).max())
                 self._compare(f"what two marginals say of {name!r}: apart, {clique},", apart, 0.0)

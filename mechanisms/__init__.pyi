@@ -9,7 +9,7 @@ from .linked.link import Link
 from .linked.pipeline import synthesize_linked
 from .linked.release import LinkedRelease
 from .linked.schema_file import load_linked_schema
-from .matrix import Hdmm, HdmmPgm, Matrix, MatrixPgm, Residual
+from .matrix import Matrix, MatrixPgm
 from .mixture import Mixture
 from .mst import Mst
 from .mwem import Mwem
@@ -65,8 +65,6 @@ __all__ = [
     "Gaussian",
     "Gem",
     "GemPub",
-    "Hdmm",
-    "HdmmPgm",
     "Independent",
     "Ledger",
     "Link",
@@ -92,7 +90,6 @@ __all__ = [
     "RapPlusPlus",
     "RapSoftmax",
     "Release",
-    "Residual",
     "Round",
     "TableRelease",
     "Workload",

@@ -105,11 +105,6 @@ class MatrixPgm(Settings):
     objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
 
 
-Hdmm = Residual = Matrix
-HdmmPgm = MatrixPgm
-"""Names of the settings classes from earlier versions."""
-
-
 @typed
 def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = None) -> Release:
     """Spend all that remains on the best strategy, and release the workload's marginals as tables.

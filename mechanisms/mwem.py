@@ -74,6 +74,14 @@ class Mwem(HistogramSettings):
     result: Literal["last", "average"] = setting("last", one_of("last", "average"))
     seed: int = setting(0, random_seed())
 
+    @property
+    def averages(self) -> bool:
+        return self.result == "average"
+
+    @property
+    def repeats(self) -> bool:
+        return not self.past_queries
+
 
 @typed
 def mwem(
@@ -113,36 +121,33 @@ def run_weights(
         workload,
         settings,
         rule,
-        multiplicative_weights(settings.past_queries, settings.passes),
+        multiplicative_weights(
+            settings.past_queries, settings.passes, np.random.default_rng(settings.seed)
+        ),
         public=public,
-        average=settings.result == "average",
-        repeat=not settings.past_queries,
-        seed=settings.seed,
         progress=progress,
     )
 
 
-def multiplicative_weights(past_queries: bool, passes: int) -> Update:
+def multiplicative_weights(past_queries: bool, passes: int, rng: np.random.Generator) -> Update:
     """Return the update A(x) <- A(x) exp(q(x) (a - q(A)) / 2) of the histogram A by the answer a to
     query q.
 
     It is applied once to each of the `latest` answers; or, with `past_queries`, to all answers
     whose error is at least half of the largest error of the latest ones, in `passes` passes of
-    random order.
+    random order, which `rng` draws.
 
     >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain
     >>> from pgmkit.domain import Domain
     >>> histogram = Histogram(FullDomain(Domain({"a": 2})), np.ones(2))
-    >>> update = multiplicative_weights(past_queries=False, passes=1)
-    >>> update(histogram, [MeasuredCell(Cell(("a",), 1), 0.9, 0.01)], 1, np.random.default_rng(0))
+    >>> update = multiplicative_weights(False, passes=1, rng=np.random.default_rng(0))
+    >>> update(histogram, [MeasuredCell(Cell(("a",), 1), 0.9, 0.01)], 1)
     >>> round(histogram.answer(Cell(("a",), 1)), 3)
     0.55
     """
 
-    def update(
-        histogram: Histogram, known: Sequence[MeasuredCell], latest: int, rng: np.random.Generator
-    ) -> None:
+    def update(histogram: Histogram, known: Sequence[MeasuredCell], latest: int) -> None:
         def apply(each: MeasuredCell) -> None:
             histogram.scale(each.cell, math.exp((each.answer - histogram.answer(each.cell)) / 2))
 

@@ -140,16 +140,14 @@ def entropy_projection(steps: int, gamma: float) -> Update:
     >>> from pgmkit.domain import Domain
     >>> histogram = Histogram(FullDomain(Domain({"a": 2})), np.ones(2))
     >>> update = entropy_projection(steps=1, gamma=0.5)
-    >>> update(histogram, [MeasuredCell(Cell(("a",), 1), 0.9, 0.01)], 1, np.random.default_rng(0))
+    >>> update(histogram, [MeasuredCell(Cell(("a",), 1), 0.9, 0.01)], 1)
     >>> round(histogram.answer(Cell(("a",), 1)), 3)
     0.9
     """
 
     least = 1e-12  # shares are kept this far from 0 and 1, where log odds are infinite
 
-    def update(
-        histogram: Histogram, known: Sequence[MeasuredCell], latest: int, rng: np.random.Generator
-    ) -> None:
+    def update(histogram: Histogram, known: Sequence[MeasuredCell], latest: int) -> None:
         for _ in range(steps):
             answers = histogram.answers(each.cell for each in known)
             violations = [

@@ -52,6 +52,16 @@ class HistogramSettings(SelectionSettings):
     select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
     device: str = setting("cpu", torch_device())
 
+    @property
+    def averages(self) -> bool:
+        """True if the mean of all histograms is released, and not the last."""
+        return False
+
+    @property
+    def repeats(self) -> bool:
+        """True if a measured query may be selected again."""
+        return False
+
 
 @dataclass(frozen=True)
 class MeasuredCell:
@@ -67,7 +77,7 @@ class MeasuredCell:
     stddev: float
 
 
-Update: TypeAlias = Callable[[Histogram, Sequence[MeasuredCell], int, np.random.Generator], None]
+Update: TypeAlias = Callable[[Histogram, Sequence[MeasuredCell], int], None]
 """A function that changes a histogram in place by the measured cells; its third argument is how
 many of the last cells are new.
 """
@@ -128,16 +138,12 @@ def run_histogram(
     update: Update,
     *,
     public: Dataset | None = None,
-    average: bool = False,
-    repeat: bool = False,
-    seed: int = 0,
     progress: Callable[[Round[HistogramState, Any]], None] | None = None,
 ) -> Release:
     """Select, measure and update until the budget is spent, and return the release.
 
     `rule`: the rule for the number of rounds. `public`: records whose distinct values are the
-    support, in place of the whole domain. `average`: whether to release the mean of all histograms,
-    not the last. `repeat`: whether a measured query may be selected again.
+    support, in place of the whole domain.
     """
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -153,11 +159,17 @@ def run_histogram(
     needless = public is not None and curator.public_total is not None
     first, total = measure_one_way(curator, 0.0 if needless else settings.one_way_share)
     if first and public is None:
-        first_weights = _product(domain, first)
+        first_weights = product_of_marginals(domain, first)
     rounds = rule.of(curator, workload, settings, total)
     options = {"anneal": settings.rounds is None} if settings.select == "queries" else {}
     steps = SELECTIONS[settings.select](
-        curator, workload, rounds, settings.queries, settings.select_share, repeat=repeat, **options
+        curator,
+        workload,
+        rounds,
+        settings.queries,
+        settings.select_share,
+        repeat=settings.repeats,
+        **options,
     )
     with gpu_memory(device):
         state, measurements = adapt(
@@ -165,7 +177,7 @@ def run_histogram(
             first,
             select=lambda state, _last: steps.select(state),
             measure=steps.measure,
-            update=updater(update, len(first), total, average, np.random.default_rng(seed)),
+            update=updater(update, len(first), total, settings.averages),
             progress=progress,
         )
         weights = state.histogram.weights if state.summed is None else state.summed
@@ -175,7 +187,7 @@ def run_histogram(
 
 
 def updater(
-    update: Update, first: int, total: float, average: bool, rng: np.random.Generator
+    update: Update, first: int, total: float, average: bool
 ) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
     """Return the update step, which uses all but the first `first` measurements. `average`: whether
     the states keep the sum of all histograms.
@@ -185,7 +197,7 @@ def updater(
         histogram = state.histogram.copy()
         cells = measured_cells(measurements[first:], total)
         latest = sum(len(m.values) for m in measurements[state.known :])
-        update(histogram, cells, latest, rng)
+        update(histogram, cells, latest)
         shares = histogram.weights / histogram.mass if average else None
         summed = shares if state.summed is None or shares is None else state.summed + shares
         return HistogramState(histogram, total, summed, len(measurements))
@@ -210,7 +222,7 @@ def check_public(domain: Domain, public: Dataset) -> None:
         )
 
 
-def _product(domain: Domain, first: Sequence[Measurement]) -> np.ndarray[Any, Any]:
+def product_of_marginals(domain: Domain, first: Sequence[Measurement]) -> np.ndarray[Any, Any]:
     """Return the product of the noisy one-way marginals, as shares over the domain; noisy counts
     below 0.5 count as 0.5.
     """

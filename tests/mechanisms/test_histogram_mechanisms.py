@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pricing import CellPriced, reachable, total_variation
 from scipy.optimize import minimize
+from seams import draw_from
 
 from mechanisms import run
 from mechanisms.datasets.census import census
@@ -35,7 +36,7 @@ def test_the_projection_is_the_entropy_projection() -> None:
         MeasuredCell(Cell(("c",), 0), 0.6, 1e-9),
     ]
     histogram = Histogram(FullDomain(SMALL), start)
-    entropy_projection(2000, 0.5)(histogram, known, 1, np.random.default_rng(0))
+    entropy_projection(2000, 0.5)(histogram, known, 1)
     flat = start.ravel() / start.sum()
     views = np.zeros((4, flat.size))
     for row, fact in enumerate(known):
@@ -65,7 +66,7 @@ def test_the_projection_passes_over_what_no_public_record_can_answer() -> None:
         MeasuredCell(Cell(("c",), 0), 0.4, 1e-3),  # every record
         MeasuredCell(Cell(("b",), 1), 0.8, 1e-3),
     ]
-    entropy_projection(100, 0.5)(histogram, known, 1, np.random.default_rng(0))
+    entropy_projection(100, 0.5)(histogram, known, 1)
     assert histogram.answer(Cell(("b",), 1)) == pytest.approx(0.8)
 
 
@@ -74,11 +75,11 @@ def test_multiplicative_weights_reach_what_they_are_told() -> None:
     histogram = Histogram(FullDomain(SMALL), np.ones(SMALL.shape()))
     known = [MeasuredCell(Cell(("a",), 0), 0.5, 1e-3), MeasuredCell(Cell(("b", "c"), 0), 0.1, 1e-3)]
     before = max(abs(histogram.answer(f.cell) - f.answer) for f in known)
-    multiplicative_weights(True, passes=200)(histogram, known, 1, rng)
+    multiplicative_weights(True, 200, rng)(histogram, known, 1)
     assert max(abs(histogram.answer(f.cell) - f.answer) for f in known) < 0.05 * before
     # Algorithm 1, one step: exp(q(x) (a - q(A)) / 2).
     fresh = Histogram(FullDomain(SMALL), np.ones(SMALL.shape()))
-    multiplicative_weights(False, passes=1)(fresh, known, 1, rng)
+    multiplicative_weights(False, 1, rng)(fresh, known, 1)
     weights = np.ones(SMALL.shape())
     weights[:, 0, 0] *= math.exp((0.1 - 0.25) / 2)
     np.testing.assert_allclose(
@@ -123,7 +124,7 @@ def test_draws_match_charges(name: str, relation: str, delta: float) -> None:
     public = [PUBLIC, DATA] if name == "pmw-pub" else None
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
     noise = CellPriced(relation, pure=delta == 0, softmax_change=1)
-    curator._noise = noise
+    draw_from(curator, noise)
     entry, chosen = configure(name, rounds=4)
     release = run_on(curator, entry, chosen, PAIRS, public=public)
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
@@ -174,7 +175,7 @@ def test_the_choice_of_public_data_changes_by_at_most_one_and_does(relation: str
         seen = []
         for codes in (rows, new):
             curator = Curator(Dataset(SMALL, codes), Budget(1.0), neighbours=relation)
-            curator._noise = noise = Scores(relation, pure=True, softmax_change=1)
+            noise = draw_from(curator, Scores(relation, pure=True, softmax_change=1))
             curator.choose_public(shares, 0.5)
             assert noise.costs == pytest.approx([0.5])
             seen.append(noise.scores)

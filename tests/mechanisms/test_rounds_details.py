@@ -14,7 +14,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.rounds.forest import pairs_of
-from mechanisms.rounds.histogram import HistogramState, _product, check_public, updater
+from mechanisms.rounds.histogram import HistogramState, check_public, product_of_marginals, updater
 from mechanisms.rounds.loop import Round, round_reports
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
@@ -49,11 +49,11 @@ def test_the_average_is_of_the_shares_of_each_round(average: bool) -> None:
     start = Histogram(FullDomain(DOMAIN), np.ones((2, 3)))
     seen = []
 
-    def update(histogram: Histogram, cells: Any, latest: int, rng: object) -> None:
+    def update(histogram: Histogram, cells: Any, latest: int) -> None:
         seen.append((len(cells), latest))
         histogram.scale(Cell(("a", "b"), len(seen)), 2)
 
-    updated = updater(update, 1, 100.0, average, np.random.default_rng(0))
+    updated = updater(update, 1, 100.0, average)
     first = Measurement(("a",), [60, 40], 1.0)
     second, third = Measurement(("a",), [61, 39], 1.0), Measurement(("b",), [5, 3, 2], 1.0)
     one = updated(HistogramState(start, 100.0, known=1), [first, second])
@@ -70,7 +70,7 @@ def test_the_average_is_of_the_shares_of_each_round(average: bool) -> None:
 
 def test_the_first_histogram_is_the_product_of_shares() -> None:
     first = [Measurement(("b",), [5.0, -3.0, 4.5], 1.0), Measurement(("a",), [2.0, 6.0], 1.0)]
-    found = _product(DOMAIN, first)
+    found = product_of_marginals(DOMAIN, first)
     expected = np.outer([0.25, 0.75], [0.5, 0.05, 0.45])
     assert np.allclose(found / found.sum(), expected)
 

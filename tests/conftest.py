@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Workers beside each other (pytest -n) take a core each: threads of linear algebra and of torch
@@ -36,3 +37,39 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import_module("chain_of_pairs")
+
+LONGEST = (
+    "test_replay_at_random",
+    "test_replay",
+    "test_drawn_files",
+    "test_matrix",
+    "test_structures",
+    "test_terminal",
+    "test_spark",
+    "test_synthesize",
+    "test_first_look",
+    "test_linked_tables",
+    "test_linked",
+    "test_taint",
+    "test_mechanisms_on_a_card",
+)
+"""The files of tests that take longest, more than ten seconds each."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files: one that begins last leaves other workers without work."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit mixtures by ten steps a level, for tests of what is asked and of what leaves.
+
+    Neither depends on how near a fit is to its optimum; the steps took half of such tests' time.
+    """
+    from mechanisms.families.mixture_fit import MixtureFit
+
+    whole = MixtureFit.run
+    monkeypatch.setattr(
+        MixtureFit, "run", lambda self, steps, level: whole(self, min(steps, 10), level)
+    )

@@ -4,7 +4,8 @@
     python tests/doc_blocks.py docs --record    # and write what they show to docs/outputs
 
 Blocks marked ``python`` run in order in one session, those marked ``bash`` in a shell that finds
-the `pgmkit` command of the same environment. What a block prints, and the value of a last line
+the `pgmkit` command of the same environment; here each command is a fork of one process, whereas
+`test_docs.py` starts the command itself. What a block prints, and the value of a last line
 that is an expression, is its output; the site shows what was recorded (`docs/show_outputs.py`).
 Noise differs from run to run: a recorded output must be of the same block, and begin alike but for
 the digits. The first failure stops with the block and its error.
@@ -27,6 +28,8 @@ from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from warm_command import warm_command
 
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INCLUDE = re.compile(r"^# include (\S+)$", re.MULTILINE)
@@ -57,14 +60,16 @@ def included(text: str) -> str:
     )
 
 
-def run(page: Path) -> list[Output]:
-    """Run a page's blocks in a new folder; what each showed."""
+def run(page: Path, commands: str = "") -> list[Output]:
+    """Run a page's blocks in a new folder; what each showed. Commands in the folder `commands` come
+    before those of the environment.
+    """
     session = ModuleType("page")
     with _new_folder():
         sys.modules["page"] = session
         try:
             return [
-                _python(page, text, session) if language == "python" else _bash(text)
+                _python(page, text, session) if language == "python" else _bash(text, commands)
                 for language, text in blocks(page)
             ]
         finally:
@@ -143,8 +148,9 @@ def _drawing(figure: Any) -> str:
     return svg[svg.index("<svg") :].replace("#000000", "currentColor")
 
 
-def _bash(text: str) -> Output:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def _bash(text: str, commands: str) -> Output:
+    own = str(Path(sys.executable).parent)
+    path = os.pathsep.join([*([commands] if commands else []), own, os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
         check=True,
@@ -176,14 +182,15 @@ def _beginning(text: str) -> str:
 def main(folder: Path, *, write: bool) -> int:
     """Run all pages; 1 where something is not as recorded."""
     wrong = 0
-    for page in sorted(folder.resolve().glob("*.md")):
-        found = run(page)
-        if write and found:
-            record(page, found)
-        print(f"{page.name}: {len(found)} blocks", flush=True)
-        for difference in differences(found, recorded(page)):
-            wrong = 1
-            print(f"{page.name}: {difference}; python tests/doc_blocks.py docs --record")
+    with warm_command() as commands:
+        for page in sorted(folder.resolve().glob("*.md")):
+            found = run(page, commands)
+            if write and found:
+                record(page, found)
+            print(f"{page.name}: {len(found)} blocks", flush=True)
+            for difference in differences(found, recorded(page)):
+                wrong = 1
+                print(f"{page.name}: {difference}; python tests/doc_blocks.py docs --record")
     return wrong
 
 

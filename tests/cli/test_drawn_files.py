@@ -16,6 +16,8 @@ from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
 from pgmkit.tables.question_grammar import quoted
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 Draw = Callable[[random.Random], str]
 
 

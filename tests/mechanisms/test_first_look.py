@@ -19,7 +19,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.release.record import Release
 from mechanisms.synthesis.auto import choose_mechanism
-from mechanisms.synthesis.first_look import _some, first_look
+from mechanisms.synthesis.first_look import first_look, some_pairs
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.estimation import estimate
@@ -168,6 +168,7 @@ def test_where_some_is_seen_the_columns_are_not_measured_twice(relation: str) ->
     assert after.startswith("select 6")
 
 
+@pytest.mark.usefixtures("short_fits")
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 def test_a_mixture_needs_no_look(relation: str) -> None:
     """It measures distances itself, which give the pairs their shares, and spends all."""
@@ -236,6 +237,7 @@ def test_both_ways_are_replayed(
     replay(job, data, neighbour(data, relation), tmp_path, pure=False)
 
 
+@pytest.mark.usefixtures("short_fits")
 def test_a_mixture_of_auto_is_replayed(tmp_path: Path) -> None:
     """What is measured of seven columns, the level of the fit and its rows follow from noise."""
     rng = np.random.default_rng(7)
@@ -381,7 +383,7 @@ def test_a_look_is_paid_and_judged_by_public_figures(budget: Budget, most: int) 
 
 def test_chance_is_drawn_for_a_thousand_of_many_pairs() -> None:
     pairs = list(itertools.combinations(range(50), 2))
-    some = _some(pairs)
-    assert len(some) == 1000 and list(some) == sorted(set(some)) == list(_some(pairs))
+    some = some_pairs(pairs)
+    assert len(some) == 1000 and list(some) == sorted(set(some)) == list(some_pairs(pairs))
     assert set(some) < set(pairs)
-    assert _some(pairs[:1000]) == pairs[:1000] and len(_some(pairs[:1001])) == 1000
+    assert some_pairs(pairs[:1000]) == pairs[:1000] and len(some_pairs(pairs[:1001])) == 1000

@@ -224,6 +224,7 @@ def test_dual_query_keeps_to_the_prices_that_its_rate_follows_from() -> None:
     assert not curator.ledger.entries
 
 
+@pytest.mark.usefixtures("short_fits")
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("unit", [{}, {"unit": "id", "max_rows": 2}])
 @pytest.mark.parametrize("rows", [100, 3000])

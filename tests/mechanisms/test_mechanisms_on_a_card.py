@@ -34,7 +34,7 @@ SMALL = {
     "rap": {"rounds": 2, "steps": 5, "rows": 20},
     "rap-softmax": {"rounds": 2, "steps": 5, "rows": 20},
     "rap++": {"rounds": 2, "steps": 5, "rows": 20, "temperatures": (4.0,)},
-    "mixture": {"rows": 20, "steps": 20},
+    "mixture": {"rows": 20, "steps": 3},
     "mwem": {"rounds": 6},
     "pep": {"rounds": 6},
     "pep-pub": {"rounds": 6},

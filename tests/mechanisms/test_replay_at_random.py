@@ -37,6 +37,8 @@ from pgmkit.tables.schema import (
     Schema,
 )
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 Rng = np.random.Generator
 SIZES = (1, 2, 2, 3, 3, 4, 5, 7, 12, 60)
 CODED = [name for name in MECHANISMS if name != "auto"]

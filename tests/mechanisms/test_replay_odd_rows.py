@@ -26,6 +26,8 @@ from pgmkit.tables.schema import (
     Schema,
 )
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 CLOSED: dict[str, Column] = {
     "age": Integer(0, 99, bins=5),
     "wage": Numeric(0, 100, bins=4, missing=("?",)),

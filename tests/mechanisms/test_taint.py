@@ -24,6 +24,8 @@ from mechanisms.synthesis import pipeline
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit.measurement import Measurement
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 DECISIONS = {
     "integer_matrix.GridMatrix.answers": "64 bits or Python's integers: the same answers",
     "scores.share_score": "the largest error of a cell, which is the score",

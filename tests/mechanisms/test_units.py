@@ -42,6 +42,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Categorical, Column, Numeric, OpenCategorical, Schema
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
 PAIRS = k_way(DOMAIN, 2)
 CLIQUES = [("a",), ("b", "c"), ("a", "b", "c")]

@@ -29,6 +29,8 @@ from pgmkit.tables.schema import (
     Schema,
 )
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 SCHEMA = Schema(
     {
         "age": Integer(0, 99, bins=5),

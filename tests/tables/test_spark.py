@@ -47,6 +47,8 @@ def spark() -> Iterator[Any]:
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.memory": "1g",
+        # The slower of Java's compilers costs as much time as it saves in jobs as short as these.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.session.timeZone": "UTC",
     }
     for name, value in settings.items():

@@ -520,7 +520,7 @@ MUTANTS = (
     Mutant(
         "rho is epsilon squared",
         CONVERSIONS,
-        "return crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]",
+        "return crossing(lambda rho: log_delta(rho, epsilon) > target, 0.0, upper)[0]",
         "return epsilon**2",
         "budget",
     ),

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from brute_force import Problem, Table, summed
+from seams import tables_of
 from structures import Case, draw_case, shrunk
 
 from pgmkit import Factor, FactoredQuery, GraphicalModel
@@ -98,7 +99,7 @@ def modelled(case: Case, problem: Problem, total: float, dtype: object = None) -
     if rng.random() > USUAL_SEARCH:
         seconds, seed = rng.choice([0.0, 2e-5, 5e-5]), rng.randrange(1000)
         tree = junction_tree(problem.domain, problem.cliques, seconds=seconds, seed=seed)
-        vars(model._tables)["tree"] = tree
+        vars(tables_of(model))["tree"] = tree
     return model
 
 
@@ -275,7 +276,7 @@ def given(bench: Bench, rng: random.Random) -> None:
         assert share > 0 or (np.isfinite(bench.case.weights) & mask).any(), f"{evidence}: accepted"
         if share < bench.exact.smallest:
             return
-        vars(model._tables)["tree"] = bench.model.tree
+        vars(tables_of(model))["tree"] = bench.model.tree
     _check_given(bench, rng, model, mask)
 
 

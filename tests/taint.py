@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seams import private_records
 
 from mechanisms.linked import pipeline as linked
 from mechanisms.privacy import (
@@ -436,7 +437,7 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
 
     def table(self: Curator, data: Any, neighbours: Any, cost: float, **options: Any) -> Curator:
         other = table_of(self, data, neighbours, cost, **options)
-        other._data.rows_public = neighbours.rows_public  # type: ignore[attr-defined]
+        private_records(other).rows_public = neighbours.rows_public  # type: ignore[attr-defined]
         return other
 
     def linked_and_marked(*args: Any) -> Any:

@@ -29,7 +29,7 @@ def delta_from_rho(rho: float, epsilon: float) -> float:
     """
     positive("rho", rho)
     not_negative("epsilon", epsilon)
-    return math.exp(min(0.0, _log_delta(rho, epsilon)))
+    return math.exp(min(0.0, log_delta(rho, epsilon)))
 
 
 def epsilon_from_rho(rho: float, delta: float) -> float:
@@ -49,11 +49,11 @@ def epsilon_from_rho(rho: float, delta: float) -> float:
 @lru_cache  # a ledger asks for the same sums again whenever it is read
 def _least_epsilon(rho: float, delta: float) -> float:
     target = math.log(delta)
-    if _log_delta(rho, 0.0) <= target:
+    if log_delta(rho, 0.0) <= target:
         return 0.0
     # The upper end is the textbook conversion, which is never below the tight one.
     upper = rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    return crossing(lambda epsilon: _log_delta(rho, epsilon) <= target, 0.0, upper)[1]
+    return crossing(lambda epsilon: log_delta(rho, epsilon) <= target, 0.0, upper)[1]
 
 
 def rho_from_epsilon(epsilon: float, delta: float) -> float:
@@ -74,12 +74,14 @@ def rho_from_epsilon(epsilon: float, delta: float) -> float:
 def _largest_rho(epsilon: float, delta: float) -> float:
     target = math.log(delta)
     upper = 1.0
-    while _log_delta(upper, epsilon) <= target:
+    while log_delta(upper, epsilon) <= target:
         upper *= 2
-    return crossing(lambda rho: _log_delta(rho, epsilon) > target, 0.0, upper)[0]
+    return crossing(lambda rho: log_delta(rho, epsilon) > target, 0.0, upper)[0]
 
 
-def _log_delta(rho: float, epsilon: float) -> float:
+def log_delta(rho: float, epsilon: float) -> float:
+    """Return the logarithm of the infimum that `delta_from_rho` states, which may be above 0."""
+
     def slope(t: float) -> float:
         # This is the derivative in alpha, at alpha = 1 + exp(t).
         return (2 * math.exp(t) + 1) * rho - epsilon - math.log1p(math.exp(-t))

@@ -49,13 +49,13 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
         level = secrets.randbelow(listed + int(bounds[-1]) * scores.others)
         index = int(np.searchsorted(reached, np.uint64(level), side="right"))
         below = (Fraction(largest) - Fraction(float(each[index]))) / Fraction(scale)
-        if _happens(below, Fraction(2**bits, int(bounds[index]))):
+        if happens(below, Fraction(2**bits, int(bounds[index]))):
             further = (level - listed) // int(bounds[-1]) if level >= listed else 0
             found.append(scores.candidate(index + further))
     return found
 
 
-def _happens(exponent: Fraction, factor: Fraction) -> bool:
+def happens(exponent: Fraction, factor: Fraction) -> bool:
     """Return True with probability factor * exp(-exponent), which is at most 1, exactly."""
     digits, drawn, drawn_bits = 20, 0, 0
     while True:

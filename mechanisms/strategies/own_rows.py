@@ -92,11 +92,11 @@ def own_rows(
     entries, for each attribute along which other queries than single codes are asked.
     """
     which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
-    best = _rated(lattice, {name: [basis] for name, basis in shared.items()}, which)
+    best = rated(lattice, {name: [basis] for name, basis in shared.items()}, which)
     mixed = [n for n in shared if lattice.names.count(n) > 1]
     if not mixed:
         return best
-    weights = {name: _whole_weights(shared[name].unseen) for name in mixed}
+    weights = {name: whole_weights(shared[name].unseen) for name in mixed}
     return min(best, _made(lattice, shared, weights, bits), key=lambda each: each.root)
 
 
@@ -120,13 +120,13 @@ def _made(
             grams = [lattice.full[slot] for slot in slots[name]]
             pairs = zip(parts, (np.eye(n) if g is None else g for g in grams), strict=True)
             gram = sum((part * each for part, each in pairs), np.zeros((n, n)))
-            known[key] = _basis(gram, weights[name], bits[name])
+            known[key] = whole_basis(gram, weights[name], bits[name])
         return known[key]
 
     even = {n: [1 / np.trace(_full(lattice, slot)) for slot in own] for n, own in slots.items()}
     first = {name: [basis(name, parts)] for name, parts in even.items()}
     which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
-    best = found = _rated(lattice, {n: first.get(n, [shared[n]]) for n in shared}, which)
+    best = found = rated(lattice, {n: first.get(n, [shared[n]]) for n in shared}, which)
     inside_residual = {name: np.array([name in r for r in lattice.residuals]) for name in weights}
     for _ in range(FEW_ROUNDS):
         inside, outside = found.errors(lattice, full=True)
@@ -140,16 +140,15 @@ def _made(
             kinds, place = np.unique(parts[held].round(_DIGITS), axis=0, return_inverse=True)
             bases[name] = [basis(name, each.tolist()) for each in kinds]
             which[np.flatnonzero(held)[:, None], own] = place.reshape(-1, 1)
-        found, last = _rated(lattice, bases, which), found.root
+        found, last = rated(lattice, bases, which), found.root
         best = min(best, found, key=lambda each: each.root)
         if found.root > last * (1 - SOLVED):
             break
     return best
 
 
-def _rated(
-    lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which: Places
-) -> OwnRows:
+def rated(lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which: Places) -> OwnRows:
+    """Return these bases with their `root`, the error at the best shares."""
     found = OwnRows(bases, which, 0.0)
     inside, outside = found.errors(lattice, full=True)
     seen = lattice.seen(_at_sensitivity_1(found, lattice, inside), outside, which)
@@ -174,10 +173,10 @@ def _full(lattice: Lattice, slot: int) -> Array:
     return np.eye(lattice.domain.sizes[lattice.names[slot]]) if gram is None else gram
 
 
-def _whole_weights(p: Array) -> Array:
+def whole_weights(p: Array) -> Array:
     """Return whole numbers w nearly in proportion to p; all 1 unless p is above 0 everywhere.
 
-    If they are not all 1, the least number l and l + 1 both occur, as `_basis` needs.
+    If they are not all 1, the least number l and l + 1 both occur, as `whole_basis` needs.
     """
     if p.min() <= 0:
         return np.ones(len(p))
@@ -187,7 +186,7 @@ def _whole_weights(p: Array) -> Array:
     return found
 
 
-def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
+def whole_basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
     """Return the best basis of queries with this Gram matrix, apart from their totals: rows of
     whole numbers of at most `bits` bits that are orthogonal to `weights`.
     """
@@ -203,14 +202,14 @@ def _basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
         # - units in total, and entries where w is l + 1 by units in total, makes it 0.
         rows = np.rint(root * (top / np.abs(root).max()))
         many, units = np.divmod(rows @ weights, least)
-        rows[:, low] -= _spread(many - units, low.sum())
-        rows[:, next_one] -= _spread(units, next_one.sum())
+        rows[:, low] -= spread_evenly(many - units, low.sum())
+        rows[:, next_one] -= spread_evenly(units, next_one.sum())
         if np.abs(rows).max() < 2**bits:
             return ResidualBasis.of(rows)
         top *= 1 - 1 / FEW_ROUNDS
 
 
-def _spread(sums: Array, over: int) -> Array:
+def spread_evenly(sums: Array, over: int) -> Array:
     """Return for each sum a row of `over` whole numbers that add up to it and differ by at most
     1.
     """

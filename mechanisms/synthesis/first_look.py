@@ -107,7 +107,7 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     price = _price(curator, len(pairs), whole, deciding)
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
     found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
-    chance, spread, bare = _chance(columns, _some(pairs), model.total, measurements[0].stddev)
+    chance, spread, bare = _chance(columns, some_pairs(pairs), model.total, measurements[0].stddev)
     # The noise of a mean of n distances is that of one distance, divided by sqrt(n).
     stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
     needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))
@@ -115,7 +115,7 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
 
 
-def _some(pairs: Sequence[Clique]) -> Sequence[Clique]:
+def some_pairs(pairs: Sequence[Clique]) -> Sequence[Clique]:
     """Return the pairs, or a thousand of them chosen independently of the data if there are
     more.
     """

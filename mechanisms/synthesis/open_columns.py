@@ -99,10 +99,10 @@ def resolved(
     for name in fine:
         declared = schema.columns[name]
         assert isinstance(declared, Numeric)
-        queries = _dyadic(fine[name].size)
+        queries = dyadic_sums(fine[name].size)
         noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
         cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]
-        found[name] = declared.found(_quantiles(fine[name], cells, declared.bins or 1))
+        found[name] = declared.found(quantile_ends(fine[name], cells, declared.bins or 1))
     for name in unlisted:
         declared_open = schema.columns[name]
         assert isinstance(declared_open, OpenCategorical)
@@ -138,7 +138,7 @@ def _fine(schema: Schema) -> dict[str, Numeric]:
     }
 
 
-def _dyadic(size: int) -> np.ndarray:
+def dyadic_sums(size: int) -> np.ndarray:
     """Return the indicator matrix, (intervals, cells), of the intervals of 1, 2, 4, … cells.
 
     Any prefix of the cells is the sum of a few of these intervals.
@@ -153,7 +153,7 @@ def _dyadic(size: int) -> np.ndarray:
     return np.concatenate(rows).astype(np.float64)
 
 
-def _quantiles(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
+def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
     """Return edges between `bins` bins of about equal noisy counts, from the counts `cells` of the
     bins of `fine`; missing values do not count.
     """

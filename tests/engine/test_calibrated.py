@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from seams import kept_by
 from test_factor_graph import (
     part_all_questions,
     random_evidence,
@@ -103,7 +104,7 @@ def test_evidence_one_set_after_another(block: int, monkeypatch: pytest.MonkeyPa
             kept = {name: code for name, code in codes.items() if rng.random() < 0.5}
             codes = kept | new
             check(graph, table, rng, codes, soft if rng.random() < 0.5 else {})
-        shared = graph._shared
+        shared = kept_by(graph)
         calibrated += (shared.joint if joint else shared.calibrated) is not None
     assert calibrated >= 3  # the rest have no possible record, or are asked the impossible
 
@@ -136,7 +137,7 @@ def test_deterministic_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(6):
             codes, soft = random_evidence(rng, graph.domain)
             check(graph, joint, rng, codes, soft)
-        calibrated += graph._shared.calibrated is not None
+        calibrated += kept_by(graph).calibrated is not None
     assert calibrated >= 10
 
 
@@ -159,7 +160,7 @@ def test_impossible_evidence_between_others_changes_nothing(
             found = graph.posterior({"b": code}).marginals()
             for clique, table in expected[code].items():
                 np.testing.assert_allclose(found[clique], table, atol=1e-14)
-    assert (graph._shared.joint if small else graph._shared.calibrated) is not None
+    assert (kept_by(graph).joint if small else kept_by(graph).calibrated) is not None
 
 
 def test_evidence_too_unlikely_for_plain_numbers() -> None:
@@ -171,7 +172,7 @@ def test_evidence_too_unlikely_for_plain_numbers() -> None:
     graph = FactorGraph.from_conditionals(tables)
     for _ in range(3):
         graph.posterior({"x3": 0}).marginals()
-    assert graph._shared.calibrated is not None
+    assert kept_by(graph).calibrated is not None
     codes = {f"x{i}": i % 2 for i in range(count) if i != 7}
     posterior = graph.posterior(codes)
     # x6 and x8 are 0: all steps but those beside x7 are rare ones.
@@ -220,7 +221,7 @@ def test_published_networks_beside_pyagrum(name: str) -> None:
             joint = graph.posterior(codes).marginal([a, b])
             np.testing.assert_allclose(joint.sum(1), expected[a], atol=1e-10)
             np.testing.assert_allclose(joint.sum(0), expected[b], atol=1e-10)
-    assert (graph._shared.joint or graph._shared.calibrated) is not None
+    assert (kept_by(graph).joint or kept_by(graph).calibrated) is not None
 
 
 def random_network(rng: np.random.Generator) -> dict[str, tuple[tuple[str, ...], Array]]:
@@ -283,7 +284,7 @@ def test_random_networks_beside_pyagrum(
                     axes = list(reversed(joint.names))
                     expected = joint.toarray().transpose([axes.index(n) for n in clique])
                 np.testing.assert_allclose(found, expected, atol=1e-10)
-        several += graph._shared.was_split
+        several += kept_by(graph).was_split
     assert answered > 25
     assert (several > 5) == parted
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from chance import FALSE_ALARM, p_value
 from numpy.typing import NDArray
+from seams import kept_by
 
 from pgmkit import Dataset, Domain, FactorGraph, InvalidInput, ModelTooLarge
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE
@@ -413,11 +414,11 @@ def test_an_earlier_split_does_not_keep_later_questions_from_calibration(
     with monkeypatch.context() as split:
         part_all_questions(split)
         graph.posterior({names[0]: 0}).marginals()
-    assert graph._shared.was_split
+    assert kept_by(graph).was_split
     for code in range(6):
         graph.posterior({names[code]: 1}).marginals()
-    assert not graph._shared.was_split
-    assert graph._shared.calibrated is not None
+    assert not kept_by(graph).was_split
+    assert kept_by(graph).calibrated is not None
 
 
 def test_a_marginal_that_does_not_fit_is_refused() -> None:

@@ -16,6 +16,7 @@ from brute_force import CLIQUE_SETS, FIVE, Problem, log_weights, problems, rando
 from chance import assert_follows, assert_no_more_spread
 from hypothesis import given
 from hypothesis import strategies as st
+from seams import tables_of
 
 from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel
 from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
@@ -102,8 +103,8 @@ def test_a_mode_is_no_sum_of_many() -> None:
         )
         model = GraphicalModel(domain, factors, total=1.0)
         assert model.map() == {"a": 1, "b": 0, "c": 1}
-        oracle = model._tables.oracle
-        assert oracle.maximum(model._tables.potentials) == pytest.approx(np.log(0.7 * 0.6))
+        oracle = tables_of(model).oracle
+        assert oracle.maximum(tables_of(model).potentials) == pytest.approx(np.log(0.7 * 0.6))
 
 
 @given(problems(most=5), st.integers(0, 10**6))

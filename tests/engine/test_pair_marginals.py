@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seams import tables_of
 from test_tree_marginals import beliefs_of, joint_of, problems, summed
 
 from pgmkit.domain import Clique, Domain
@@ -64,7 +65,7 @@ def test_a_model_asked_for_many_pairs_gives_what_single_ones_are(
     ]
     found = model.marginals(pairs)
     assert list(found) == pairs
-    one_by_one = marginals(model.tree, model._tables.beliefs, pairs)
+    one_by_one = marginals(model.tree, tables_of(model).beliefs, pairs)
     for pair, table in found.items():
         assert table.flags.writeable
         np.testing.assert_allclose(table, one_by_one[pair].numpy(), rtol=1e-9, atol=1e-9)
@@ -73,7 +74,7 @@ def test_a_model_asked_for_many_pairs_gives_what_single_ones_are(
 def test_attributes_left_out_are_left_out() -> None:
     model, _ = wide(12, 12, 0)
     names = model.domain.attributes[::3]
-    found = dict(PairMarginals(TreePaths(model.tree), model._tables.beliefs, names).tables())
+    found = dict(PairMarginals(TreePaths(model.tree), tables_of(model).beliefs, names).tables())
     assert sorted(found) == sorted(itertools.combinations(names, 2))
     for pair, table in found.items():
         np.testing.assert_allclose(table, model.marginal(pair), rtol=1e-9, atol=1e-9)
@@ -81,7 +82,7 @@ def test_attributes_left_out_are_left_out() -> None:
 
 def test_what_would_take_too_much_is_left_to_the_other_way() -> None:
     model, _ = wide(20, 20, 1)
-    pairs = PairMarginals(TreePaths(model.tree), model._tables.beliefs, model.domain)
+    pairs = PairMarginals(TreePaths(model.tree), tables_of(model).beliefs, model.domain)
     assert pairs.pays(190, 1 << 30)
     assert not pairs.pays(190, 1 << 10)
     assert not pairs.pays(0, 1 << 30)

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from seams import kept_by
 
 from pgmkit import Domain, FactorGraph, ModelTooLarge
 from pgmkit.conditioning import pass_memory
@@ -65,7 +66,7 @@ def test_the_count_is_what_numpy_takes(asked: str, monkeypatch: pytest.MonkeyPat
     assert max(counts) > 1 << 20
     assert peak - (1 << 20) <= max(counts) <= 3 * peak
     if asked != "pair":  # the bound that saves the count
-        (tree,) = graph._shared.trees.values()
+        (tree,) = kept_by(graph).trees.values()
         assert not pass_memory.surely_fits(tree, max(counts) - 1, [])
 
 
@@ -171,7 +172,7 @@ def test_under_a_limit_of_addresses() -> None:
     """A process that may have 150 MB more refuses what does not fit, by name, and goes on."""
     code = """
         import resource, sys
-        sys.path.insert(0, "tests/engine")
+        sys.path[:0] = ["tests", "tests/engine"]
         from pgmkit import ModelTooLarge
         from test_pass_memory import ASKS, grid
         from pathlib import Path

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from seams import tables_of
 
 import pgmkit.inference.model_tables
 from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel, NumericalFailure
@@ -35,7 +36,7 @@ def joint(model: GraphicalModel) -> tuple[NDArray[np.float64], float]:
 
 
 def possible() -> list[GraphicalModel]:
-    models = [model for model in map(drawn, range(2 * CASES)) if model._tables.plain is not None]
+    models = [model for model in map(drawn, range(2 * CASES)) if tables_of(model).plain is not None]
     assert len(models) >= CASES
     return models[:CASES]
 
@@ -64,7 +65,7 @@ def test_torch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(pgmkit.inference.model_tables, "MOST_CELLS", 0)
             again = GraphicalModel(model.domain, model.potentials, model.total)
-            assert again._tables.plain is None
+            assert tables_of(again).plain is None
             for pair, table in again.marginals(pairs).items():
                 np.testing.assert_allclose(plain[pair], table, rtol=1e-7, atol=1e-7)
 
@@ -79,6 +80,6 @@ def test_records_are_drawn_from_the_same_beliefs() -> None:
 def test_a_model_without_records_is_refused() -> None:
     domain = Domain({"a": 2})
     model = GraphicalModel(domain, (Factor(domain, [-np.inf, -np.inf]),), total=1.0)
-    assert model._tables.plain is None
+    assert tables_of(model).plain is None
     with pytest.raises(NumericalFailure, match="no configuration"):
         model.marginal(("a",))

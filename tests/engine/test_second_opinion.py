@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from seams import kept_by, tables_of
 from structures import draw_case
 
 import pgmkit.inference.answer_checks
@@ -58,7 +59,7 @@ def opinion(seed: int) -> tuple[SecondOpinion, GraphicalModel, Array]:
         seed += 1
         case = draw_case(seed)
     model = case.problem.model()
-    return SecondOpinion(model._tables.sums, {}), model, np.asarray(case.joint, dtype=np.float64)
+    return SecondOpinion(tables_of(model).sums, {}), model, np.asarray(case.joint, dtype=np.float64)
 
 
 @given(seed=SEEDS)
@@ -165,7 +166,7 @@ def test_of_a_network_only_ancestors_are_summed() -> None:
             "c": (("c", "b"), [[0.5, 0.6], [0.5, 0.4]]),
         }
     )
-    about = graph._shared.plain_sums.about(["b"])
+    about = kept_by(graph).plain_sums.about(["b"])
     assert [clique for clique, _ in about.tables] == [("b", "a"), ("a",)]
     assert math.exp(about.log_sum({"b": 0}).real) == pytest.approx(0.3 * 0.9 + 0.7 * 0.2)
 

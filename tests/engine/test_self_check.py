@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from brute_force import summed
+from seams import tables_of
 from structures import Case, draw_case
 from test_structures import (
     Patch,
@@ -46,7 +47,7 @@ def wrong_and_unnoticed(beliefs: bool) -> tuple[int, list[int]]:
         joint = case.problem.joint()
         model = case.problem.model()
         try:
-            found = model._tables.beliefs if beliefs else model._tables.clique_marginals[0]
+            found = tables_of(model).beliefs if beliefs else tables_of(model).clique_marginals[0]
         except NumericalFailure:
             wrong += 1
             continue

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pricing import Priced, reachable, total_variation
+from seams import draw_from
 
 from mechanisms.aim import Aim, aim, moved_within_noise, relevance
 from mechanisms.datasets.census import census
@@ -43,7 +44,7 @@ def run(budget: Budget, seed: int | None = 0, **settings: float) -> tuple[Curato
 def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
     curator = Curator(small_data(), Budget(1.0, delta), neighbours=relation)
     noise = Priced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     rounds: list[Round[GraphicalModel, Clique]] = []
     release = aim(curator, k_way(curator.domain, 2), progress=rounds.append)
     assert len(noise.costs) == 5 + 2 * len(rounds) and len(rounds) > 2

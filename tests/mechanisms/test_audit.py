@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from chance import FALSE_ALARM
 from scipy.stats import beta
+from seams import draw_from
 
 from mechanisms.dispatch import run_on
 from mechanisms.privacy.budget import Budget
@@ -79,7 +80,7 @@ def lower_bound(
         ratios = []
         for i in range(runs):
             curator = Curator(data, CLAIM, neighbours="add/remove", seed=0)
-            curator._noise = noise(np.random.default_rng(offset + i))
+            draw_from(curator, noise(np.random.default_rng(offset + i)))
             ratios.append(evidence(run_on(curator, entry, settings, PAIRS)))
         seen.append(np.array(ratios))
     # The threshold comes from other runs than those that are counted.

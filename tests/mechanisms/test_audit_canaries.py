@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from chance import FALSE_ALARM
 from scipy.stats import norm
+from seams import draw_from
 
 from mechanisms.dispatch import accounting_of, only_measures, run_on
 from mechanisms.privacy.budget import Budget
@@ -99,7 +100,7 @@ def audited(name: str, noise: type[SeededNoise], runs: int = RUNS) -> tuple[floa
         data = Dataset(DOMAIN, {name: codes for name in DOMAIN})
         budget = replace(budget, accounting=kind)
         curator = Curator(data, budget, neighbours="add/remove", seed=0)
-        curator._noise = noise(rng)
+        draw_from(curator, noise(rng))
         seen = scores(run_on(curator, entry, settings, PAIRS))
         present += seen[there].tolist()
         absent += seen[~there].tolist()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pricing import Priced, total_variation
+from seams import draw_from
 
 from mechanisms.baselines import Gaussian, Projection, gaussian, independent, projection
 from mechanisms.datasets.census import census
@@ -38,7 +39,7 @@ def curator_with(
 def test_draws_match_charges_and_the_budget(relation: str, delta: float, mechanism: object) -> None:
     curator = curator_with(relation, delta)
     noise = Priced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     release = mechanism(curator, PAIRS)
     assert len(noise.costs) == len(release.measurements)
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from chance import assert_follows
 from pricing import Priced
+from seams import draw_from
 from test_curator import DOMAIN, NOISES, curator, neighbour, random_data
 
 from mechanisms.privacy.budget import Budget
@@ -45,7 +46,7 @@ def test_scores_and_counts_change_by_at_most_one_and_do(relation: str) -> None:
         seen = []
         for one in (data, neighbour(data, relation, rng)):
             c = Curator(one, Budget(1.0), neighbours=relation)
-            c._noise = watcher = Watcher(relation, pure=True)
+            watcher = draw_from(c, Watcher(relation, pure=True))
             c.choose_cells(PAIRS, guesses(), 0.5)
             seen.append(watcher.exact[0])
         largest = max(largest, float(np.abs(seen[0] - seen[1]).max()))
@@ -75,7 +76,7 @@ def test_top_k_is_the_exponential_mechanism_without_replacement(
 @pytest.mark.parametrize("count", [1, 4])
 def test_prices(delta: float, count: int) -> None:
     c = Curator(random_data(np.random.default_rng(0)), Budget(1.0, delta), neighbours="add/remove")
-    c._noise = watcher = Watcher("add/remove", pure=delta == 0)
+    watcher = draw_from(c, Watcher("add/remove", pure=delta == 0))
     cells = c.choose_cells(PAIRS, guesses(), c.remaining / 2, count=count)
     assert len(set(cells)) == count
     price = 2 * count / watcher.scale if delta == 0 else count / (2 * watcher.scale**2)
@@ -157,7 +158,7 @@ def test_cells_of_other_codes_take_no_part(kept: list[int]) -> None:
     data = random_data(rng)
     name = next(each for each, size in DOMAIN.sizes.items() if size >= 3)
     owner = Curator(data, Budget(9.0, 1e-6), neighbours="add/remove")
-    owner._noise = noise = Watcher("add/remove", pure=False)
+    noise = draw_from(owner, Watcher("add/remove", pure=False))
     whole = {clique: rng.uniform(0, 50, DOMAIN.shape(clique)) for clique in PAIRS}
     parts = {c: t.take(kept, c.index(name)) if name in c else t for c, t in whole.items()}
     taken = Cell(PAIRS[0], 0)

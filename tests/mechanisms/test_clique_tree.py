@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from pricing import Priced, total_variation
+from seams import draw_from
 
 from mechanisms.clique_tree import CliqueTree, clique_tree, grown_tree, supported
 from mechanisms.datasets.census import census
@@ -54,7 +55,7 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None
     data = small_data().project(["sex", "education", "hours", "income"])
     curator = Curator(data, Budget(1.0, delta), neighbours=relation)
     assert 6 not in curator.domain.shape()  # only the distances are a vector of six
-    noise = curator._noise = PricedErrors(relation, delta == 0, pairs=6)
+    noise = draw_from(curator, PricedErrors(relation, delta == 0, pairs=6))
     release = clique_tree(curator, k_way(curator.domain, 2))
     assert len(noise.costs) == len(release.measurements) + 1
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
@@ -69,7 +70,7 @@ def test_distances_change_by_no_more_than_stated(relation: str) -> None:
 
     def distances(columns: dict[str, np.ndarray]) -> np.ndarray:
         curator = Curator(Dataset(domain, columns), Budget(1.0), neighbours=relation)
-        noise = curator._noise = Priced(relation, pure=True)
+        noise = draw_from(curator, Priced(relation, pure=True))
         curator.measure_errors(list(estimates), estimates, 1.0)
         return noise.exact[0]
 

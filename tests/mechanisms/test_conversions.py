@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from mechanisms.privacy.conversions import (
-    _log_delta,
     delta_from_rho,
     epsilon_from_rho,
+    log_delta,
     rho_from_epsilon,
 )
 from pgmkit.errors import InvalidInput
@@ -52,7 +52,7 @@ def test_rounding_is_towards_the_safe_end(size: float, delta: float) -> None:
     """What is promised is kept by the same formula, and a little more would not be."""
     target = math.log(delta)
     rho = rho_from_epsilon(size, delta)
-    assert _log_delta(rho, size) <= target < _log_delta(rho * (1 + 1e-9), size)
+    assert log_delta(rho, size) <= target < log_delta(rho * (1 + 1e-9), size)
     epsilon = epsilon_from_rho(size, delta)
-    assert _log_delta(size, epsilon) <= target
-    assert epsilon == 0.0 or target < _log_delta(size, epsilon * (1 - 1e-9))
+    assert log_delta(size, epsilon) <= target
+    assert epsilon == 0.0 or target < log_delta(size, epsilon * (1 - 1e-9))

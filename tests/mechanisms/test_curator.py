@@ -12,6 +12,7 @@ import pytest
 from chance import assert_follows, assert_mean, assert_stddev
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seams import draw_from, private_records
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -77,7 +78,7 @@ class Recorder:
 
 def recording(owner: Curator) -> Recorder:
     recorder = Recorder()
-    owner._noise = recorder
+    draw_from(owner, recorder)
     return recorder
 
 
@@ -268,7 +269,7 @@ def test_measurement_states_its_noise(delta: float) -> None:
     errors = np.concatenate(
         [
             owner.measure(("a", "b", "c"), cost).values
-            - owner._data.marginal(("a", "b", "c")).ravel()
+            - private_records(owner).marginal(("a", "b", "c")).ravel()
             for _ in range(1000)
         ]
     )

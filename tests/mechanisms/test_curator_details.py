@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from seams import draw_from
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
@@ -53,7 +54,7 @@ class Asked:
 
 def asked(owner: Curator) -> Asked:
     noise = Asked()
-    owner._noise = noise
+    draw_from(owner, noise)
     return noise
 
 

@@ -11,6 +11,7 @@ import pytest
 from chance import FALSE_ALARM
 from pricing import Priced
 from scipy.stats import binom
+from seams import draw_from
 
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Accounting, Budget
@@ -18,10 +19,10 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.open_columns import (
-    _dyadic,
-    _quantiles,
     assumed,
     counted_roughly,
+    dyadic_sums,
+    quantile_ends,
     resolved,
 )
 from mechanisms.synthesis.pipeline import synthesize
@@ -45,7 +46,7 @@ DATA = census(500)
 def test_frequent_values_are_found_and_charged(relation: str) -> None:
     curator = Curator(DATA, Budget(2.0, 1e-6, 1e-7), neighbours=relation)
     noise = Priced(relation, pure=False)
-    curator._noise = noise
+    draw_from(curator, noise)
     texts = ["often"] * 300 + ["some"] * 150 + [f"rare {i}" for i in range(50)]
     found = curator.discover(texts, curator.remaining / 2, 1e-7)
     assert found == ["often", "some"]
@@ -59,7 +60,7 @@ def test_a_row_moves_the_counts_of_values_as_the_relation_says(relation: str) ->
     asked = []
     for values in (texts, {"b": 3, "a": 1, "c": 1}):
         curator = Curator(DATA, Budget(2.0, 1e-6, 1e-7), neighbours=relation)
-        curator._noise = noise = Priced(relation, pure=False)
+        noise = draw_from(curator, Priced(relation, pure=False))
         curator.discover(values, 0.01, 1e-7)
         asked.append(noise.exact[0].tolist())
     assert asked == [[1, 3, 1]] * 2
@@ -69,7 +70,7 @@ def test_a_text_of_a_megabyte_takes_no_more_memory_than_its_own() -> None:
     """In an array of texts each takes the room of the longest: a terabyte for these."""
     curator = Curator(DATA, Budget(2.0, 1e-6, 1e-7), neighbours="add/remove")
     texts = ["often"] * 300 + [f"rare {i}" for i in range(300_000)] + ["x" * 2**20]
-    curator._noise = Priced("add/remove", pure=False)
+    draw_from(curator, Priced("add/remove", pure=False))
     assert curator.discover(texts, curator.remaining, 1e-7) == ["often"]
 
 
@@ -157,7 +158,7 @@ def test_values_of_one_row_pass_with_probability_delta_in_all(
     while high - low > 1:
         answer = (low + high) // 2
         curator = Curator(DATA, Budget(4.0, 1e-3, 2e-4), neighbours=relation)
-        curator._noise = Fixed(relation, pure=False)
+        draw_from(curator, Fixed(relation, pure=False))
         passed = curator.discover(["seen once"], cost, delta)
         low, high = (low, answer) if passed else (answer, high)
     scale = asked[0]
@@ -215,25 +216,29 @@ def test_quantiles_are_asked_in_sums_of_intervals_of_powers_of_two() -> None:
             for start in range(0, size, width):
                 expected.append([float(start <= c < start + width) for c in range(size)])
             width *= 2
-        assert _dyadic(size).tolist() == expected
+        assert dyadic_sums(size).tolist() == expected
     # The whole is one question, and each cell is in one of each width.
-    assert _dyadic(8)[-1].tolist() == [1.0] * 8 and _dyadic(8).sum(0).tolist() == [4.0] * 8
+    assert dyadic_sums(8)[-1].tolist() == [1.0] * 8 and dyadic_sums(8).sum(0).tolist() == [4.0] * 8
 
 
 def test_edges_hold_equal_counts() -> None:
     """By hand, of eight fine bins; a place for missing values at the end does not count."""
     fine = Numeric(0, 16, bins=4, missing=("?",)).grid(8)
     even = np.array([1.0] * 8 + [99.0])
-    assert _quantiles(fine, even, 4) == [4.0, 8.0, 12.0]
+    assert quantile_ends(fine, even, 4) == [4.0, 8.0, 12.0]
     heavy = np.array([0, 0, 10.0, 0, 0, 0, 10.0, 0, 99.0])
-    assert _quantiles(fine, heavy, 2) == [6.0] and _quantiles(fine, heavy, 4) == [6.0, 6.0, 14.0]
+    assert quantile_ends(fine, heavy, 2) == [6.0] and quantile_ends(fine, heavy, 4) == [
+        6.0,
+        6.0,
+        14.0,
+    ]
     # Noise may be negative: what was reached stays reached.
-    assert _quantiles(fine, np.array([4.0, -3, 0, 0, 0, 0, 3.0, 0, 0]), 2) == [2.0]
+    assert quantile_ends(fine, np.array([4.0, -3, 0, 0, 0, 0, 3.0, 0, 0]), 2) == [2.0]
     # The last cell counts, and so does a share of a record.
-    assert _quantiles(fine, np.array([0, 0, 0, 0, 0, 0, 0, 10.0, 99]), 2) == [16.0]
-    assert _quantiles(fine, np.array([0, 0.5, 0, 0, 0, 0, 0, 0, 99]), 2) == [4.0]
+    assert quantile_ends(fine, np.array([0, 0, 0, 0, 0, 0, 0, 10.0, 99]), 2) == [16.0]
+    assert quantile_ends(fine, np.array([0, 0.5, 0, 0, 0, 0, 0, 0, 99]), 2) == [4.0]
     for nothing in (np.zeros(9), np.full(9, -1.0)):
-        assert _quantiles(fine, nothing, 4) == [0.0, 4.0, 8.0, 12.0, 16.0]
+        assert quantile_ends(fine, nothing, 4) == [0.0, 4.0, 8.0, 12.0, 16.0]
 
 
 def test_a_column_of_which_nothing_is_found_is_pointed_out() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from chance import assert_follows
 from pricing import CellPriced, total_variation
+from seams import draw_from
 
 from mechanisms import run
 from mechanisms.datasets.census import census
@@ -91,7 +92,7 @@ class DrawPriced(CellPriced):
 def test_draws_match_charges(mechanism: object, relation: str, delta: float) -> None:
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
     noise = DrawPriced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     release = mechanism(curator, PAIRS)
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)

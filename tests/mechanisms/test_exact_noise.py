@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from seams import noise_of
 
 from mechanisms.privacy import noise as noise_module
 from mechanisms.privacy.budget import Budget
@@ -48,7 +49,7 @@ def test_no_generator_of_ours_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(owner, name, refused)
     everything(ExactNoise())
     curator = Curator(DATA, Budget(1.0, 1e-6), neighbours="add/remove")
-    assert type(curator._noise) is ExactNoise and curator.ledger.secure
+    assert type(noise_of(curator)) is ExactNoise and curator.ledger.secure
     curator.measure(("a",), curator.remaining)
 
 

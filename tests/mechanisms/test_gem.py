@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from pricing import CellPriced, total_variation
+from seams import draw_from
 
 from mechanisms.datasets.census import census
 from mechanisms.families.generator import Generator
@@ -37,7 +38,7 @@ def run(epsilon: float = 1.0, seed: int = 0, **settings: object) -> tuple[Curato
 def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
     curator = Curator(small_data(), Budget(1.0, delta), neighbours=relation)
     noise = CellPriced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     release = gem(curator, k_way(curator.domain, 2), Gem(**SMALL, queries=1))
     # Rounds that find only noise make the further ones fewer.
     assert 4 + 2 <= len(noise.costs) <= 4 + 2 * 4 and len(noise.costs) % 2 == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from seams import draw_from
 
 from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
 from mechanisms.cli import main
@@ -46,7 +47,7 @@ def test_a_charge_is_on_the_disk_before_the_answer_is_drawn(tmp_path: Path) -> N
             lines.append(len(path.read_text().splitlines()))
             return super().softmax(scores, scale)
 
-    curator._noise = Watching(np.random.default_rng(0))
+    draw_from(curator, Watching(np.random.default_rng(0)))
     curator.measure(("sex",), curator.remaining / 4)
     curator.choose([("sex",)], {("sex",): [1.0, 2.0]}, curator.remaining / 2)
     curator.measure(("income",), curator.remaining)
@@ -82,7 +83,7 @@ def test_failed_and_seeded_runs_count(tmp_path: Path) -> None:
         def gaussian(self, counts: np.ndarray, scale: float) -> np.ndarray:
             raise OSError("no entropy")
 
-    curator._noise = Broken(np.random.default_rng(0))
+    draw_from(curator, Broken(np.random.default_rng(0)))
     with pytest.raises(OSError, match="entropy"):
         curator.measure(("sex",), cost)
     curator.ledger.close()

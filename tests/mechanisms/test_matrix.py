@@ -10,6 +10,7 @@ from chance import assert_mean
 from hypothesis import given
 from hypothesis import strategies as st
 from pricing import Priced
+from seams import draw_from, private_records
 
 from benchmarks.lower_bound import lower_bound
 from mechanisms import MECHANISMS, run
@@ -411,9 +412,9 @@ def test_the_price_is_the_papers_and_is_attained(neighbours: str) -> None:
     )
     sizes = curator.domain.shape()
     asked = [n * np.eye(n) - 1 for n in sizes]
-    noise = curator._noise = Kept(neighbours, pure=False)
+    noise = draw_from(curator, Kept(neighbours, pure=False))
     m = curator.measure_queries(("sex", "work"), asked, curator.remaining)
-    exact = m.matrix.matvec(curator._data.marginal(("sex", "work")).reshape(-1))
+    exact = m.matrix.matvec(private_records(curator).marginal(("sex", "work")).reshape(-1))
     assert np.array_equal(noise.asked[0] * m.stddev / noise.asked[1], exact)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from chance import assert_mean, assert_stddev
 from pricing import Priced, matrix_price, total_variation
+from seams import draw_from
 
 from mechanisms.datasets.census import census
 from mechanisms.families.frequent import Frequent
@@ -92,7 +93,7 @@ def test_what_was_not_measured_is_near_the_maximum_entropy_model() -> None:
 def test_draws_match_charges_and_the_budget(relation: str, delta: float, cells: int) -> None:
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
     noise = Priced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     release = mixture(curator, k_way(DATA.domain, 3), Mixture(**QUICK, cells=cells))
     # Of few cells six pairs are selected first, and no triples measured.
     selected, triples = (0, 4) if cells > 10 else (6, 0)
@@ -119,7 +120,7 @@ def test_a_set_that_is_sought_has_a_tenth_of_the_budget(relation: str, delta: fl
     budget = Budget(1.0, delta)
     curator = Curator(DATA, budget, neighbours=relation)
     noise = Priced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     release = mixture(curator, workload, Mixture(**QUICK))
     assert release.measurements[-1].clique in sought
     assert max(len(m.clique) for m in release.measurements[:-1]) == 2

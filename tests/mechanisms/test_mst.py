@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from pricing import Priced, total_variation
+from seams import draw_from
 
 from mechanisms.datasets.census import census
 from mechanisms.mst import Mst, mst
@@ -27,7 +28,7 @@ def small_data(rows: int = 4177) -> Dataset:
 def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
     curator = Curator(small_data(), Budget(1.0, delta), neighbours=relation)
     noise = Priced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     release = mst(curator, k_way(curator.domain, 2))
     assert len(noise.costs) == 5 + 4 + 4
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pricing import Priced, reachable, total_variation
+from seams import draw_from
 
 from mechanisms.datasets.census import census
 from mechanisms.families.graphical import estimator
@@ -51,7 +52,7 @@ def run(
 def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
     curator = Curator(small_data(), Budget(1.0, delta), neighbours=relation)
     noise = Priced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     release = mwem_pgm(curator, k_way(curator.domain, 2), MwemPgm(rounds=3))
     assert len(noise.costs) == 5 + 2 * 3
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
@@ -82,7 +83,7 @@ def test_nothing_exact_leaves(
     data = small_data()
     curator = Curator(data, Budget(1.0, delta), neighbours="add/remove")
     noise = Priced("add/remove", pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     rounds: list[Round[GraphicalModel, Clique]] = []
     release = mwem_pgm(curator, k_way(curator.domain, 2), MwemPgm(rounds=3), progress=rounds.append)
     exact = {np.asarray(x, dtype=float).tobytes() for x in [*noise.exact, len(data)]}

@@ -31,7 +31,7 @@ BITS = {"a": 7, "c": 7}
 @pytest.mark.parametrize("over", [0, 1, 3, 4])
 def test_sums_are_spread_evenly(over: int) -> None:
     sums = np.array([-7.0, -1.0, 0.0, 2.0, 3.0, 10.0])
-    found = module._spread(sums, over)
+    found = module.spread_evenly(sums, over)
     assert found.shape == (6, over)
     if over:
         assert found.sum(1).tolist() == sums.tolist()
@@ -39,12 +39,12 @@ def test_sums_are_spread_evenly(over: int) -> None:
 
 
 def test_weights_are_whole_numbers_near_the_shares() -> None:
-    assert module._whole_weights(np.array([0.5, 0.25, 0.25])).tolist() == [16, 8, 9]
-    assert module._whole_weights(np.array([0.36, 0.32, 0.32])).tolist() == [9, 8, 8]
-    assert module._whole_weights(np.array([0.7, 0.3, 0.0])).tolist() == [1, 1, 1]
+    assert module.whole_weights(np.array([0.5, 0.25, 0.25])).tolist() == [16, 8, 9]
+    assert module.whole_weights(np.array([0.36, 0.32, 0.32])).tolist() == [9, 8, 8]
+    assert module.whole_weights(np.array([0.7, 0.3, 0.0])).tolist() == [1, 1, 1]
     for seed in range(20):
         p = np.random.default_rng(seed).random(9) + 0.2
-        found = module._whole_weights(p / p.sum())
+        found = module.whole_weights(p / p.sum())
         assert {8.0, 9.0} <= set(found) and found.min() == 8
         # The second least number may become the next one above the least.
         off = np.abs(found - 8 * p / p.min())
@@ -66,9 +66,9 @@ def inside_error(basis: ResidualBasis, gram: np.ndarray) -> float:
 def test_rows_are_whole_orthogonal_and_nearly_the_best(bits: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(4, 12))
-    weights = np.ones(n) if seed == 0 else module._whole_weights(rng.random(n) + 0.4)
+    weights = np.ones(n) if seed == 0 else module.whole_weights(rng.random(n) + 0.4)
     gram = query_gram("prefix", n) + rng.random() * np.eye(n)
-    basis = module._basis(gram, weights, bits)
+    basis = module.whole_basis(gram, weights, bits)
     assert (basis.rows == np.rint(basis.rows)).all()
     assert 2 ** (bits - 1) < np.abs(basis.rows).max() < 2**bits
     assert (basis.rows @ weights == 0).all()
@@ -83,7 +83,7 @@ def test_rows_are_whole_orthogonal_and_nearly_the_best(bits: int, seed: int) -> 
 
 def test_entries_of_either_sign_have_no_more_bits_than_allowed() -> None:
     for bits in range(6, 14):
-        rows = module._basis(np.eye(2), np.array([8.0, 9.0]), bits).rows
+        rows = module.whole_basis(np.eye(2), np.array([8.0, 9.0]), bits).rows
         assert np.abs(rows).max() < 2**bits and (rows @ [8, 9] == 0).all() and rows.any()
 
 
@@ -143,7 +143,7 @@ def test_the_root_of_the_error_is_that_of_the_definition(even: bool) -> None:
             rows = np.linalg.svd((p / p.sum())[None])[2][1:]
         shared[name] = ResidualBasis.of(rows)
     none = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
-    before = module._rated(lattice, {name: [basis] for name, basis in shared.items()}, none)
+    before = module.rated(lattice, {name: [basis] for name, basis in shared.items()}, none)
     check(lattice, before)
     found = own_rows(lattice, shared, BITS)
     check(lattice, found)
@@ -165,15 +165,15 @@ def test_the_root_of_the_error_is_that_of_the_definition(even: bool) -> None:
 
 def test_the_best_of_all_rounds_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     lattice, calls = Lattice(DOMAIN, SETS), []
-    rated = module._rated
+    rated = module.rated
 
     def worse_each_time(*given: Any) -> OwnRows:
         calls.append(given)
         return replace(rated(*given), root=float(len(calls)))
 
-    monkeypatch.setattr(module, "_rated", worse_each_time)
+    monkeypatch.setattr(module, "rated", worse_each_time)
     shared = {n: ResidualBasis.of(DOMAIN.sizes[n] * np.eye(DOMAIN.sizes[n]) - 1) for n in "abc"}
-    weights = {name: module._whole_weights(shared[name].unseen) for name in BITS}
+    weights = {name: module.whole_weights(shared[name].unseen) for name in BITS}
     found = module._made(lattice, shared, weights, BITS)
     assert found.root == 1.0 and len(calls) == 2
     assert not found.which.any() and all(len(own) == 1 for own in found.bases.values())

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from pricing import Priced, total_variation
+from seams import draw_from
 
 from mechanisms.datasets.census import census
 from mechanisms.mst import mst
@@ -42,7 +43,7 @@ def pairs_in(release: object) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("delta", [0.0, 1e-8])
 def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None:
     curator = Curator(small_data(), Budget(2.0, delta), neighbours=relation)
-    noise = curator._noise = Priced(relation, pure=delta == 0)
+    noise = draw_from(curator, Priced(relation, pure=delta == 0))
     release = pair_graph(curator, k_way(curator.domain, 2))
     # Distances of several pairs at once, each of which a neighbour moves by l1.
     squares = {"replace-one": 2, "add/remove": 1}[relation]

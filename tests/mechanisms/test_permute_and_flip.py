@@ -8,11 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from chance import assert_differs, assert_follows
+from seams import noise_of
 
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import _happens, exact_draws
+from mechanisms.privacy.exact_selection import exact_draws, happens
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, SeededNoise
 from mechanisms.privacy.sparse_scores import SparseScores
@@ -97,7 +98,7 @@ def test_every_weight_is_proposed_however_small(monkeypatch: pytest.MonkeyPatch)
         "mechanisms.privacy.exact_selection.secrets.randbelow",
         lambda all_levels: next(levels) % all_levels,
     )
-    monkeypatch.setattr("mechanisms.privacy.exact_selection._happens", lambda *_: True)
+    monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", lambda *_: True)
     assert exact_draws(SparseScores.of(scores), len(from_below), 1.0) == [0, 1, 2, 3]
 
 
@@ -109,7 +110,7 @@ def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.M
         asked.append((exponent, factor))
         return True
 
-    monkeypatch.setattr("mechanisms.privacy.exact_selection._happens", noted)
+    monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", noted)
     rng = np.random.default_rng(0)
     for scale in (0.01, 1.0, 300.0):
         exact_draws(SparseScores.of(rng.normal(0, 3, 50)), 100, scale)
@@ -129,7 +130,7 @@ def test_the_bounds_of_the_smallest_weights_are_above_them(monkeypatch: pytest.M
         asked.append((exponent, factor))
         return True
 
-    monkeypatch.setattr("mechanisms.privacy.exact_selection._happens", noted)
+    monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", noted)
     monkeypatch.setattr("secrets.randbelow", lambda most: most - 1)
     for gap in np.linspace(25, 45, 200):
         assert exact_draws(SparseScores.of(np.array([0.0, -gap])), 1, 1.0) == [1]
@@ -155,7 +156,7 @@ def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> 
         return (expansion >> (500 - used - count)) & ((1 << count) - 1)
 
     monkeypatch.setattr("mechanisms.privacy.exact_selection.secrets.randbits", bits)
-    assert _happens(Fraction(1), Fraction(1)) is True  # zeros after the true digits: below it
+    assert happens(Fraction(1), Fraction(1)) is True  # zeros after the true digits: below it
     assert len(asked) >= 4
 
 
@@ -164,8 +165,8 @@ def test_a_close_decision_takes_more_digits(monkeypatch: pytest.MonkeyPatch) -> 
 def test_permute_and_flip_costs_half_the_square_in_zcdp(relation: str, delta: float) -> None:
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation, seed=0)
     scales = []
-    flip = curator._noise.flip
-    curator._noise.flip = lambda scores, scale: scales.append(scale) or flip(scores, scale)
+    flip = noise_of(curator).flip
+    noise_of(curator).flip = lambda scores, scale: scales.append(scale) or flip(scores, scale)
     cost = curator.remaining / 2
     estimates = {c: np.ones(DATA.domain.shape(c)) for c in PAIRS.cliques}
     curator.choose(PAIRS.cliques, estimates, cost, mechanism="permute-and-flip")
@@ -195,8 +196,8 @@ def test_biased_and_random_workloads() -> None:
 
 def test_exact_decisions_follow_their_probability() -> None:
     """factor * exp(-exponent), from nothing to likely."""
-    assert not any(_happens(Fraction(1000), Fraction(1)) for _ in range(50))
+    assert not any(happens(Fraction(1000), Fraction(1)) for _ in range(50))
     for exponent, factor in ((Fraction(1, 2), Fraction(1)), (Fraction(2), Fraction(3))):
         count, chance = 2000, float(factor) * math.exp(-float(exponent))
-        happened = sum(_happens(exponent, factor) for _ in range(count))
+        happened = sum(happens(exponent, factor) for _ in range(count))
         assert_follows([happened, count - happened], [chance, 1 - chance])

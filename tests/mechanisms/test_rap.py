@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pricing import CellPriced, total_variation
+from seams import draw_from
 
 from mechanisms import run
 from mechanisms.datasets.census import census
@@ -43,7 +44,7 @@ def test_draws_match_charges(run_it: object, settings: type, relation: str, delt
         return found
 
     noise.top = top
-    curator._noise = noise
+    draw_from(curator, noise)
     release = run_it(curator, PAIRS, settings(rounds=3, queries=top_k, rows=50, steps=20))
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pricing import CellPriced
+from seams import draw_from
 
 from mechanisms.families.mixed_rows import MixedRows, Ranks
 from mechanisms.families.product_mixture import ProductMixtureModel
@@ -163,7 +164,7 @@ class ThresholdPriced(CellPriced):
 def test_draws_match_charges(relation: str, delta: float) -> None:
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
     noise = ThresholdPriced(relation, pure=delta == 0)
-    curator._noise = noise
+    draw_from(curator, noise)
     settings = RapPlusPlus(numeric=NUMERIC, labels=("ill",), directions=10, **QUICK)
     release = rap_pp(curator, WORKLOAD, settings)
     # Three pairs with the label; each round a marginal and thresholds, selected and measured.

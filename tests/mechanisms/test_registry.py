@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from pricing import cut, reachable
+from seams import draw_from
 
 from mechanisms import MECHANISMS, run
 from mechanisms.cli import main
@@ -150,7 +151,7 @@ def test_nothing_exact_is_released_saved_shown_or_logged(
     caplog.set_level(0)
     curator = Curator(DATA, Budget(1.0, 1e-6), neighbours="add/remove")
     noise = Recording()
-    curator._noise = noise
+    draw_from(curator, noise)
     shown: list[object] = []
     entry, settings = MECHANISMS[name], quick(name)
     options = {"progress": shown.append} if entry.rounds else {}
@@ -194,7 +195,7 @@ def test_every_mechanism_in_rounds_reports_the_same_record(name: str) -> None:
 
     curator = Curator(DATA, Budget(20.0, 1e-6), neighbours="add/remove")
     noise = Recording()
-    curator._noise = noise
+    draw_from(curator, noise)
     entry, settings = MECHANISMS[name], quick(name)
     release = run_on(curator, entry, settings, PAIRS, progress=report, **public(name))
     assert [each.index for each in rounds] == list(range(len(rounds))) and rounds

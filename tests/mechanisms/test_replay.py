@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pricing import cut
 from replay import assert_private, assert_same, replay, transcript_of
+from seams import noise_of
 
 from mechanisms.dispatch import run_on
 from mechanisms.privacy.budget import Budget
@@ -24,6 +25,8 @@ from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.schema import Categorical, Column, Forbid, Numeric, OpenCategorical, Schema
+
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
 PAIRS = k_way(DOMAIN, 2)
@@ -339,7 +342,7 @@ def test_a_leak_is_seen(tmp_path: Path) -> None:
 
     def unpaid(records: Dataset) -> Any:
         curator, rest = honest(records)
-        curator._noise.gaussian(np.array([len(records)]), 1.0)
+        noise_of(curator).gaussian(np.array([len(records)]), 1.0)
         return rest()
 
     def logged(records: Dataset) -> Any:

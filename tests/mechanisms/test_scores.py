@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
+from seams import draw_from
 from test_curator import CLIQUES, DOMAIN, neighbour, random_data
 
 from mechanisms.privacy import scores
@@ -117,7 +118,7 @@ def test_scores_of_neighbours_differ_by_no_more_than_is_charged(relation: str, s
     seen = []
     for rows in (data, neighbour(data, relation, rng)):
         curator = Curator(rows, Budget(5.0, 1e-6), neighbours=relation)
-        curator._noise = noise = Exact()
+        noise = draw_from(curator, Exact())
         ask_everything(curator, np.random.default_rng(seed))
         seen.append(noise.seen)
     l1 = NEIGHBOURS[relation].l1
@@ -148,7 +149,7 @@ def test_a_sparse_estimate_is_the_table_that_it_stands_for() -> None:
     expected = np.concatenate([(data.marginal(c) - tables[c]).ravel() for c in CLIQUES])
     for estimates in (tables, rows):
         curator = Curator(data, Budget(1.0), neighbours="add/remove")
-        curator._noise = noise = Exact()
+        noise = draw_from(curator, Exact())
         curator.draw_signed(CLIQUES, estimates, 0.1)
         assert noise.seen[0][1] == [*expected, *-expected]
 
@@ -172,7 +173,7 @@ def test_a_count_beside_a_large_estimate_is_not_lost_to_rounding() -> None:
     for rows in (128, 129):
         data = Dataset(domain, {n: np.zeros(rows, dtype=int) for n in domain})
         curator = Curator(data, Budget(1.0), neighbours="add/remove")
-        curator._noise = noise = Exact()
+        noise = draw_from(curator, Exact())
         with pytest.raises(InvalidInput, match=r"at most 2\^40"):
             curator.choose([("a",)], {("a",): [-(2.0**60), 0.0]}, 0.1)
         assert curator.ledger.spent == 0

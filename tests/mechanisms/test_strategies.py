@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pricing import Priced
 from scipy.optimize import check_grad, nnls
+from seams import draw_from
 
 from mechanisms.baselines import Projection
 from mechanisms.families.lattice import least_squares
@@ -358,7 +359,7 @@ def test_large_whole_numbers_cost_what_is_charged(
         curator = Curator(
             Dataset(Domain({"a": 2}), {"a": codes}), Budget(1.0, delta), neighbours=relation, seed=0
         )
-        noise = curator._noise = Recorded(relation, pure=delta == 0)
+        noise = draw_from(curator, Recorded(relation, pure=delta == 0))
         curator.measure_queries(("a",), matrix, curator.remaining)
         asked.append(noise)
     gap = asked[1].exact[0].astype(object) - asked[0].exact[0].astype(object)
@@ -385,7 +386,7 @@ class ManyRows(NoRows):
 def test_answers_beyond_64_bits_are_refused_by_their_noisy_values(rows: int) -> None:
     matrix = np.array([[float(2**29), 1.0]])
     curator = Curator(ManyRows([rows, 1]), Budget(1.0, 1e-6), neighbours="add/remove")
-    noise = curator._noise = Recorded("add/remove", pure=False)
+    noise = draw_from(curator, Recorded("add/remove", pure=False))
     if rows == 2**31:
         found = curator.measure_queries(("a",), matrix, curator.remaining)
         assert found.values[0] == pytest.approx(2.0**60, rel=1e-6)
@@ -405,7 +406,7 @@ def test_measured_queries_cost_what_neighbours_reveal(relation: str, delta: floa
     def measured(columns: dict[str, np.ndarray]) -> tuple[Priced, Curator, Measurement]:
         data = Dataset(DOMAIN, columns)
         curator = Curator(data, Budget(1.0, delta), neighbours=relation, seed=0)
-        noise = curator._noise = Recorded(relation, pure=delta == 0)
+        noise = draw_from(curator, Recorded(relation, pure=delta == 0))
         return noise, curator, curator.measure_queries(("b", "c"), strategy, curator.remaining)
 
     noise, curator, m = measured(columns)

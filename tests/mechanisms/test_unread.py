@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from replay import assert_same, replay, transcript_of
 from scipy import stats
+from seams import draw_from
 
 from mechanisms.cli import main
 from mechanisms.privacy.budget import Budget
@@ -25,6 +26,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files.record_files import encode_file
 from pgmkit.tables.schema import Categorical, FileFormat, Integer, Numeric, Schema
+
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 SCHEMA = Schema(
     {
@@ -198,7 +201,7 @@ def test_shares_are_of_the_rows_and_their_noise_too(name: str) -> None:
     """The noise of a private number of rows enters by a tenth."""
     for rows, unread, of in ((80, 10, 80.0), (1, 1, 1.0)):
         curator = Curator(coded(rows, unread), BUDGETS["zCDP"], neighbours=name)
-        curator._noise = Exactly(np.random.default_rng(0))
+        draw_from(curator, Exactly(np.random.default_rng(0)))
         found: list[UnreadValues] = []
         check_values(curator, CODED, found.append)
         assert found[0].shares == found[0].missing == dict.fromkeys(DOMAIN, unread / of)

@@ -11,7 +11,7 @@ from pgmkit.inference.plain_sums import TooLong
 from pgmkit.inference.self_check import LEAST, MOST, SHARE
 from pgmkit.runtime.sizes import REMEMBERED
 
-_FIRST_SECONDS = LEAST / 5
+FIRST_SECONDS = LEAST / 5
 """The time that the checks of one kind of answer may take together even if a tenth of the answers'
 time is less. It suffices for four checks on a network of forty tables.
 """
@@ -53,7 +53,7 @@ class FirstUses:
         begun = time.perf_counter()
         self._answering[kind] += begun - started
         share = min(MOST, SHARE * self._answering[kind])
-        if self._checking[kind] >= max(_FIRST_SECONDS, share):
+        if self._checking[kind] >= max(FIRST_SECONDS, share):
             return
         with suppress(TooLong):
             at(max(LEAST, share) - self._checking[kind])

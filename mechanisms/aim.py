@@ -88,8 +88,7 @@ def aim(
         (clique,) = picked
         measured.append(curator.placed(clique))
         # The last round also takes what rounding left of the budget.
-        last = curator.remaining < 2 * budget.measure
-        cost = curator.remaining if last else budget.measure
+        cost = curator.remaining if curator.remaining < 2 * budget.measure else budget.measure
         return [queries.measure(curator, clique, cost, step=f"measure {len(measured)}")]
 
     def select(

@@ -78,7 +78,8 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
     files = Files.taken_from(options)
     schema = read_schema(files.schema, **{name: options.pop(name) for name in FORMAT})
     settle_budget(context, options, rows)
-    # `synth` spends a part of the budget on this check, so the plan contains it.
+    # `synth` spends a part of the budget on reporting values that it cannot read, so the plan
+    # includes that cost.
     request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)
     preflight(request, files)
     choice = request.choice(assumed(schema), request.likely, rows)

@@ -175,8 +175,9 @@ class Curator(Discovering):
                 f"{place!r} must have as many codes as a group of a unit's rows has at most, got "
                 f"{places} codes for {self.neighbours.max_rows} rows of a unit"
             )
-        # A unit has at most g = max_rows / places groups. If all of them have k rows, they are in
-        # one table, and at each of the k places they change cells by up to g in all.
+        # A unit has at most g = max_rows / places groups. In the worst case all of them have k
+        # rows, so that all are in one table. At each of its k places they then change cells by at
+        # most g in total.
         l1, l2 = self.neighbours.l1 / places, self.neighbours.l2 / places
         most = min(places, len(counts) - 1)
         self._charged(f"measure {_named(checked)} in {most} tables", cost)

@@ -157,8 +157,9 @@ def best_tables(
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)
     ]
-    # No counts of so many records are further off than twice their number: columns of many codes
-    # are no further off than others where noise exceeds the counts.
+    # The L1 error of an attribute's counts is at most twice the number of records, so the predicted
+    # error is capped there. Otherwise attributes with many codes would get too large a share where
+    # noise exceeds the counts.
     wrong = entered * np.minimum(codes * single, 2 * rows)
     together = float(of_singles.sum())
     if together > 0:

@@ -311,7 +311,8 @@ def _chosen(
 
 
 def _accepting(request: Request, choice: Choice, schema: Schema, workload: Workload) -> Choice:
-    """Return the choice if it accepts the columns that were found, or else single columns.
+    """Return the choice if its mechanism accepts the columns that were found, and otherwise the
+    choice of `independent`, which measures single columns only.
 
     The mechanism may refuse because more values were found than had been assumed, or because of so
     many rows that only a small model could be estimated in time. A refusal after this point would

@@ -322,7 +322,9 @@ class Messages:
         return low, (upper | lower, made if upper < lower else made.T)
 
     def joint(self, members: int) -> Table:
-        """Return the joint marginal of attributes, also if no single node has all of them."""
+        """Return the joint marginal of the attributes in the bit set ``members``, even if no single
+        node contains all of them.
+        """
         parts = [self._connected(node, inside) for node, inside in self.tree.lowest(members)]
         found = parts[0] if parts else (0, np.array(1.0))
         for part in parts[1:]:

@@ -138,8 +138,8 @@ def advance(objective: Objective, s: State) -> None:
     taken = (excess + closer <= 4 * EPSILON * loss) & (new.loss + loss < inf)
     again = taken & (new.loss > s.point.loss) & moving
     onward = taken & ~again
-    # If no step from the extrapolated point passes the test, the momentum is dropped, as after a
-    # step that raises the loss.
+    # If no step from the extrapolated point has passed the test after half of the allowed halvings,
+    # the momentum is dropped, as after a step that raises the loss.
     again = again | (s.halvings > HALVINGS // 2) & moving
     _replace(s.previous, onward | again, here)
     for own, other in zip(s.point, new, strict=True):

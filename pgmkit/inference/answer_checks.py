@@ -283,9 +283,9 @@ class SecondOpinion:
         return self._remembered[0]
 
     def _shares(self, clique: Clique, record: Mapping[str, int], seconds: float) -> Array:
-        """Return the table, over the clique's unobserved attributes, of the probability given the
-        evidence that they have a cell's codes and that the codes of ``record`` hold. Raises
-        TooLong.
+        """Return a table over the clique's unobserved attributes. Each cell is the joint
+        probability of that cell and of the codes of ``record``, given the evidence; if ``record``
+        contradicts it, the result is a single zero. Raises TooLong.
         """
         if any(self.evidence.get(name, code) != code for name, code in record.items()):
             return np.zeros(())

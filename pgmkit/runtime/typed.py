@@ -37,12 +37,14 @@ class Kind(NamedTuple):
 def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function, with a check of each argument by its annotation before it is called.
 
-    Values of arrays, mappings and ``Any`` are not checked, and numbers and texts in sequences only
-    if these are lists or tuples. An object fits a protocol if it has all its names.
+    The contents of arrays and mappings, and arguments annotated as ``Any``, are not checked.
+    Entries that are numbers, texts or truth values are checked only in lists and tuples. An object
+    fits a protocol if it has all of the protocol's names.
 
-    Raises InvalidInput with the argument's name, what is allowed and what was received: its value
-    if it is a number, a text, a truth value or None, else its type and that of a wrong entry,
-    which say nothing of its content.
+    Raises InvalidInput, which states the argument's name, what is allowed and what was received. A
+    number, text, truth value or None is shown itself, shortened. For any other argument only the
+    name of its type is shown, and for a list or tuple that of the first wrong entry, so that the
+    message shows no data.
 
     >>> @typed
     ... def repeated(text: str, times: int = 2) -> str:

@@ -99,7 +99,8 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
     >>> decimals_of([["1,5", "2"]], FileFormat(separator=";")).decimal
     ','
     """
-    # Without a header line the separator could not be found again when the file is read.
+    # Without a header line and a declared separator, the reader derives the separator from the
+    # decimal sign: a decimal comma would make it split this file at semicolons.
     if form.decimal != "." or form.separator == "," or (form.names and form.separator is None):
         return form
     found, absent = False, {"", *MISSING, *DASHES}

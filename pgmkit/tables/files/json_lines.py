@@ -44,8 +44,8 @@ def json_batches(
     this list.
     """
     rows = line = 0
-    # Blocks are small, since a record takes about twenty times as much memory as Python objects as
-    # in the file.
+    # Blocks are small, since a record that has become Python objects takes about twenty times as
+    # much memory as in the file.
     for block in whole_lines(chunks(path, 4 * MOST_BYTES)):
         columns: list[list[str | None]] = [[] for _ in wanted]
         for text in block.split(b"\n")[:-1]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from small_problems import SmallProblem, draw
@@ -369,6 +369,7 @@ class TestReplicates:
 
 
 @given(seed=SEEDS)
+@example(seed=18250)  # potentials of +-1,200: other orders of the product lose what the total keeps
 def test_answers_of_many_models_are_those_of_each(seed: int) -> None:
     case = draw_case(seed)
     if not case.possible:

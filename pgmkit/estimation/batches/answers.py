@@ -79,13 +79,16 @@ class BatchedAnswers:
     @cached_property
     def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:
         """Tables whose product, summed over all records, is the total of each model. They are not
-        logarithms; None if they underflow.
+        logarithms; None if some product of them may underflow.
         """
         count, totals = len(self.models), np.array([model.total for model in self.models])
         cliques = list(self.models[0].cliques)
         tables: list[tuple[Clique, torch.Tensor]] = [((), torch.as_tensor(totals))]
         if cliques:
-            tables = self._scaled(totals)
+            scaled = self._scaled(totals)
+            if scaled is None:
+                return None
+            tables = scaled
         for name in self.domain:
             if not any(name in clique for clique in cliques):
                 size = self.domain.sizes[name]
@@ -94,7 +97,14 @@ class BatchedAnswers:
         sums = answers_of_many(self.domain, tables, FactoredQuery({}), self._limit)
         return tables if np.abs(sums / totals - 1).max() <= SUM_ROUNDING else None
 
-    def _scaled(self, totals: Array) -> list[tuple[Clique, torch.Tensor]]:
+    def _scaled(self, totals: Array) -> list[tuple[Clique, torch.Tensor]] | None:
+        """Return the cliques' tables, or None if underflow may lose something.
+
+        A table is the exponential of the potentials less their peak, times exp(s / K) for K
+        cliques, with s = log(total) + sum of peaks - log Z. So no cell exceeds exp(s / K), and the
+        product of the cells of a record x over some of the cliques is at least total p(x) exp(-s),
+        whichever these are and in whichever order a query takes them.
+        """
         oracle, count = self._oracle, len(self.models)
         slices = oracle.layout.slices
         potentials = torch.stack(
@@ -106,6 +116,8 @@ class BatchedAnswers:
         batch = BatchedOracle(oracle, count)
         peaks = batch.peaks(potentials)
         left = torch.as_tensor(totals).log() + peaks.sum(1) - batch.log_partition(potentials)
+        if float(left.max()) > oracle.safe_spread:
+            return None
         shifts = peaks - left.unsqueeze(1) / len(slices)
         layout = zip(oracle.layout.cliques, oracle.layout.shapes, slices, strict=True)
         return [

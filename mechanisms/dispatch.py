@@ -87,9 +87,9 @@ def run_on(
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
     `first`: measurements made before, and `zeros`: combinations that cannot occur, for mechanisms
-    that take them. `bins`: the number of ordered
-    codes of each attribute, for mechanisms that merge codes. A poor fit is for the caller to report
-    (`warn_of_poor_fit`), who may fit another model to the measurements.
+    that take them. `bins`: the number of ordered codes of each attribute, for mechanisms that merge
+    codes. A poor fit is for the caller to report (`warn_of_poor_fit`), who may fit another model to
+    the measurements.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)

@@ -173,8 +173,8 @@ def mixture(
     whole = curator.remaining
     first, total = measure_one_way(curator, settings.one_way_share if orders else 1.0)
     measurements = list(first)
-    last = settings.select_share * whole
-    noise = curator.expected_error((1 - settings.select_share) * last)
+    selecting = settings.select_share * whole
+    noise = curator.expected_error((1 - settings.select_share) * selecting)
     # Tables differ by at most twice the number of records, so that larger noise hides any set.
     reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
     sought = [*reached] if orders else []
@@ -184,11 +184,11 @@ def mixture(
     if orders:
         alone = estimator(domain, curator.public_total)(None, measurements)
         if not kept:
-            most, cost = settings.pairs * len(domain), settings.select_share * whole
-            kept = [worst_pairs(curator, alone, orders[0], most, cost)]
+            most = settings.pairs * len(domain)
+            kept = [worst_pairs(curator, alone, orders[0], most, selecting)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
-        rest = curator.remaining - (last if sought else 0.0)
+        rest = curator.remaining - (selecting if sought else 0.0)
         measurements += _measured(
             curator, kept, rest, alone, measurements, distances, bins or {}, frequent
         )
@@ -273,7 +273,8 @@ def _fitted(
 ) -> torch.Tensor:
     """Return the rows of the mixture fitted to all measurements, at the penalty level with the
     least misfit on held-out parts of the measurements (`_judges`). It chooses the strength of the
-    shrinkage as well, unless that or the level is given.
+    shrinkage as well, unless that or the level is given. If noise explains what the tables have
+    beyond independence, the rows are the single one of independent columns.
     """
 
     def start(taken: Sequence[Measurement], rows: int, strength: float) -> MixtureFit:

@@ -474,8 +474,8 @@ MUTANTS = (
     Mutant(
         "a matrix along a path replaces the attributes in the wrong direction",
         P + "conditioning/message_passing.py",
-        "matrices.append(value if upper < lower else value.T)",
-        "matrices.append(value if upper > lower else value.T)",
+        "return below, value if upper < lower else value.T",
+        "return below, value if upper > lower else value.T",
         "engine/test_products_along_paths::test_distant_pairs_of_a_chain_are_products_of_its_matrices",
     ),
     Mutant(

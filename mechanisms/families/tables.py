@@ -159,8 +159,8 @@ def projected(
     information as the measurements; each agrees with the others on shared attributes (least
     squares, weights 1/variance). With `settings.inference` "auto" it is then a RegionModel, which
     draws records; with "region" it always is. If `known_total` is None, the total is estimated, and
-    is at least 1. `settings.device`: the device of a graphical model. `zeros`:
-    combinations of probability zero, which a TablesModel does not have.
+    is at least 1. `settings.device`: the device of a graphical model. `zeros`: combinations of
+    probability zero, which a TablesModel does not have.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})

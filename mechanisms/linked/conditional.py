@@ -69,7 +69,8 @@ def draw_given(
     below: Callable[[Mapping[str, Codes], int], Rows],
     rng: np.random.Generator,
 ) -> Rows:
-    """Return the codes of all tables, of `n` rows of the topmost table that meet the conditions.
+    """Draw `n` rows of the topmost table that meet the conditions, with all their descendants, and
+    return the codes of all tables.
 
     If `n` is None, as many rows of the topmost table are drawn as its model has that meet the
     conditions on it, and those are kept that meet the conditions on children.
@@ -114,7 +115,7 @@ def draw_given(
 
 
 def _joined(parts: Sequence[Mapping[str, Codes]]) -> dict[str, Codes]:
-    """Return the rows of each part, one after the other."""
+    """Return one table with the rows of all parts, in the order of the parts."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -143,7 +144,9 @@ def _meeting(
 
 
 def _descending(links: Sequence[Link], rows: Rows, keep: NDArray[np.bool_]) -> Rows:
-    """Return these rows of the topmost table with all their descendants."""
+    """Return the codes of all tables for the rows of the topmost table where `keep` is True, and
+    for all their descendants.
+    """
     kept = {links[0].parent: keep}
     for link in links:
         kept[link.child] = kept[link.parent][_owners(link, rows)]

@@ -345,9 +345,12 @@ def _barred(
 
 
 def _drawn(logits: Array, rng: np.random.Generator) -> Codes:
-    """Return a code for each column, with probabilities proportional to exp(logits)."""
+    """Draw a code for each child with probabilities proportional to exp(logits); `logits` has a row
+    for each code and a column for each child.
+    """
     chances = np.exp(logits - logits.max(axis=0))
-    for code in range(1, len(chances)):  # several times as fast as a cumulative sum
+    # There are few codes, so that this loop is faster than numpy's cumulative sum along columns.
+    for code in range(1, len(chances)):
         chances[code] += chances[code - 1]
     picks = rng.random(logits.shape[1]) * chances[-1]
     codes = np.zeros(logits.shape[1], np.int64)

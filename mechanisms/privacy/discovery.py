@@ -1,5 +1,5 @@
-"""Measurements about the records as they were read: the values of a column that nobody
-listed in advance, the rows that were left out, and the values that could not be read.
+"""Measurements of the records as they were read: the values of a column that nobody listed in
+advance, the rows that were left out, and the values that could not be read.
 
 Values that nobody listed are found by noisy counts, and by a threshold that rare ones rarely pass.
 """

@@ -58,7 +58,8 @@ class RecordParts:
         """Yield the records of parts `start` to `stop` - 1 as pyarrow tables of values."""
         for number, columns in enumerate(self.drawn.parts(start, stop), start):
             data = Dataset(self.schema.domain, columns)
-            # The additional 0 makes this random stream differ from that of the part's codes.
+            # The part's codes are drawn from the stream (seed, number). With the further key 0 the
+            # values within their bins are drawn from another stream.
             yield arrow_table(data, self.schema, part_rng(self.drawn.seed, number, 0))
 
 

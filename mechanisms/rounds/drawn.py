@@ -1,4 +1,6 @@
-"""Cliques that a model answers badly, drawn by the exponential mechanism all by one estimate."""
+"""Draws of the cliques that a model answers worst, by the exponential mechanism. The model stays
+the same for all draws.
+"""
 
 from __future__ import annotations
 

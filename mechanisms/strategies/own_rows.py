@@ -148,7 +148,9 @@ def _made(
 
 
 def rated(lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which: Places) -> OwnRows:
-    """Return these bases with their `root`, the error at the best shares."""
+    """Return the bases, together with the square root of the error that they have at the best
+    shares of the budget.
+    """
     found = OwnRows(bases, which, 0.0)
     inside, outside = found.errors(lattice, full=True)
     seen = lattice.seen(_at_sensitivity_1(found, lattice, inside), outside, which)

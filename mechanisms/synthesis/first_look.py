@@ -97,8 +97,9 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     closure = downward_closure(workload)
     singles, pairs = ([c for c in closure if len(c) == k] for k in (1, 2))
     whole = curator.remaining
-    # A round of AIM without a look, which plans 16 a column. Noise in the columns is part of what
-    # independent columns would show, so that more would hardly improve the decision.
+    # Each column costs as much as a round of AIM, which plans 16 rounds for each column. A larger
+    # share would hardly improve the decision: the noise in the columns is part of the distances
+    # that independent columns are expected to show.
     cost = whole / (16 * len(singles))
     measurements = [curator.measure(c, cost, step="auto: measure") for c in singles]
     model = estimator(curator.domain, curator.public_total)(None, measurements)

@@ -286,40 +286,47 @@ class Messages:
         return found
 
     def _chain(self, node: int, kept: int) -> tuple[int, Table] | None:
-        """Return the lowest node of a path down from ``node`` on which every product replaces one
-        attribute by another of the same size, and the matrix that replaces the lowest attribute by
-        the highest; None if there is no such path of two products or more.
+        """Follow the path down from ``node`` on which every product replaces one attribute by
+        another of the same size. Return its lowest node and the matrix that replaces the lowest
+        attribute by the highest, or None if the path has fewer than two products.
 
         The matrices of the path are multiplied as batches of pairs. That takes a few calls for each
         hundred of them, where ``product`` takes several calls for each. Tables that need rescaling
         are left out, since a product of many could lose terms.
         """
-        tree, matrices, low = self.tree, list[Array](), node
-        while not self.scaled and low >= tree.inputs and len(tree.operands[low]) == 2:
-            beside, below = tree.operands[low]
-            if tree.below[beside] & kept:
-                beside, below = below, beside
-            upper, lower = tree.scopes[low], tree.scopes[below]
-            value = self.values[beside]
-            if (
-                upper & (upper - 1)
-                or lower & (lower - 1)
-                or not upper
-                or not lower
-                or tree.tables[beside] != upper ^ lower
-                or tree.below[beside] & kept
-                or not tree.below[below] & kept
-                or value is None
-                or value.shape != (value if not matrices else matrices[0]).shape[::-1]
-                or len(value) ** 3 > CALL_CELLS
-            ):
+        matrices, low = list[Array](), node
+        while not self.scaled and (found := self._replacing(low, kept)) is not None:
+            below, matrix = found
+            if matrices and matrix.shape != matrices[0].shape:
                 break
-            matrices.append(value if upper < lower else value.T)
+            matrices.append(matrix)
             low = below
         if len(matrices) < 2:
             return None
-        made, upper, lower = multiplied(matrices), tree.scopes[node], tree.scopes[low]
+        made, upper, lower = multiplied(matrices), self.tree.scopes[node], self.tree.scopes[low]
         return low, (upper | lower, made if upper < lower else made.T)
+
+    def _replacing(self, node: int, kept: int) -> tuple[int, Array] | None:
+        """Return the operand of ``node`` that has attributes of ``kept`` below it, and the square
+        matrix that replaces the single attribute of this operand by the single one of ``node``;
+        None if the node is no such product.
+        """
+        tree = self.tree
+        if node < tree.inputs or len(tree.operands[node]) != 2:
+            return None
+        beside, below = tree.operands[node]
+        if tree.below[beside] & kept:
+            beside, below = below, beside
+        upper, lower, value = tree.scopes[node], tree.scopes[below], self.values[beside]
+        one_by_another = upper.bit_count() == lower.bit_count() == 1 and upper != lower
+        if not one_by_another or tree.tables[beside] != upper | lower or value is None:
+            return None
+        if tree.below[beside] & kept or not tree.below[below] & kept:
+            return None
+        rows, columns = value.shape
+        if rows != columns or rows**3 > CALL_CELLS:
+            return None
+        return below, value if upper < lower else value.T
 
     def joint(self, members: int) -> Table:
         """Return the joint marginal of the attributes in the bit set ``members``, even if no single

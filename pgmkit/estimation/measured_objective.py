@@ -14,7 +14,7 @@ from pgmkit.losses import Absolute, MeasuredLoss
 
 
 class MeasuredObjective:
-    """The measured loss of a problem, as an ``Objective`` of ``tensor_steps``."""
+    """An ``Objective`` of ``tensor_steps`` that computes the loss of a problem's measurements."""
 
     def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
         self.inference = problem.inference

@@ -63,8 +63,8 @@ class Observations:
 
     @property
     def inputs(self) -> list[torch.Tensor]:
-        """All that a step of a search reads of the measurements, as tensors in which no memory is
-        repeated.
+        """The tensors that a step of a search reads from the measurements. None of them repeats
+        memory: weights that are all equal are stored once, and are given as that single number.
         """
         alike = self._is_identity and self._weights.stride(0) == 0
         found = [self.target, self._weights[:1] if alike else self._weights]

@@ -32,8 +32,8 @@ def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, 
     last = {clique: joint.last_drawn(clique) for clique in asked}
     counted = joint.records.marginals([clique for clique in asked if last[clique] is None])
     found = {clique: counts / len(joint.records) for clique, counts in counted.items()}
-    # Cliques with the same last attribute are processed one after the other, so that its
-    # probabilities are computed only once.
+    # Cliques with the same last attribute follow each other, so that the probabilities of this
+    # attribute are computed only once.
     for clique in sorted(asked, key=lambda clique: last[clique] or ""):
         name = last[clique]
         if name is not None:

@@ -1,4 +1,6 @@
-"""The number of threads of numerical libraries, their settings for passes, and tasks in threads."""
+"""Functions that set the threads and the precision of numerical libraries, and run tasks in
+threads.
+"""
 
 from __future__ import annotations
 

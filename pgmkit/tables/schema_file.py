@@ -122,8 +122,8 @@ class FileFormat:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the plain values of a schema file. Raise InvalidInput if a key is given twice, and for
-    any other content.
+    """Return the plain values of a schema file. Raise InvalidInput if it is not valid YAML or JSON
+    in UTF-8, and if a key is given twice.
     """
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)

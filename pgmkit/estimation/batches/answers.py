@@ -83,12 +83,11 @@ class BatchedAnswers:
         """
         count, totals = len(self.models), np.array([model.total for model in self.models])
         cliques = list(self.models[0].cliques)
-        tables: list[tuple[Clique, torch.Tensor]] = [((), torch.as_tensor(totals))]
+        tables: list[tuple[Clique, torch.Tensor]] | None = [((), torch.as_tensor(totals))]
         if cliques:
-            scaled = self._scaled(totals)
-            if scaled is None:
-                return None
-            tables = scaled
+            tables = self._scaled(totals)
+        if tables is None:
+            return None
         for name in self.domain:
             if not any(name in clique for clique in cliques):
                 size = self.domain.sizes[name]

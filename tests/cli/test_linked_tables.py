@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -48,18 +49,42 @@ FIXED = ["--schema", "register.json", "--epsilon", "5", "--delta", "1e-6", "--me
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two linked CSV files and their schema, in the current folder."""
     monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+    return tmp_path
+
+
+def write_files(folder: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 4, 200)
     owner = np.repeat(np.arange(200), sizes)
     no = np.concatenate([np.arange(1, size + 1) for size in sizes])
     age = np.where(no == 1, rng.integers(20, 80, len(no)), rng.integers(0, 80, len(no)))
-    pd.DataFrame({"id": np.arange(200), "area": rng.choice(["n", "s"], 200)}).to_csv(
-        "homes.csv", index=False
-    )
+    homes = {"id": np.arange(200), "area": rng.choice(["n", "s"], 200)}
+    pd.DataFrame(homes).to_csv(folder / "homes.csv", index=False)
     persons = {"id": owner, "no": no, "sex": rng.choice(["F", "M"], len(no)), "age": age}
-    pd.DataFrame(persons).to_csv("persons.csv", index=False)
-    Path("register.json").write_text(json.dumps(REGISTER), encoding="utf-8")
-    return tmp_path
+    pd.DataFrame(persons).to_csv(folder / "persons.csv", index=False)
+    (folder / "register.json").write_text(json.dumps(REGISTER), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files with all that one run makes of them: tables, a release and its report."""
+    folder = tmp_path_factory.mktemp("released")
+    write_files(folder)
+    options = ["--out", "drawn", "--save", "kept", "--report", "now.html", "--rows", "50"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found = run("synth-linked", *TABLES, *FIXED, *options)
+    assert found.exit_code == 0, found.output
+    assert "wrote now.html" in found.stdout
+    return folder
+
+
+@pytest.fixture
+def kept(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The release, as the folder `kept` of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(released / "kept", tmp_path / "kept"))
 
 
 def run(*arguments: str) -> Result:
@@ -67,12 +92,15 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_keys_of_written_tables_fit(files: Path, suffix: str) -> None:
-    options = ["--out", "drawn", "--save", "kept", "--suffix", suffix, "--rows", "50"]
-    found = run("synth-linked", *TABLES, *FIXED, *options)
-    assert found.exit_code == 0, found.output
-    read = pd.read_csv if suffix == ".csv" else pd.read_parquet
-    home, person = (read(files / "drawn" / f"{name}{suffix}") for name in ("home", "person"))
+def test_keys_of_written_tables_fit(request: pytest.FixtureRequest, suffix: str) -> None:
+    if suffix == ".csv":
+        folder, read = request.getfixturevalue("released"), pd.read_csv
+    else:
+        folder, read = request.getfixturevalue("files"), pd.read_parquet
+        options = ["--out", "drawn", "--suffix", suffix, "--rows", "50"]
+        found = run("synth-linked", *TABLES, *FIXED, *options)
+        assert found.exit_code == 0, found.output
+    home, person = (read(folder / "drawn" / f"{name}{suffix}") for name in ("home", "person"))
     assert list(home) == ["id", "area", "size"] and list(person) == ["id", "no", "sex", "age"]
     assert home["id"].tolist() == list(range(1, 51))
     sizes = person.groupby("id").size().reindex(home["id"], fill_value=0)
@@ -80,8 +108,8 @@ def test_keys_of_written_tables_fit(files: Path, suffix: str) -> None:
     assert (person.loc[person["no"] == 1, "age"] >= 20).all()
 
 
-def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
-    assert run("synth-linked", *TABLES, *FIXED, "--save", "kept").exit_code == 0
+@pytest.mark.usefixtures("kept")
+def test_more_tables_are_drawn_from_the_saved_release() -> None:
     found = run("sample", "kept", "--out", "more", "--rows", "20", "--seed", "1", "--json")
     assert found.exit_code == 0, found.output
     records = json.loads(found.stdout)["records"]
@@ -90,8 +118,8 @@ def test_more_tables_are_drawn_from_the_saved_release(files: Path) -> None:
     assert asked.exit_code == 0, asked.output
 
 
-def test_records_under_conditions_are_drawn_from_the_saved_release(files: Path) -> None:
-    assert run("synth-linked", *TABLES, *FIXED, "--save", "kept").exit_code == 0
+@pytest.mark.usefixtures("kept")
+def test_records_under_conditions_are_drawn_from_the_saved_release() -> None:
     fixed = ["sample", "kept", "--out", "some", "--rows", "20", "--seed", "1"]
     conditions = ["home: area = n", "home:size in 2..3", "person: sex = F, age < 40"]
     found = run(*fixed, *(part for each in conditions for part in ("--given", each)))
@@ -114,16 +142,13 @@ def test_records_under_conditions_are_drawn_from_the_saved_release(files: Path) 
     assert "leave it out" in run("sample", "kept", "--out", "more", "--safe-csv").stderr
 
 
-def test_a_report_is_written_with_the_tables_or_later(files: Path) -> None:
-    options = ["--save", "kept", "--report", "now.html"]
-    found = run("synth-linked", *TABLES, *FIXED, *options)
-    assert found.exit_code == 0, found.output
-    assert "wrote now.html" in found.stdout
+@pytest.mark.usefixtures("kept")
+def test_a_report_is_written_with_the_tables_or_later(released: Path) -> None:
     later = run("report", "kept", "-o", "later.html", "--json")
     assert later.exit_code == 0, later.output
     assert json.loads(later.stdout)["private"] is True
-    for page in ("now.html", "later.html"):
-        text = Path(page).read_text("utf-8")
+    for page in (released / "now.html", Path("later.html")):
+        text = page.read_text("utf-8")
         assert "person of each home" in text and "INSECURE" not in text
     refused = run("report", "kept", "-o", "later.html", "--target", "age").stderr
     assert "--target is not available for linked tables" in refused
@@ -215,9 +240,8 @@ def test_what_was_paid_for_is_not_lost_to_a_full_disk(
     assert run("sample", str(rescued), "--out", "o", "--rows", "5").exit_code == 0
 
 
-def test_a_changed_table_of_children_is_said_to_be_insecure(files: Path) -> None:
-    assert run("synth-linked", *TABLES, *FIXED, "--save", "kept").exit_code == 0
-    path = files / "kept" / "person.pgm"
+def test_a_changed_table_of_children_is_said_to_be_insecure(kept: Path) -> None:
+    path = kept / "person.pgm"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1  # of the checksum
     path.write_bytes(content)

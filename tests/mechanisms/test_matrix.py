@@ -511,6 +511,7 @@ def mean_square(tables: ResidualTables, clique: Clique) -> np.ndarray:
     return reduce(np.kron, parts, np.ones(1)) ** 2
 
 
+@pytest.mark.usefixtures("planned_once")
 @pytest.mark.parametrize("neighbours", NEIGHBOURS)
 @pytest.mark.parametrize("queries", [{}, HOURS])
 def test_errors_are_the_stated_variances(queries: dict[str, str], neighbours: str) -> None:
@@ -545,6 +546,7 @@ def query_of(query: FactoredQuery) -> np.ndarray:
     return (reduce(np.kron, factors) @ table).reshape(query.answer_shape)
 
 
+@pytest.mark.usefixtures("planned_once")
 @pytest.mark.parametrize("neighbours", NEIGHBOURS)
 @pytest.mark.parametrize("delta", [0.0, 1e-8])
 def test_errors_are_as_expected_of_the_best_strategy(neighbours: str, delta: float) -> None:
@@ -564,6 +566,7 @@ def test_errors_are_as_expected_of_the_best_strategy(neighbours: str, delta: flo
     assert_mean(squares, strategy.expected_error * unit)
 
 
+@pytest.mark.usefixtures("planned_once")
 def test_prefixes_beat_noise_on_every_cell() -> None:
     """Cumulative counts of hours by sex, by their standard errors and by what comes out."""
     workload = Workload(DATA.domain, [("hours", "sex")])

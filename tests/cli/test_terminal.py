@@ -6,8 +6,9 @@ import os
 import pty
 import resource
 import select
-import subprocess
+import signal
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from forks import run_and_exit
 
+from mechanisms.cli import main
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit.tables.files.record_files import write_records
 from pgmkit.tables.numbers import Integer
@@ -27,49 +30,42 @@ PATIENCE = 600.0
 
 
 def on_a_terminal(
-    arguments: list[str], folder: Path, interrupt: Callable[[str], bool] = lambda said: False
+    arguments: list[str], folder: Path, interrupt: Callable[[str], bool] | None = None
 ) -> tuple[int, str]:
-    """`pgmkit` in a pseudo-terminal: the exit code and all that it said; Ctrl-C when asked to."""
-    import fcntl
-    import struct
-    import termios
+    """`pgmkit` in a pseudo-terminal: the exit code and all that it said; Ctrl-C when asked to.
 
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    environment = {**os.environ, "TERM": "xterm"}
-    program = [sys.executable, "-c", "from mechanisms.cli import main; main()", *arguments]
-    started = subprocess.Popen(
-        program, cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave,
-        preexec_fn=lambda: _own_terminal(slave),
-    )  # fmt: skip
-    os.close(slave)
+    A command that is interrupted has a fresh process, whose end is looked at; others have a fork.
+    """
+
+    def command() -> None:
+        os.chdir(folder)
+        os.environ["TERM"] = "xterm"
+        termios.tcsetwinsize(0, (30, 100))
+        if interrupt is not None:
+            program = "from mechanisms.cli import main; main()"
+            os.execv(sys.executable, [sys.executable, "-c", program, *arguments])
+        main(arguments, prog_name="pgmkit")
+
+    child, master = pty.fork()
+    if child == 0:
+        run_and_exit(command)
     said, sent, deadline = "", False, time.monotonic() + PATIENCE
     try:
         while time.monotonic() < deadline:
             if select.select([master], [], [], 0.1)[0]:
                 try:
-                    part = os.read(master, 65536)
+                    said += os.read(master, 65536).decode("utf-8", "replace")
                 except OSError:  # the other end is closed
                     break
-                said += part.decode("utf-8", "replace")
-            elif started.poll() is not None:
-                break
-            if not sent and interrupt(said):
+            if interrupt is not None and not sent and interrupt(said):
                 os.write(master, b"\x03")
                 sent = True
-        return started.wait(timeout=max(1.0, deadline - time.monotonic())), said
+        else:
+            os.kill(child, signal.SIGKILL)
     finally:
-        started.kill()
         os.close(master)
-
-
-def _own_terminal(slave: int) -> None:
-    """The child leads a session of its own, whose terminal sends it Ctrl-C."""
-    import fcntl
-    import termios
-
-    os.setsid()
-    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code, said
 
 
 @pytest.fixture(scope="module")

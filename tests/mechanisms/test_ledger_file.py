@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from forks import Fork
 from seams import draw_from
 
 from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
@@ -107,43 +109,32 @@ def test_reserved_delta_adds_up_across_runs(tmp_path: Path) -> None:
         curator.discover(["a"] * 200, 1e-5, 5e-8)
 
 
-SPENDER = """
-import sys
-import time
-from mechanisms import BudgetExceeded, Ledger
-ledger = Ledger.open(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-charges = 0
-try:
-    while True:
-        ledger.charge("step", "by hand", float(sys.argv[2]))
-        charges += 1
-        print("answer", flush=True)
-        time.sleep(float(sys.argv[3]))
-except BudgetExceeded:
-    pass
-"""
+def spend(path: Path, cost: float, pause: float) -> None:
+    """Charge until the ledger refuses, with pauses."""
+    ledger = Ledger.open(path)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        while True:
+            ledger.charge("step", "by hand", cost)
+            print("answer", flush=True)
+            time.sleep(pause)
+    except BudgetExceeded:
+        pass
 
 
-def spenders(
-    path: Path, count: int, cost: float, *, pause: float = 0.0, script: str = SPENDER
-) -> list[subprocess.Popen[str]]:
-    """Processes that charge until they are refused or done, with pauses; they begin together."""
-    found = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(path), str(cost), str(pause)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(count)
-    ]
+def begun_together(
+    program: Callable[[Path, float, float], None],
+    path: Path,
+    count: int,
+    cost: float,
+    pause: float = 0.0,
+) -> list[Fork]:
+    """Processes that run the program and begin together."""
+    found = [Fork(lambda: program(path, cost, pause)) for _ in range(count)]
     for each in found:
-        assert each.stdout is not None and each.stdin is not None
         assert each.stdout.readline() == "ready\n"
     for each in found:
-        assert each.stdin is not None
         each.stdin.write("go\n")
         each.stdin.flush()
     return found
@@ -152,8 +143,8 @@ def spenders(
 def test_processes_at_once_cannot_overspend(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
     # With a pause after each charge no process can spend it all before another begins.
-    started = spenders(path, 3, 1 / 64, pause=0.02)
-    answers = [each.communicate()[0].count("answer") for each in started]
+    started = begun_together(spend, path, 3, 1 / 64, pause=0.02)
+    answers = [each.end()[0].count("answer") for each in started]
     assert sum(answers) == 64 == len(Ledger.open(path).entries)
     assert Ledger.open(path).spent == 1.0
     assert sum(answer > 0 for answer in answers) > 1, "one process had it all to itself"
@@ -163,11 +154,11 @@ def test_killed_processes_lose_no_charge_and_block_nobody(tmp_path: Path) -> Non
     path = begun(tmp_path, Budget(1.0))
     answered = 0
     for seconds in (0.02, 0.05, 0.1):
-        running = spenders(path, 2, 1 / 4096)
+        running = begun_together(spend, path, 2, 1 / 4096)
         time.sleep(seconds)
         for each in running:
             os.kill(each.pid, signal.SIGKILL)
-        answered += sum(each.communicate()[0].count("answer") for each in running)
+        answered += sum(each.end()[0].count("answer") for each in running)
     ledger = Ledger.open(path)
     charged = len(ledger.entries)
     assert answered <= charged <= answered + 6, "every answer is charged, in each process one more"
@@ -245,36 +236,31 @@ def test_a_run_that_fails_gives_back_what_it_did_not_spend(tmp_path: Path) -> No
     assert path.read_bytes() == content
 
 
-RUNNER = """
-import sys
-import time
-from contextlib import closing
-from mechanisms import Budget, BudgetExceeded, Curator, Ledger
-from mechanisms.datasets.census import census
-data = census(50).project(["sex", "income"])
-ledger = Ledger.open(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    curator = Curator(data, Budget(float(sys.argv[2])), neighbours="add/remove", ledger=ledger)
-except BudgetExceeded:
-    print("refused at the start")
-    sys.exit()
-print("begun", flush=True)
-with closing(curator.ledger):
-    for _ in range(8):
-        curator.measure(("sex",), float(sys.argv[2]) / 8)
-        print("answer", flush=True)
-        time.sleep(float(sys.argv[3]))
-"""
+def run_eight_steps(path: Path, cost: float, pause: float) -> None:
+    """Begin a run and measure eight times, with pauses."""
+    data = census(50).project(["sex", "income"])
+    ledger = Ledger.open(path)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        curator = Curator(data, Budget(cost), neighbours="add/remove", ledger=ledger)
+    except BudgetExceeded:
+        print("refused at the start")
+        return
+    print("begun", flush=True)
+    with closing(curator.ledger):
+        for _ in range(8):
+            curator.measure(("sex",), cost / 8)
+            print("answer", flush=True)
+            time.sleep(pause)
 
 
 def test_runs_that_start_together_are_paid_for_whole_or_not_begun(tmp_path: Path) -> None:
     """Each of the first two checks of a run and its charges meet those of others, in any order."""
     path = begun(tmp_path, Budget(1.0))
-    started = spenders(path, 4, 0.375, pause=0.01, script=RUNNER)
-    said = [each.communicate()[0] for each in started]
-    assert [each.returncode for each in started] == [0] * 4, said
+    started = begun_together(run_eight_steps, path, 4, 0.375, pause=0.01)
+    said, codes = zip(*(each.end() for each in started), strict=True)
+    assert codes == (0,) * 4, said
     whole = [each.count("answer") for each in said]
     assert sorted(whole) == [0, 0, 8, 8], "a run was refused half-way, its work lost"
     assert sum("refused at the start" in each for each in said) == 2
@@ -286,11 +272,10 @@ def test_what_a_killed_run_holds_stays_spent_until_it_is_ended_by_hand(tmp_path:
     path = begun(tmp_path, Budget(1.0))
     answered = 0
     for lines in (1, 4):
-        (running,) = spenders(path, 1, 0.25, pause=0.03, script=RUNNER)
-        assert running.stdout is not None
+        (running,) = begun_together(run_eight_steps, path, 1, 0.25, pause=0.03)
         seen = [running.stdout.readline() for _ in range(lines)]
         os.kill(running.pid, signal.SIGKILL)
-        answered += [*seen, *running.communicate()[0].splitlines(True)].count("answer\n")
+        answered += [*seen, *running.end()[0].splitlines(True)].count("answer\n")
     ledger = Ledger.open(path)
     held = ledger.open_runs
     assert list(held) == [1, 2]

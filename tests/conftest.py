@@ -5,6 +5,7 @@ The same examples are drawn on every run; HYPOTHESIS_PROFILE=explore looks furth
 all mechanisms go over it too.
 """
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -55,6 +56,21 @@ LONGEST = (
     "test_mechanisms_on_a_card",
 )
 """The files of tests that take longest, more than ten seconds each."""
+
+
+def pytest_sessionstart() -> None:
+    """Look for no garbage while tests are collected: all that is made then stays."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what the tests make, not among all that was imported."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

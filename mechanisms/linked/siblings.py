@@ -35,25 +35,25 @@ PREVIOUS = "previous "
 none.
 """
 
-_SWEEPS = 2 * PATIENCE
+SWEEPS = 2 * PATIENCE
 """The number of sweeps that fit the potentials, and of those that settle the records. On a survey
 of 60,000 persons at epsilon 4 the tables' mean distance is .017 after the former and .0057 after
 both; with half of the former it is .0068, and with 100 of the former and none of the latter .0085.
 """
-_SETTLED = 0.02
+SETTLED = 0.02
 """The share of the children that a settling sweep redraws: the chance deviation of the whole
 population from the expected tables shrinks with it.
 """
-_PUSH = 3.0
+PUSH = 3.0
 """The factor by which one settling sweep would remove the tables' excess if each table acted alone
 on all children that it redraws; twice this factor overshoots.
 """
-_LONGEST = 0.3
+LONGEST = 0.3
 """The most by which one step of the fit moves a potential: the Newton step of a cell that the
 population does not have yet is far too long. On the survey the tables' mean distance ends at .0063,
 with 1 at .0070; without a bound one of five draws diverged there (.196).
 """
-_FIT = 0.1
+FIT = 0.1
 """A potential of 1, a factor of e, may keep a cell from its wanted count by this share of its
 noise, so that the fit does not follow the noise.
 """
@@ -145,14 +145,14 @@ class Children:
         return cells
 
 
-class _Field:
+class Field:
     """The tables' potentials, with the steps that bring each table nearer to its wanted counts."""
 
     def __init__(self, children: Children, wanted: Sequence[Wanted]) -> None:
         self.children = children
         self.cliques = [each.clique for each in wanted]
         self.counts = [each.counts for each in wanted]
-        self.softness = [_FIT * each.stddev for each in wanted]
+        self.softness = [FIT * each.stddev for each in wanted]
         self.potentials = [np.zeros_like(counts) for counts in self.counts]
         attributes = [
             [n.removeprefix(PREVIOUS) if children.is_previous(n) else n for n in clique]
@@ -181,7 +181,7 @@ class _Field:
             theta, soft = self.potentials[place], self.softness[place]
             found = over + self.counts[place]
             move = self.part[place] * (over + soft * theta) / (found + soft + 1)
-            theta -= np.clip(move, -_LONGEST, _LONGEST)
+            theta -= np.clip(move, -LONGEST, LONGEST)
 
     def pushed(self, excess: Sequence[Array]) -> list[Array]:
         """Return potentials for one sweep, under which the few children that it redraws remove the
@@ -193,7 +193,7 @@ class _Field:
         moved = []
         for place, over in enumerate(excess):
             found = np.maximum(over + self.counts[place], self.counts[place]) + 1
-            push = _PUSH * self.part[place] / _SETTLED * over / found
+            push = PUSH * self.part[place] / SETTLED * over / found
             moved.append(self.potentials[place] - np.clip(push, -1, 1))
         return moved
 
@@ -254,13 +254,13 @@ def draw_children(
     ]
     told = [any(map(children.is_previous, each.clique)) for each in known]
     alone = [each for each, of_siblings in zip(known, told, strict=True) if not of_siblings]
-    _draw_to(children, alone, barred, rng)
+    draw_to(children, alone, barred, rng)
     if len(alone) < len(known):
-        siblings = [_reconciled(children, each) for each in itertools.compress(known, told)]
-        _draw_to(children, [*alone, *siblings], barred, rng)
+        siblings = [reconciled(children, each) for each in itertools.compress(known, told)]
+        draw_to(children, [*alone, *siblings], barred, rng)
 
 
-def _reconciled(children: Children, wanted: Wanted) -> Wanted:
+def reconciled(children: Children, wanted: Wanted) -> Wanted:
     """Return a table over siblings with the odds ratios of `wanted`; its sums over the columns of
     the previous sibling, and over the others, are halfway between its own and the children's.
     """
@@ -269,10 +269,10 @@ def _reconciled(children: Children, wanted: Wanted) -> Wanted:
     summed = [tuple(axes[name] for name in others) for others in (set(axes) - before, before)]
     middle = (children.table(wanted.clique) + wanted.counts) / 2
     goals = [middle.sum(axis=away, keepdims=True) for away in summed]
-    return replace(wanted, counts=raked(wanted.counts, goals, _SWEEPS))
+    return replace(wanted, counts=raked(wanted.counts, goals, SWEEPS))
 
 
-def _draw_to(
+def draw_to(
     children: Children,
     wanted: Sequence[Wanted],
     barred: Mapping[Clique, NDArray[np.bool_]],
@@ -281,23 +281,23 @@ def _draw_to(
     """Redraw the children's records in place, so that their tables come near the wanted ones, whose
     total is the number of children. `barred`: by clique, a mask of the impossible cells.
     """
-    field = _Field(children, wanted)
+    field = Field(children, wanted)
     best, least = dict(children.records), (np.inf, np.inf)
-    for sweep in range(2 * _SWEEPS + 1):
+    for sweep in range(2 * SWEEPS + 1):
         excess = field.excess()
         miss = broken(children, barred), sum(float(np.abs(over).sum()) for over in excess)
         if miss < least:
             best, least = {n: codes.copy() for n, codes in children.records.items()}, miss
-        if sweep < _SWEEPS:
+        if sweep < SWEEPS:
             field.step(excess)
-            _redraw(field, field.potentials, barred, 1.0, rng)
+            redraw(field, field.potentials, barred, 1.0, rng)
         else:
-            _redraw(field, field.pushed(excess), barred, _SETTLED, rng)
+            redraw(field, field.pushed(excess), barred, SETTLED, rng)
     children.records.update(best)
 
 
-def _redraw(
-    field: _Field,
+def redraw(
+    field: Field,
     potentials: Sequence[Array],
     barred: Mapping[Clique, NDArray[np.bool_]],
     part: float,
@@ -315,8 +315,8 @@ def _redraw(
         for rows in (chosen[~odd], chosen[odd]):
             if len(rows):
                 logits = field.logits(name, rows, potentials)
-                np.putmask(logits, _barred(children, barred, name, rows), -np.inf)
-                codes[rows] = _drawn(logits, rng)
+                np.putmask(logits, barred_codes(children, barred, name, rows), -np.inf)
+                codes[rows] = drawn_codes(logits, rng)
 
 
 def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -> int:
@@ -324,7 +324,7 @@ def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -
     return sum(int(cells.ravel()[children.cells(c)].sum()) for c, cells in impossible.items())
 
 
-def _barred(
+def barred_codes(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
 ) -> NDArray[np.bool_]:
     """Return a mask, codes of the column `name` x rows, of the codes that would make a child's
@@ -344,7 +344,7 @@ def _barred(
     return found & ~found.all(axis=0)
 
 
-def _drawn(logits: Array, rng: np.random.Generator) -> Codes:
+def drawn_codes(logits: Array, rng: np.random.Generator) -> Codes:
     """Draw a code for each child with probabilities proportional to exp(logits); `logits` has a row
     for each code and a column for each child.
     """

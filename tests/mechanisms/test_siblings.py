@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechanisms.linked import siblings
-from mechanisms.linked.siblings import Children, Wanted, _Field, broken, draw_children
+from mechanisms.linked.siblings import Children, Field, Wanted, broken, draw_children
 from pgmkit.domain import Domain
 
 DOMAIN = Domain(
@@ -39,7 +39,7 @@ def rows_of(given: Children) -> list[dict[str, int]]:
         for place in range(count):
             child = len(found)
             row = {name: int(codes[child]) for name, codes in given.records.items()}
-            row["area"] = int(given._given["area"][child])
+            row["area"] = int(given.column("area")[child])
             assert given.parent[child] == parent
             row["position"] = place
             for name in ("sex", "age"):
@@ -72,7 +72,7 @@ def test_tables_are_those_of_the_children_one_by_one() -> None:
 def test_conditional_weights_are_those_of_the_whole_field(seed: int) -> None:
     """Brute force: the sum of all children's potentials, with one code in place of another."""
     given, rng = children(seed), np.random.default_rng(seed)
-    field = _Field(given, [Wanted(c, counted(given, c), 1.0) for c in CLIQUES])
+    field = Field(given, [Wanted(c, counted(given, c), 1.0) for c in CLIQUES])
     theta = [rng.normal(size=DOMAIN.shape(clique)) for clique in CLIQUES]
     rows = np.flatnonzero(rng.random(len(given)) < 0.7)
     for name in ("sex", "age"):
@@ -97,7 +97,7 @@ def test_codes_that_break_a_rule_are_barred(seed: int) -> None:
     assert broken(given, masks) == np.sum(held)
     rows = np.arange(len(given))
     for name in ("sex", "age"):
-        found = siblings._barred(given, masks, name, rows)
+        found = siblings.barred_codes(given, masks, name, rows)
         for line, child in zip(found.T, rows, strict=True):
             before, wanted = given.records[name][child], []
             for code in range(DOMAIN.sizes[name]):
@@ -133,20 +133,20 @@ def test_codes_are_drawn_by_their_weights() -> None:
             ([0.0, 1.0, 3.0, 0.0], [1, 1, 2, 2, 2, 2]),
         ):
             logits = np.log(np.tile(weights, (6, 1))).T + np.arange(6) * 500.0
-            assert siblings._drawn(logits, rng).tolist() == wanted
+            assert siblings.drawn_codes(logits, rng).tolist() == wanted
 
 
-@pytest.mark.parametrize("push", [siblings._PUSH, 0.004])
+@pytest.mark.parametrize("push", [siblings.PUSH, 0.004])
 def test_steps_go_down_the_dual_and_are_bounded(
     push: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against the formulas of a Newton step with the diagonal of the Hessian."""
-    monkeypatch.setattr(siblings, "_PUSH", push)
+    monkeypatch.setattr(siblings, "PUSH", push)
     given, rng = children(1), np.random.default_rng(2)
     wanted = [
         Wanted(c, counted(given, c) + rng.integers(-2, 3, DOMAIN.shape(c)), 2.0) for c in CLIQUES
     ]
-    field = _Field(given, wanted)
+    field = Field(given, wanted)
     assert all(not theta.any() for theta in field.potentials)
     # Tables share their attributes, previous or not, and take the lesser part of the step.
     sexes = sum(any("sex" in name for name in clique) for clique in CLIQUES)
@@ -159,13 +159,13 @@ def test_steps_go_down_the_dual_and_are_bounded(
     pushed = field.pushed(excess)
     field.step(excess)
     for place, clique in enumerate(CLIQUES):
-        table, soft = counted(given, clique), siblings._FIT * 2.0
+        table, soft = counted(given, clique), siblings.FIT * 2.0
         over = table - wanted[place].counts
         np.testing.assert_allclose(excess[place], over)
         move = parts[place] * (over + soft * before[place]) / (table + soft + 1)
         moved = before[place] - field.potentials[place]
-        np.testing.assert_allclose(moved, np.clip(move, -siblings._LONGEST, siblings._LONGEST))
-        push = siblings._PUSH * parts[place] / siblings._SETTLED * over
+        np.testing.assert_allclose(moved, np.clip(move, -siblings.LONGEST, siblings.LONGEST))
+        push = siblings.PUSH * parts[place] / siblings.SETTLED * over
         push /= np.maximum(table, wanted[place].counts) + 1
         np.testing.assert_allclose(before[place] - pushed[place], np.clip(push, -1, 1))
 
@@ -174,7 +174,7 @@ def test_tables_over_siblings_are_scaled_to_the_mean_of_both_sums() -> None:
     given, rng = children(3), np.random.default_rng(3)
     clique = ("previous age", "age")
     wanted = Wanted(clique, rng.exponential(2.0, DOMAIN.shape(clique)) + 0.1, 1.5)
-    found = siblings._reconciled(given, wanted)
+    found = siblings.reconciled(given, wanted)
     middle = (counted(given, clique) + wanted.counts) / 2
     for axis in (0, 1):
         np.testing.assert_allclose(found.counts.sum(axis), middle.sum(axis), rtol=1e-6)
@@ -186,7 +186,7 @@ def test_tables_over_siblings_are_scaled_to_the_mean_of_both_sums() -> None:
 
 def test_wanted_counts_are_scaled_to_the_children_here(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Wanted]] = []
-    monkeypatch.setattr(siblings, "_draw_to", lambda c, wanted, *_: seen.append(list(wanted)))
+    monkeypatch.setattr(siblings, "draw_to", lambda c, wanted, *_: seen.append(list(wanted)))
     given, rng = children(4), np.random.default_rng(0)
     wanted = [Wanted(c, np.ones(DOMAIN.shape(c)), 4.0) for c in CLIQUES]
     draw_children(given, wanted, 40.0, rng)
@@ -215,7 +215,7 @@ def test_the_best_records_of_all_sweeps_are_kept(
     best: int, ruled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First those of fewest broken rules, then of the least distance, then of the first sweep."""
-    monkeypatch.setattr(siblings, "_SWEEPS", 3)
+    monkeypatch.setattr(siblings, "SWEEPS", 3)
     given = Children(Domain({"position": 2, "sex": 3}), np.array([2, 2]), {}, {"sex": [2, 0, 0, 0]})
     states = [np.array([2, 0, 0, 0]) for _ in range(8)]
     states[best] = np.array([2, 2, 1, 1]) if not ruled else np.array([0, 0, 0, 0])
@@ -226,14 +226,14 @@ def test_the_best_records_of_all_sweeps_are_kept(
         sweeps.append((part, potentials[0].copy()))
         given.records["sex"][:] = states[len(sweeps)]
 
-    monkeypatch.setattr(siblings, "_redraw", redraw)
+    monkeypatch.setattr(siblings, "redraw", redraw)
     given.records["sex"][:] = states[0]
     rules = {("sex",): np.array([False, False, True])} if ruled else {}
     wanted = [Wanted(("sex",), np.array([0.0, 2.0, 2.0]), 1.0)]
     draw_children(given, wanted, 4.0, np.random.default_rng(0), rules)
     assert given.records["sex"].tolist() == states[best].tolist()
-    assert [part for part, _ in sweeps] == [1.0] * 3 + [siblings._SETTLED] * 4
-    field = _Field(given, wanted)
+    assert [part for part, _ in sweeps] == [1.0] * 3 + [siblings.SETTLED] * 4
+    field = Field(given, wanted)
     for (part, used), state in zip(sweeps, states, strict=False):
         excess = [np.bincount(state, minlength=3) - wanted[0].counts]
         if part == 1.0:
@@ -248,17 +248,17 @@ def test_every_child_of_a_share_is_redrawn() -> None:
     counts, rng = np.full(300, 4), np.random.default_rng(0)
     domain = Domain({"position": 4, "sex": 2, "previous sex": 3})
     given = Children(domain, counts, {}, {"sex": np.zeros(1200, int)})
-    one = _Field(given, [Wanted(("sex",), np.zeros(2), 1.0)])
-    siblings._redraw(one, [np.array([0.0, 500.0])], {}, 0.1, rng)
+    one = Field(given, [Wanted(("sex",), np.zeros(2), 1.0)])
+    siblings.redraw(one, [np.array([0.0, 500.0])], {}, 0.1, rng)
     # Binomial(1200, 0.1): standard deviation 10.4.
     assert 60 <= given.records["sex"].sum() <= 180
-    siblings._redraw(one, [np.array([0.0, 500.0])], {}, 1.0, rng)
+    siblings.redraw(one, [np.array([0.0, 500.0])], {}, 1.0, rng)
     assert given.records["sex"].all()
-    alike = _Field(given, [Wanted(("previous sex", "sex"), np.zeros((3, 2)), 1.0)])
+    alike = Field(given, [Wanted(("previous sex", "sex"), np.zeros((3, 2)), 1.0)])
     theta = np.array([[500.0, 0.0], [0.0, 500.0], [0.0, 0.0]])
     given.records["sex"][:] = rng.integers(0, 2, 1200)
     for _ in range(12):
-        siblings._redraw(alike, [theta], {}, 1.0, rng)
+        siblings.redraw(alike, [theta], {}, 1.0, rng)
     sexes = given.records["sex"].reshape(300, 4)
     assert (sexes == sexes[:, :1]).mean() > 0.9
 

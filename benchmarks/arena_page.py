@@ -18,7 +18,9 @@ add/remove, epsilon 1, delta 1/n² (ADULT: 4.2e-10), all pairs as the workload a
 writes this page. Each other program runs in an environment of its own, with its defaults. All are
 judged by their records: the mean and the largest total variation of the pairs, the mean of 200
 triples, NIST's k-marginal score of these triples (1,000 is perfect), and macro F1 of a logistic
-regression of a label. CPU seconds are those of one process on 2 cores of a shared machine, where
+regression of a label.
+
+CPU seconds are those of one process on 2 cores of a shared machine, where
 only their ratios mean something. Names with a slash are tables of the packages of R's data sets,
 coded as in `benchmarks.regret`. `xor` and `scm` are drawn by the benchmark: a label that is the
 parity of three of ten fair bits, and twelve attributes that are nonlinear functions of earlier

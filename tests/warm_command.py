@@ -1,8 +1,8 @@
-"""The `pgmkit` command in forks of a process that has loaded torch already.
+"""The `pgmkit` command in forks of a process that has loaded both packages and what they need.
 
-The documentation's pages run some forty commands, most of which would load torch: nearly two
-seconds of processor time each. A fork has the arguments, folder, environment and streams of the
-command in its place, and whatever else it loads it loads itself.
+The documentation's pages run some forty commands, most of which would load torch, scipy, opendp and
+networkx: two to three seconds of processor time each. A fork has the arguments, folder, environment
+and streams of the command in its place; what is optional it loads itself.
 """
 
 from __future__ import annotations
@@ -49,9 +49,20 @@ def warm_command() -> Iterator[str]:
 
 
 def _serve(address: str) -> None:
+    import networkx  # noqa: F401
+    import opendp.prelude  # noqa: F401
+    import scipy.stats  # noqa: F401
     import torch  # noqa: F401
 
+    import mechanisms
+    import pgmkit
     from mechanisms.cli import main
+
+    for package in (pgmkit, mechanisms):
+        for name in package.__all__:
+            getattr(package, name)
+    for entry in mechanisms.MECHANISMS.values():
+        entry.load()
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)

@@ -185,7 +185,8 @@ def one(name: str, who: str, cap: int) -> dict[str, Any]:
         return {**line, "over": found["over"]}
     if "tables" in found:
         return {**line, **judged_tables(name, found.pop("tables")), **found}
-    return {**line, **judged(name, found.pop("records")), **found}
+    figures = {key: each for key, each in found.items() if not isinstance(each, list | dict)}
+    return {**line, **judged(name, found["records"]), **figures}
 
 
 def judged_tables(name: str, tables: Sequence[Sequence[float]]) -> dict[str, Any]:

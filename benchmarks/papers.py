@@ -139,10 +139,15 @@ def worker(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return fresh_process(module, {"cap": CAP, **request})
 
 
-def experiments() -> list[dict[str, Any]]:
-    """The list, in the papers' order."""
-    found: list[dict[str, Any]] = tomllib.loads(LIST.read_text(encoding="utf-8"))["experiment"]
+def listed(kind: str) -> list[dict[str, Any]]:
+    """The entries of a kind: "experiment", in the papers' order, or "cause"."""
+    found: list[dict[str, Any]] = tomllib.loads(LIST.read_text(encoding="utf-8"))[kind]
     return found
+
+
+def experiments() -> list[dict[str, Any]]:
+    """The list of experiments."""
+    return listed("experiment")
 
 
 def tasks_of(experiment: Mapping[str, Any]) -> list[Task]:
@@ -225,7 +230,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path = RESULTS, page: P
                     failures += adaptive.run_all(
                         [task], contestants(setting), folder / "papers.jsonl", options.jobs, worker
                     )
-    papers_page.write(experiments(), runs_so_far(folder), page, page.parent / "img")
+    pictures = page.parent / "img"
+    papers_page.write(experiments(), listed("cause"), runs_so_far(folder), page, pictures)
     if failures:
         raise SystemExit(f"{failures} runs failed")
 

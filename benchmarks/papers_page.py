@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import adaptive_report as report
+from benchmarks import papers_causes
 from benchmarks.common import table
 
 PAPERS = {
@@ -303,17 +304,24 @@ def plot(
 
 
 def write(
-    experiments: Sequence[Experiment], runs: Sequence[Mapping[str, Any]], page: Path, folder: Path
+    experiments: Sequence[Experiment],
+    causes: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+    page: Path,
+    folder: Path,
 ) -> None:
     """Write the page, and the plots into `folder`."""
     ours = report.summarise(runs)
     theirs = report.read_baselines(report.baseline_file())
     if not theirs:
         raise SystemExit("no adaptive-baselines.csv: set PGMKIT_BASELINES to it")
+    found = [(each, verdicts(each, ours, theirs)) for each in experiments]
     parts = [
         INTRODUCTION,
         "## Counts",
         totals(experiments, ours, theirs),
+        "## What does not hold, and why",
+        papers_causes.section(found, causes, ours, theirs),
         "## All rows",
         summary_rows(experiments, ours, theirs),
     ]

@@ -17,6 +17,7 @@ from benchmarks import (
     adaptive_run,
     drawn,
     papers,
+    papers_causes,
     papers_mixed,
     papers_page,
     problems,
@@ -207,6 +208,24 @@ def test_verdicts_on_the_papers_follow_the_means() -> None:
     assert list(papers_page.named(found)) == [
         "Behind: gem on adult at 1.", "Orders that fail: gem before rap on adult at 1."
     ]  # fmt: skip
+
+
+def test_every_failure_on_the_papers_page_has_its_cause() -> None:
+    page = papers.PAGE.read_text(encoding="utf-8")
+    part = page.split("\n## What does not hold, and why\n")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in part.splitlines() if line.startswith("| 0")]
+    known = {"seeds", "better rival", "other data", "choice", "shortcoming"}
+    assert rows and {row[-2].strip() for row in rows} <= known
+
+
+def test_causes_are_found_by_what_fails() -> None:
+    causes = [
+        {"first": "gem", "settings": ["adult"], "metric": "max", "cause": "seeds", "why": "w"}
+    ]
+    behind = ("adult", "gem", papers_causes.AUTHORS, "max")
+    assert papers_causes.cause_of(behind, causes) == ("seeds", "w")
+    assert papers_causes.cause_of(("adult", "gem", "rap", "max"), causes)[0] == "not known"
+    assert papers_causes.cause_of(("loans", *behind[1:]), causes)[0] == "not known"
 
 
 def test_errors_of_blocks_join_to_those_of_all_cells() -> None:

@@ -1,0 +1,96 @@
+"""Why an order of a paper does not hold here, or an error is behind the authors' code.
+
+The causes are the entries ``[[cause]]`` of ``papers.toml``. The page has one row for each of them
+that a stored run asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import adaptive_report as report
+from benchmarks.common import table
+
+if TYPE_CHECKING:
+    from benchmarks.papers_page import Experiment, Summaries, Verdicts
+
+AUTHORS = "the authors' code"
+HEAD = ["paper", "place", "theirs", "what fails", "eps", "ours", AUTHORS, "cause", "why"]
+INTRODUCTION = """Every order of the papers that does not hold, and every error that is behind the
+authors' code, has a row. *Ours* has the two means in the order of the sentence, with their standard
+errors over seeds (none where there is one seed), and *the authors' code* its means for the same two
+on the same table, where they are known. The *cause* is one of these:
+
+- *seeds*: the difference is at most two standard errors, or stands on one seed;
+- *better rival*: the second is better here than in the paper;
+- *other data*: the paper's sentence is about a table that is not at hand, and this table differs in
+  what the sentence depends on;
+- *choice*: an algorithm of ours differs from the paper's on purpose;
+- *shortcoming*: ours is worse than it could be."""
+
+Failure = tuple[str, str, str, str]
+"""Setting, first, second (or `AUTHORS`), metric."""
+
+
+def failures(found: Verdicts) -> Iterator[tuple[Failure, float]]:
+    """What fails of an experiment, and at which epsilon."""
+    for (setting, first, epsilon, second, metric), verdict in found.orders.items():
+        if verdict == "fails":
+            yield (setting, first, second, metric), epsilon
+    for (setting, first, epsilon, metric), verdict in found.compared.items():
+        if verdict == "behind":
+            yield (setting, first, AUTHORS, metric), epsilon
+
+
+def cause_of(failure: Failure, causes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The kind of cause, and the sentence that says why; of several entries the first."""
+    setting, first, second, metric = failure
+    for each in causes:
+        named = each["first"], each.get("second", AUTHORS), each["metric"]
+        if named == (first, second, metric) and setting in each["settings"]:
+            return each["cause"], each["why"]
+    return "not known", ""
+
+
+def rows(
+    experiments: Sequence[tuple[Experiment, Verdicts]],
+    causes: Sequence[Mapping[str, Any]],
+    ours: Summaries,
+    theirs: Summaries,
+) -> list[list[str]]:
+    """One row for each failure; what stands in several experiments is of the first."""
+    seen: dict[Failure, tuple[Experiment, list[float]]] = {}
+    for each, found in experiments:
+        for failure, epsilon in failures(found):
+            place, epsilons = seen.setdefault(failure, (each, []))
+            if epsilon not in epsilons:
+                epsilons.append(epsilon)
+    made = []
+    for failure, (each, epsilons) in seen.items():
+        setting, first, second, metric = failure
+        names = [first] if second == AUTHORS else [first, second]
+        said = f"behind {AUTHORS}" if second == AUTHORS else f"before {second}"
+        own, other = [], []
+        for epsilon in sorted(epsilons):
+            keys = [(setting, name, epsilon) for name in names]
+            own.append(" / ".join(_shown(ours[key], metric) for key in keys))
+            known = [report.opponent(key, theirs) for key in keys]
+            if metric in report.METRICS and any(known):
+                other.append(" / ".join(f"{k.value(metric):.3g}" if k else "-" for k in known))
+        at = ", ".join(f"{epsilon:g}" for epsilon in sorted(epsilons) if epsilon)
+        fails = f"{first} {said} on {setting} ({metric})"
+        shown = [at or "-", ", ".join(own), ", ".join(other) or "-"]
+        row = [each["paper"], each["label"], each["theirs"], fails, *shown]
+        made.append([*row, *cause_of(failure, causes)])
+    return made
+
+
+def _shown(summary: report.Summary, metric: str) -> str:
+    spread = summary.error(metric)
+    return f"{summary.value(metric):.3g}" + (f" ± {spread:.1g}" if spread else "")
+
+
+def section(*arguments: Any) -> str:
+    """The table of the page; its arguments are those of `rows`."""
+    return f"{INTRODUCTION}\n\n{table(HEAD, rows(*arguments))}"

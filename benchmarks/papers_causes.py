@@ -63,7 +63,7 @@ def rows(
     seen: dict[Failure, tuple[Experiment, list[float]]] = {}
     for each, found in experiments:
         for failure, epsilon in failures(found):
-            place, epsilons = seen.setdefault(failure, (each, []))
+            epsilons = seen.setdefault(failure, (each, []))[1]
             if epsilon not in epsilons:
                 epsilons.append(epsilon)
     made = []

@@ -105,8 +105,8 @@ class Gem(SelectionSettings):
             0 and below 1; with 0, as in the paper, nothing measures the number of rows, so it must
             be public.
         select: What a round selects: single "queries" (cells of the workload's marginals), or whole
-            "marginals", each that of the worst answered query (the marginal trick of appendix A.1,
-            trained on squared errors as in appendix D.4, here in units of the noise).
+            "marginals" (the marginal trick of appendix A.1, trained on squared errors as in
+            appendix D.4, here in units of the noise).
         noise_width: The length of the generator's noise vectors, 1 or more. The paper has 512.
         hidden: The widths of the generator's hidden layers, each 1 or more; the paper has (1024,
             1024).
@@ -204,8 +204,9 @@ def gem(
     `progress` is called with each finished Round. The Release's model is the mixture of the
     averaged generator's rows.
 
-    Raises InvalidInput, before anything is spent, for a workload over another domain or with
-    unequal weights, more queries than there are, or one_way_share = 0 if the total is private.
+    Raises InvalidInput, before anything is spent, for a workload over another domain, unequal
+    weights of single queries, more queries than there are, or one_way_share = 0 if the total is
+    private.
     """
     settings = settings or Gem()
     workload = Workload.over(curator.domain, workload)

@@ -45,11 +45,11 @@ class SelectionSettings(Settings):
 
 def check_queries(curator: Curator, workload: Workload, settings: SelectionSettings) -> None:
     """Raise InvalidInput, before anything is spent, for settings that the rounds do not support:
-    unequal weights, more queries than the workload has, and no share for the one-way marginals if
-    the total is private.
+    unequal weights if single queries are selected, more queries than the workload has, and no share
+    for the one-way marginals if the total is private.
     """
     selection = SELECTIONS[settings.select]
-    check_equal_weights(workload)
+    selection.check_weights(workload)
     check_enough(
         settings.rounds or 1, settings.queries or 1, selection.available(workload), settings.select
     )
@@ -68,11 +68,11 @@ def check_enough(rounds: int, queries: int, available: int, named: str) -> None:
 
 
 def check_equal_weights(workload: Workload) -> None:
-    """Raise InvalidInput for unequal weights, which the selection by the largest error ignores."""
+    """Raise InvalidInput for unequal weights, which the selection of single queries ignores."""
     if len(set(workload.weights)) > 1:
         raise InvalidInput(
-            "the workload has unequal weights, which the selection of the worst answered query "
-            "does not use; give equal weights"
+            "the workload has unequal weights, which the selection of single queries does not "
+            "use; give equal weights"
         )
 
 
@@ -200,6 +200,11 @@ class SelectionRounds(ABC):
 
     @staticmethod
     @abstractmethod
+    def check_weights(workload: Workload) -> None:
+        """Raise InvalidInput for weights that the selection would ignore."""
+
+    @staticmethod
+    @abstractmethod
     def available(workload: Workload) -> int:
         """Return the number of queries that there are to select from."""
 
@@ -267,6 +272,11 @@ class CellRounds(SelectionRounds):
         return None
 
     @staticmethod
+    def check_weights(workload: Workload) -> None:
+        """Raise InvalidInput for unequal weights."""
+        check_equal_weights(workload)
+
+    @staticmethod
     def available(workload: Workload) -> int:
         """Return the number of cells of the workload's marginals."""
         return sum(map(workload.domain.size, workload.cliques))
@@ -311,13 +321,15 @@ class CellRounds(SelectionRounds):
 
 
 class MarginalRounds(SelectionRounds):
-    """Rounds of one whole marginal each, that of the query that is answered worst: the marginal
-    trick (A.1). A measured marginal is not selected again.
+    """Rounds of one whole marginal each: the marginal trick (A.1).
+
+    Selection is by the weighted L1 error minus the expected noise. A measured marginal is not
+    selected again.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._left = list(self._workload.cliques)
+        self._weights = dict(zip(self._workload.cliques, self._workload.weights, strict=True))
 
     @staticmethod
     def conflict(queries: int | None) -> str | None:
@@ -329,15 +341,28 @@ class MarginalRounds(SelectionRounds):
         return f"queries must be 1 where whole marginals are selected; got {queries!r}"
 
     @staticmethod
+    def check_weights(workload: Workload) -> None:
+        """Accept any weights: they multiply the errors."""
+
+    @staticmethod
     def available(workload: Workload) -> int:
         """Return the number of the workload's marginals."""
         return len(workload)
 
     def _select(self, model: Answers, step: str) -> list[Clique]:
-        tables = model.marginals(self._left)
-        (worst,) = self._curator.choose_cells(self._left, tables, self._select_cost, step=step)
-        self._left.remove(worst.clique)
-        return [worst.clique]
+        estimates = model.marginals(self._workload.cliques)
+        noise = self._curator.expected_error(self._measure_cost)
+        candidates = list(self._weights)
+        picked = self._curator.choose(
+            candidates,
+            estimates,
+            self._select_cost,
+            penalties=[noise * self._curator.domain.size(clique) for clique in candidates],
+            weights=[self._weights[clique] for clique in candidates],
+            step=step,
+        )
+        del self._weights[picked]
+        return [picked]
 
     def _measure(self, picked: Sequence[Clique], cost: float, step: str) -> list[Measurement]:
         (clique,) = picked

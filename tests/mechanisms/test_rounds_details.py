@@ -173,15 +173,13 @@ def test_no_more_is_selected_than_there_is() -> None:
         check_queries(owner, ONES, Mwem(rounds=None, queries=6))
 
 
-@pytest.mark.parametrize("select", SELECTIONS)
-def test_unequal_weights_are_refused(select: Any) -> None:
+def test_single_queries_know_no_weights_and_marginals_come_one_by_one() -> None:
     unequal = Workload(DOMAIN, [("a",), ("b",)], [1.0, 2.0])
     check_equal_weights(ONES)
-    with pytest.raises(InvalidInput, match="unequal weights"):
-        check_queries(curator(), unequal, Mwem(select=select))
-
-
-def test_marginals_come_one_by_one() -> None:
+    SELECTIONS["marginals"].check_weights(unequal)
+    for check in (check_equal_weights, SELECTIONS["queries"].check_weights):
+        with pytest.raises(InvalidInput, match="unequal weights"):
+            check(unequal)
     marginals, queries = SELECTIONS["marginals"], SELECTIONS["queries"]
     assert marginals.conflict(None) is marginals.conflict(1) is queries.conflict(7) is None
     assert "got 2" in (marginals.conflict(2) or "")
@@ -249,21 +247,29 @@ def test_rounds_are_shown_on_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         assert show is print
 
 
-def test_the_marginal_of_the_worst_answered_query_is_selected() -> None:
-    """Not the one of the largest sum of errors, and each at most once."""
-    owner = Curator(DATA, Budget(1e4), neighbours="replace-one", seed=0)  # hardly any noise
-    rounds = SELECTIONS["marginals"](owner, ONES, 2, 1, 0.25)
+def test_marginals_are_penalised_by_their_expected_noise() -> None:
+    """A cell's expected absolute noise, times the cells; the weights are those of the workload."""
+    owner = curator()
+    weighted = Workload(DOMAIN, [("a",), ("b",)], [1.0, 2.5])
+    rounds = SELECTIONS["marginals"](owner, weighted, 2, 1, 0.25)
+    cost = 0.75 * owner.remaining / 2
+    given: dict[str, Any] = {}
+
+    def choose(candidates: Any, estimates: Any, price: float, **options: Any) -> Any:
+        given.update(options, candidates=list(candidates), price=price)
+        return ("b",)
+
+    owner.choose = choose  # type: ignore[method-assign, assignment]
 
     class Model:
         def marginals(self, cliques: Any) -> Any:
-            off = {("a",): [48.0, 52.0], ("b",): [63.0, 30.0, 20.0]}  # 12 and 12 off; 13 off
-            return {clique: np.array(off[clique]) for clique in cliques}
+            return {clique: np.zeros(DOMAIN.shape(clique)) for clique in cliques}
 
-    before = owner.remaining
     assert rounds.select(Model()) == [("b",)]
-    assert before - owner.remaining == pytest.approx(0.25 * before / 2)
-    rounds.measure([("b",)])
-    assert rounds.select(Model()) == [("a",)]
+    cell = np.sqrt(2 / np.pi) * owner.scale(cost)
+    assert given["candidates"] == [("a",), ("b",)] and given["weights"] == [1.0, 2.5]
+    assert given["penalties"] == pytest.approx([2 * cell, 3 * cell])
+    assert given["price"] == pytest.approx(0.25 * owner.remaining / 2)
 
 
 def test_pairs_are_named_in_the_order_of_the_domain() -> None:

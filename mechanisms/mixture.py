@@ -272,7 +272,7 @@ def _fitted(
     device: torch.device,
 ) -> torch.Tensor:
     """Return the rows of the mixture fitted to all measurements, at the penalty level with the
-    least misfit on held-out parts of the measurements (`_judges`). It chooses the strength of the
+    least misfit on held-out parts of the measurements (`judges`). It chooses the strength of the
     shrinkage as well, unless that or the level is given. If noise explains what the tables have
     beyond independence, the rows are the single one of independent columns.
     """
@@ -295,7 +295,7 @@ def _fitted(
         for given, rest in splits(measurements, settings.seed):
             fit = start(given, math.ceil(most / 2), strength)
             held = [m for m in rest if len(m.clique) > 1]
-            trials.append((fit, *_judges(columns, held, fit.independent, total)))
+            trials.append((fit, *judges(columns, held, fit.independent, total)))
         return _least_misfit(trials, settings.steps)
 
     strengths = _STRENGTHS if settings.shrinkage is None else (settings.shrinkage,)
@@ -312,7 +312,7 @@ def _fitted(
     return last.rows
 
 
-def _judges(
+def judges(
     columns: Columns, held: Sequence[Measurement], alone: torch.Tensor, total: float
 ) -> tuple[Misfit, Misfit]:
     """Return two functions of rows: their squared distance from the held-out tables `held`, each
@@ -347,7 +347,7 @@ def _least_misfit(
     the least misfit to the held-out tables, summed over the trials, and the level with that misfit,
     which a parabola through its neighbours refines.
 
-    `trials`: each a fit and the two functions that `_judges` returns. If independent columns have a
+    `trials`: each a fit and the two functions that `judges` returns. If independent columns have a
     misfit that is larger by at most the standard deviation of the noise in the difference, noise
     hides what the rows say of the pairs. Their misfit is then returned, with level 0, which is near
     independence. This is the rule of one standard error (Breiman, Friedman, Olshen and Stone,

@@ -16,7 +16,7 @@ from mechanisms.families.held_out import best_level, splits
 from mechanisms.families.misfit import Misfit
 from mechanisms.families.mixture_fit import MixtureFit, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
-from mechanisms.mixture import Mixture, mixture
+from mechanisms.mixture import Mixture, judges, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
@@ -56,6 +56,31 @@ def fitted(measurements: list[Measurement], level: float, steps: int = 100) -> t
 def exact(k: int, stddev: float) -> list[Measurement]:
     cliques = [c for j in range(1, k + 1) for c in itertools.combinations(DATA.domain, j)]
     return [Measurement(c, DATA.marginal(c), stddev) for c in cliques]
+
+
+def test_held_out_tables_count_inversely_to_their_noise() -> None:
+    """Differences of the misfit, and their variance, by arithmetic on whole tables."""
+    rng = np.random.default_rng(4)
+    columns = Columns(DATA.domain)
+    rows, alone = (
+        columns.softmax(torch.tensor(rng.normal(size=(k, columns.width)), dtype=torch.float32))
+        for k in (5, 1)
+    )
+    held = [
+        Measurement(pair, rng.normal(400, 100, DATA.domain.size(pair)), stddev)
+        for pair, stddev in zip(PAIRS.cliques, (1.0, 3.0, 30.0, 2.0, 300.0, 5.0), strict=True)
+    ]
+    misfit, variance = judges(columns, held, alone, 4000.0)
+    models = [ProductMixtureModel(DATA.domain, each.numpy(), 4000.0) for each in (rows, alone)]
+    expected, noise = 0.0, 0.0
+    for m in held:
+        found, other = (model.marginal(m.clique).ravel() for model in models)
+        squares = ((found - m.values) ** 2).sum() - ((other - m.values) ** 2).sum()
+        expected += squares / m.stddev
+        # Noise of this deviation enters the difference of the squares with the factor -2 (a - b).
+        noise += ((2 * (found - other) / m.stddev) ** 2).sum() * m.stddev**2
+    assert float(misfit(rows) - misfit(alone)) == pytest.approx(expected, rel=1e-4)
+    assert float(variance(rows)) == pytest.approx(noise, rel=1e-4)
 
 
 def answers(rows: torch.Tensor, k: int) -> np.ndarray:

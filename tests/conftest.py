@@ -40,7 +40,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import_module("chain_of_pairs")
 
-LONGEST = (
+FIRST = (
+    "test_pinned_versions",
     "test_replay_at_random",
     "test_replay",
     "test_drawn_files",
@@ -55,7 +56,9 @@ LONGEST = (
     "test_taint",
     "test_mechanisms_on_a_card",
 )
-"""The files of tests that take longest, more than ten seconds each."""
+"""The files of tests that begin first: one that waits for the package index, while other work may
+have its core, and those that take longest, more than ten seconds each.
+"""
 
 
 def pytest_sessionstart() -> None:
@@ -75,7 +78,8 @@ def pytest_sessionfinish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files: one that begins last leaves other workers without work."""
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture

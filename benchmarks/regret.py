@@ -234,7 +234,7 @@ def report(runs: Iterable[Mapping[str, Any]], half: str) -> str:
     text = table(("table", "epsilon", *names, "best", "regret", "above independent"), rows)
     if any(regrets.values()):
         words = ", ".join(f"{above.count(word)} {word}" for word in ("no", "yes", "within noise"))
-        text += f"\n{half}: above independent: {words}\n\n" + summary(regrets)
+        text += f"\n\n{half}: above independent: {words}\n\n" + summary(regrets)
     return text
 
 

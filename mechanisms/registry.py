@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known
 
 ENTRY_POINTS = "pgmkit.mechanisms"
 """The group in which an installed package lists its entries."""
@@ -235,18 +235,11 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
     >>> configure("mwem+pgm", rounds=5)[1].rounds
     5
     """
-    if not isinstance(name, str) or name not in MECHANISMS:
-        near = did_you_mean(name, MECHANISMS)
-        raise InvalidInput(
-            f"mechanism {name!r} is unknown{near}; known are {', '.join(MECHANISMS)}"
-        )
+    check_known([name], MECHANISMS, "unknown mechanism", "known are")
     entry = MECHANISMS[name]
     settings = entry.load()[1]
     known = [field.name for field in fields(settings)]
-    for option in options:
-        if option not in known:
-            near = did_you_mean(option, known)
-            raise InvalidInput(f"{name} has no setting {option!r}{near}; it has {', '.join(known)}")
+    check_known(options, known, f"{name} has no setting", "it has")
     # Options read from JSON have lists in place of tuples.
     return entry, settings(
         **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}

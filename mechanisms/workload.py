@@ -12,7 +12,7 @@ import numpy as np
 
 from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS
@@ -187,7 +187,7 @@ def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> W
     >>> target_biased(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").weights
     (4.0, 4.0, 1.0)
     """
-    _check_target(domain, target)
+    check_known([target], domain, "target: there is no column", "columns are")
     return _biased(k_way(domain, k), target, factor)
 
 
@@ -217,7 +217,7 @@ def table_workload(
         return wanted
     if not wanted.plain:
         raise InvalidInput("a target weighs marginals; give the workload's queries weights instead")
-    _check_target(domain, target)
+    check_known([target], domain, "target: there is no column", "columns are")
     weights = dict(zip(wanted.cliques, wanted.weights, strict=True))
     held = {frozenset(clique) for clique in weights}
     others = [name for name in domain if name != target]
@@ -274,13 +274,6 @@ def _all_of(domain: Domain, k: int) -> Workload:
     if len(names) == len(domain):
         return wanted
     return Workload.over(domain, k_way(domain.project(names), min(k, len(names))).cliques)
-
-
-def _check_target(domain: Domain, target: str) -> None:
-    if target not in domain:
-        names = domain.attributes
-        near = did_you_mean(target, names)
-        raise InvalidInput(f"target {target!r} is no column{near}; columns are {', '.join(names)}")
 
 
 def _biased(workload: Workload, target: str, factor: float) -> Workload:

@@ -4,7 +4,8 @@ catch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class PgmkitError(Exception):
@@ -60,6 +61,17 @@ class FromRecords(UserWarning):
     """
 
 
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Put `place`, such as "column 'age'", before the message of an InvalidInput that the block
+    raises.
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{place}: {error}") from None
+
+
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return a clause for messages about an unknown name: the known name whose spelling is closest.
 
@@ -76,6 +88,22 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     spelt = {each.casefold(): each for each in known if isinstance(each, str)}
     near = get_close_matches(name.casefold(), spelt, 1) if isinstance(name, str) else []
     return f" (did you mean {spelt[near[0]]!r}?)" if near else ""
+
+
+def check_known(names: Iterable[object], known: Iterable[object], said: str, they: str) -> None:
+    """Raise InvalidInput for a name that is not a known one.
+
+    `said`: the message before the name. `they`: the words before the list of known names.
+
+    >>> check_known(["wages"], ["age", "wage"], "there is no column", "columns are")
+    Traceback (most recent call last):
+    pgmkit.errors.InvalidInput: there is no column 'wages' (did you mean 'wage'?); columns are ...
+    """
+    kept = list(known)
+    for name in names:
+        if not isinstance(name, str) or name not in kept:
+            listed = ", ".join(map(str, kept))
+            raise InvalidInput(f"{said} {name!r}{did_you_mean(name, kept)}; {they} {listed}")
 
 
 def installing(extra: str) -> str:

@@ -89,9 +89,10 @@ def infer(
     if target is not None:
         uai.write_marginals(found.values(), target)
     listed = {",".join(clique): table.tolist() for clique, table in found.items()}
-    lines = [*_label(posterior), *(_written(graph, *each) for each in found.items())]
+    label, fields = _approximation(posterior)
+    lines = [*label, *(_written(graph, *each) for each in found.items())]
     result = {"log_partition": posterior.log_partition, "marginals": listed}
-    emit(result | _approximation(posterior), "\n".join(lines), json_out)
+    emit(result | fields, "\n".join(lines), json_out)
 
 
 def _written(graph: FactorGraph, clique: tuple[str, ...], table: Array) -> str:
@@ -117,9 +118,9 @@ def _emit_number(
         value = posterior.log_partition
         if target is not None:
             uai.write_probability(value, target)
-        text = f"log Z = {value:.12g} (log10: {value / math.log(10):.12g})"
-        lines = [*_label(posterior), text]
-        emit({"log_partition": value} | _approximation(posterior), "\n".join(lines), json_out)
+        label, fields = _approximation(posterior)
+        lines = [*label, f"log Z = {value:.12g} (log10: {value / math.log(10):.12g})"]
+        emit({"log_partition": value} | fields, "\n".join(lines), json_out)
         return
     record, score = posterior.map()
     if target is not None:
@@ -131,33 +132,25 @@ def _emit_number(
     emit({"record": record, "states": named, "log_weight": score}, "\n".join(lines), json_out)
 
 
-def _approximation(posterior: Posterior | ApproximatePosterior) -> dict[str, Any]:
-    """Return the JSON fields of an approximate answer, without infinite numbers; none for an exact
-    one.
+def _approximation(
+    posterior: Posterior | ApproximatePosterior,
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the line to print above an approximate answer, and its fields in JSON, which have no
+    infinite numbers; none for an exact one.
     """
     from pgmkit.approximate.posterior import ApproximatePosterior
 
     if not isinstance(posterior, ApproximatePosterior):
-        return {}
-    bounds = [bound if math.isfinite(bound) else None for bound in posterior.log_partition_bounds]
-    return {
+        return [], {}
+    lower, upper = posterior.log_partition_bounds
+    state = "converged" if posterior.converged else f"not converged: {posterior.residual:.3g}"
+    return [f"approximate ({state}); log Z between {lower:.12g} and {upper:.12g}"], {
         "approximate": True,
-        "log_partition_bounds": bounds,
+        "log_partition_bounds": [each if math.isfinite(each) else None for each in (lower, upper)],
         "converged": posterior.converged,
         "residual": posterior.residual,
         "iterations": posterior.iterations,
     }
-
-
-def _label(posterior: Posterior | ApproximatePosterior) -> list[str]:
-    """Return the line to print above an approximate answer; none for an exact one."""
-    from pgmkit.approximate.posterior import ApproximatePosterior
-
-    if not isinstance(posterior, ApproximatePosterior):
-        return []
-    lower, upper = posterior.log_partition_bounds
-    state = "converged" if posterior.converged else f"not converged: {posterior.residual:.3g}"
-    return [f"approximate ({state}); log Z between {lower:.12g} and {upper:.12g}"]
 
 
 def _read(path: str) -> FactorGraph:

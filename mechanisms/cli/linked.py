@@ -23,8 +23,9 @@ from mechanisms.cli.options import (
     writable_folder,
     write_text,
 )
+from mechanisms.cli.preflight import check_apart
 from mechanisms.cli.rescue import keeping
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known
 
 if TYPE_CHECKING:
     from mechanisms.linked.link import Link
@@ -112,8 +113,8 @@ def synth_linked(
     schemas, links = load_linked_schema(schema_file)
     paths = _paths(tables, schemas)
     if out is not None:
-        targets = [Path(out, f"{name}{suffix}") for name in schemas]
-        _check_targets(targets, [schema_file, *paths.values()])
+        read = [("schema", schema_file), *paths.items()]
+        check_apart(read, [("--out", str(Path(out, f"{name}{suffix}"))) for name in schemas])
     frames = _frames(paths, schemas, links, ignore_extra_columns)
     release = synthesize_linked(
         frames,
@@ -210,17 +211,6 @@ def _counted(out: str, written: Mapping[str, int]) -> str:
     return f"wrote {out}: {', '.join(f'{count} of {name}' for name, count in written.items())}"
 
 
-def _check_targets(targets: Sequence[Path], read: Sequence[str]) -> None:
-    """Raise InvalidInput for a file that would be written in place of one that is read."""
-    known = {Path(path).resolve(): path for path in read}
-    for target in targets:
-        if target.resolve() in known:
-            raise InvalidInput(
-                f"{target} would be written in place of {known[target.resolve()]}, which is read; "
-                "choose another folder"
-            )
-
-
 def _paths(given: Sequence[str], schemas: Mapping[str, Schema]) -> dict[str, str]:
     """Return the file of each table from the arguments TABLE=FILE. Raises InvalidInput for another
     form, unknown tables, files that do not exist, and tables that are given twice or not at all.
@@ -230,11 +220,7 @@ def _paths(given: Sequence[str], schemas: Mapping[str, Schema]) -> dict[str, str
         name, equals, path = each.partition("=")
         if not equals:
             raise InvalidInput(f"{each!r} must be TABLE=FILE, such as person=persons.csv")
-        if name not in schemas:
-            raise InvalidInput(
-                f"the schema has no table {name!r}{did_you_mean(name, schemas)}; its tables are "
-                f"{', '.join(schemas)}"
-            )
+        check_known([name], schemas, "the schema has no table", "its tables are")
         if name in found:
             raise InvalidInput(f"the table {name!r} is given twice; give one file for it")
         if not Path(path).is_file():

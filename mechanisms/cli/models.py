@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mechanisms.cli.options import FILE, as_json, device_option, emit, read_schema, writable
-from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined
+from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, check_known
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
@@ -123,12 +123,8 @@ def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> 
     Raises InvalidInput if the tables have a column that the schema does not, or none of its
     columns.
     """
-    unknown = sorted(measured - set(schema.columns))
-    if unknown:
-        raise InvalidInput(
-            f"the tables have a column {unknown[0]!r} that the schema does not; columns are "
-            f"{', '.join(schema.columns)}"
-        )
+    said = "the tables have a column that the schema does not:"
+    check_known(sorted(measured), schema.columns, said, "columns are")
     if not measured:
         raise InvalidInput(
             "no table has a column of the schema; name the tables' columns as the schema does"

@@ -8,7 +8,7 @@ and never at a value: a run that fails because of a value would reveal something
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,17 +52,11 @@ class Files:
         """Raise InvalidInput for a file that cannot be written, or that another option
         names too.
         """
-        known = {Path(path).resolve(): name for name, path in self._read()}
-        for name in ("out", "save", "report"):
-            path = getattr(self, name)
-            if path is None:
-                continue
-            place = (records_file if name == "out" else writable)(path).resolve()
-            if place in known:
-                raise InvalidInput(
-                    f"--{name} {path} is the file that {known[place]!r} names; give another"
-                )
-            known[place] = name
+        targets = (("--out", self.out), ("--save", self.save), ("--report", self.report))
+        written = [(name, path) for name, path in targets if path is not None]
+        for name, path in written:
+            (records_file if name == "--out" else writable)(path)
+        check_apart(self._read(), written)
         if self.out is None and self.rows is not None:
             raise InvalidInput("--rows is a number of records to write; give --out for them")
         if self.safe_csv and (self.out is None or not self.out.lower().endswith((".csv", ".xlsx"))):
@@ -70,6 +64,17 @@ class Files:
                 "--safe-csv is about files for spreadsheets; give --out with the suffix .csv or "
                 ".xlsx, or leave it out"
             )
+
+
+def check_apart(read: Iterable[tuple[str, str]], written: Iterable[tuple[str, str]]) -> None:
+    """Raise InvalidInput for a file to be written that is read, or written twice. Each file comes
+    with the option or table that names it.
+    """
+    known = {Path(path).resolve(): name for name, path in read}
+    for name, path in written:
+        other = known.setdefault(Path(path).resolve(), name)
+        if other != name:
+            raise InvalidInput(f"{name} {path} is the file that {other!r} names; give another")
 
 
 def preflight(request: Request, files: Files) -> None:

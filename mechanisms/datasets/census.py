@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
@@ -19,6 +18,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed
+from pgmkit.tables.records import arrow_table
 from pgmkit.tables.schema import Categorical, Schema
 
 __all__ = ["LABELS", "census", "domain", "people", "schema"]
@@ -120,9 +120,7 @@ def people(rows: int = 20_000, seed: int = 2024) -> Any:
     >>> people(3).column_names[:3]
     ['age', 'sex', 'region']
     """
-    described = schema()
-    values = described.decode(census(rows, seed), generator(seed, "seed"))
-    return pa.table({name: pa.array(column.tolist()) for name, column in values.items()})
+    return arrow_table(census(rows, seed), schema(), generator(seed, "seed"))
 
 
 def _centred(codes: NDArray[np.int64], size: int) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mechanisms.linked.link import Link
 from mechanisms.linked.siblings import Codes
 from mechanisms.release.tabular import TableRelease, rows_asked
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.tables.constraints import Condition
@@ -48,15 +48,9 @@ def allowed_codes(
     """
     found = {}
     for table, own in mapped(given, "given", 'tables to conditions ({"home": "size = 3"})').items():
-        if table not in schemas:
-            raise InvalidInput(
-                f"given names the table {table!r}, which the release does not have"
-                f"{did_you_mean(str(table), schemas)}; its tables are {', '.join(schemas)}"
-            )
-        try:
+        check_known([table], schemas, "given: the release has no table", "its tables are")
+        with naming(f"table {table!r}"):
             found[table] = conditions(schemas[table], own)
-        except InvalidInput as error:
-            raise InvalidInput(f"table {table!r}: {error}") from None
     return {table: masks for table, masks in found.items() if masks}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mechanisms.linked.siblings import PREVIOUS
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
@@ -102,12 +102,7 @@ class Link:
     def from_dict(cls, stored: Mapping[str, Any]) -> Link:
         """Return the link of these plain values; raise InvalidInput for wrong ones."""
         known = [each.name for each in fields(cls)]
-        for name in stored:
-            if name not in known:
-                raise InvalidInput(
-                    f"a link has no field {name!r}{did_you_mean(str(name), known)}; its fields are "
-                    f"{', '.join(known)}"
-                )
+        check_known(stored, known, "a link has no field", "its fields are")
         for name in ("child", "parent", "key", "most"):
             if name not in stored:
                 raise InvalidInput(f"a link needs the field {name!r}, which is missing: {stored}")
@@ -194,12 +189,9 @@ def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[L
     """
     if not links or not all(isinstance(link, Link) for link in links):
         raise InvalidInput(f"links must be Link records, at least one; got {links!r}")
-    for name in (name for link in links for name in (link.parent, link.child)):
-        if name not in schemas:
-            raise InvalidInput(
-                f"a link speaks of the table {name!r}, which has no schema"
-                f"{did_you_mean(name, schemas)}; tables are {', '.join(schemas)}"
-            )
+    spoken = [name for link in links for name in (link.parent, link.child)]
+    said = "a link speaks of a table that has no schema:"
+    check_known(spoken, schemas, said, "tables are")
     ordered = _from_the_top(schemas, links)
     keys: dict[str, str] = {}
     for link in ordered:

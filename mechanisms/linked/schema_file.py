@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mechanisms.linked.link import Link, check_links
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.schema import Schema
@@ -36,19 +36,13 @@ def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema],
         for name in _FIELDS:
             if name not in stored:
                 raise InvalidInput(f"it has no `{name}`; linked tables need `tables` and `links`")
-        unknown = sorted(set(stored) - set(_FIELDS))
-        if unknown:
-            raise InvalidInput(f"it has no field {unknown[0]!r}; its fields are tables and links")
-        schemas = {name: _schema(name, each) for name, each in _mapping(stored["tables"]).items()}
+        check_known(stored, _FIELDS, "it has no field", "its fields are")
+        schemas = {}
+        for name, each in _mapping(stored["tables"]).items():
+            with naming(f"table {name!r}"):
+                schemas[name] = Schema.from_dict(each)
         links = check_links(schemas, [Link.from_dict(_mapping(each)) for each in stored["links"]])
     return schemas, list(links)
-
-
-def _schema(name: object, stored: Any) -> Schema:
-    try:
-        return Schema.from_dict(stored)
-    except InvalidInput as error:
-        raise InvalidInput(f"table {name!r}: {error}") from None
 
 
 def _mapping(stored: Any) -> Mapping[str, Any]:

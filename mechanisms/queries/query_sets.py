@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known
 from pgmkit.linear.matrix import MatrixLike, as_dense, as_matrix
 from pgmkit.runtime.arrays import Array
 
@@ -106,9 +106,7 @@ def query_rows(asked: Asked, n: int) -> Array:
                 "queries along an attribute must ask for something, but all their weights are 0"
             )
         return rows
-    if asked not in QUERIES:
-        near = did_you_mean(asked, QUERIES)
-        raise InvalidInput(f"queries {asked!r} are unknown{near}; known are {', '.join(QUERIES)}")
+    check_known([asked], QUERIES, "unknown queries", "known are")
     return _ROWS[asked](n)
 
 

@@ -230,13 +230,11 @@ def regressions(
     Bins count at their middles. Records without a value of x or y are left out, and so are groups
     of fewer than 20 records among the real or the synthetic ones.
     """
-    middles = {name: schema.columns[name].midpoints for name in (x, y)}
+    middles = {name: np.asarray(schema.columns[name].midpoints) for name in (x, y)}
 
     def slope(data: Dataset, code: int) -> tuple[int, float]:
         rows = data.columns[group] == code
-        points = [np.asarray(middles[name])[data.columns[name][rows]] for name in (x, y)]
-        kept = ~np.isnan(points[0]) & ~np.isnan(points[1])
-        a, b = (values[kept] for values in points)
+        a, b = _present(*(middles[name][data.columns[name][rows]] for name in (x, y)))
         if len(a) < 20 or np.ptp(a) == 0:
             return 0, math.nan
         return len(a), float(np.cov(a, b, bias=True)[0, 1] / a.var())
@@ -270,6 +268,12 @@ def _sample(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
     return some_rows(data, rng.choice(len(data), most, replace=False))
 
 
+def _present(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return both columns, as rows, at the records that have a value of each."""
+    points = np.stack([x, y])
+    return points[:, ~np.isnan(points).any(axis=0)]
+
+
 def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[str, str] | None:
     """Return the two most correlated columns of numbers as (y, x); None if no two have enough
     records.
@@ -282,10 +286,10 @@ def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[s
     for y, x in itertools.permutations(values, 2):
         if target in values and y != target:
             continue
-        kept = ~np.isnan(values[x]) & ~np.isnan(values[y])
-        if kept.sum() < 20 or np.ptp(values[x][kept]) == 0 or np.ptp(values[y][kept]) == 0:
+        points = _present(values[x], values[y])
+        if len(points[0]) < 20 or not np.ptp(points, axis=1).all():
             continue
-        strength = abs(float(np.corrcoef(values[x][kept], values[y][kept])[0, 1]))
+        strength = abs(float(np.corrcoef(points)[0, 1]))
         if strength > best:
             best, found = strength, (y, x)
     return found

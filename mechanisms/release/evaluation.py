@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mechanisms.release.record import Model
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, installing
+from pgmkit.errors import InvalidInput, check_known, installing
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed
@@ -128,10 +128,7 @@ def train_and_test(synthetic: Dataset, train: Dataset, test: Dataset, target: st
     This is the evaluation of the RAP++ paper. Raises InvalidInput for an unknown target, or if
     scikit-learn is not installed.
     """
-    if target not in test.domain:
-        raise InvalidInput(
-            f"target {target!r} is no column; columns are {', '.join(test.domain.attributes)}"
-        )
+    check_known([target], test.domain, "target: there is no column", "columns are")
     return Scores(_score(synthetic, test, target), _score(train, test, target))
 
 

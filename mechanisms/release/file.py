@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.queries.predicates import MeasuredPredicate, Predicate
 from mechanisms.registry import MECHANISMS, configure
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, check_known
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -116,7 +116,7 @@ def load(
         if isinstance(model, GraphicalModel):
             checked_measurements(model, [m for m in measurements if isinstance(m, Measurement)])
         return {
-            "mechanism": _text(header["mechanism"]),
+            "mechanism": header["mechanism"],
             "model": model,
             "measurements": measurements,
             "ledger": None if header["ledger"] is None else Ledger.from_dict(header["ledger"]),
@@ -130,12 +130,6 @@ def load(
 def checksum(body: bytes) -> bytes:
     """Return the SHA-256 of a file's body in hexadecimal digits."""
     return hashlib.sha256(body).hexdigest().encode("ascii")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidInput(f"it has {type(value).__name__} where a text belongs")
-    return value
 
 
 def _exact(value: object, most: int) -> int:
@@ -221,10 +215,7 @@ def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
 
 def _model(content: bytes, max_bytes: int) -> Any:
     kind = plain_values(str(zipped_arrays(content, max_bytes)["header"]))["format"]
-    if kind not in MODELS:
-        raise InvalidInput(
-            f"it holds a model of the unknown format {kind!r}; known are {', '.join(MODELS)}"
-        )
+    check_known([kind], MODELS, "it holds a model of the unknown format", "known are")
     module, _, owner = MODELS[kind].partition(":")
     found = getattr(import_module(module), owner)
     with tempfile.TemporaryDirectory() as folder:

@@ -58,15 +58,14 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         "was measured without merging bins holds the answer"
     )
     touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
-    if not touching:
-        return replace(reply, notes=(*reply.notes, said))
-    noise = min(touching)
+    noise = min(touching, default=-np.inf)  # without such a table no line is marked
     least = noise / UNRELIABLE
     weak = np.asarray(reply.columns["count"], dtype=np.float64) < least
-    found = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
-    notes = (
-        f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {least:.3g} "
-        f"records, three times the noise of a measured cell ({noise:.3g})"
-    )
-    shown = replace(reply, columns=found) if weak.any() else reply
-    return replace(shown, notes=(*reply.notes, *([notes] if weak.any() else []), said))
+    if weak.any():
+        columns = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
+        note = (
+            f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {least:.3g} "
+            f"records, three times the noise of a measured cell ({noise:.3g})"
+        )
+        reply = replace(reply, columns=columns, notes=(*reply.notes, note))
+    return replace(reply, notes=(*reply.notes, said))

@@ -15,10 +15,10 @@ from mechanisms.release.methods import methods
 from mechanisms.release.page import of_columns, page
 from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
-from mechanisms.release.report_against import DRAWN, Evaluation, Section, sections
+from mechanisms.release.report_against import DRAWN, Evaluation, sections
 from mechanisms.release.tabular import TableRelease
 from pgmkit import __version__
-from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
+from pgmkit.errors import NotMeasured, TooSlow, check_known
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
@@ -64,23 +64,17 @@ def html(
     the model is graphical, and those that would take longer are left out. Other models have error
     bars only within measured tables.
     """
-    if target is not None and target not in release.schema.columns:
-        raise InvalidInput(
-            f"there is no column {target!r}; columns are {', '.join(release.schema.columns)}"
-        )
+    asked = [] if target is None else [target]
+    check_known(asked, release.schema.columns, "there is no column", "columns are")
     bars = release.bars(2 * REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
-    planned: dict[str, Section] = {
-        "release": lambda: _released(release),
-        "methods": lambda: methods(release),
-    }
+    planned = {"release": _released(release), "methods": methods(release)}
     if release.ledger is not None:
-        ledger = release.ledger
-        planned["budget"] = lambda: _budget(ledger, release.model.domain)
+        planned["budget"] = _budget(release.ledger, release.model.domain)
     if isinstance(release.model, GraphicalModel):
-        planned["model"] = lambda: _structure(release.model)
-    planned["relations"] = lambda: relations(release, target)
-    planned["columns"] = lambda: _marginals(release, bars)
-    planned["uncertainty"] = lambda: _uncertain(release, bars)
+        planned["model"] = _structure(release.model)
+    planned["relations"] = relations(release, target)
+    planned["columns"] = _marginals(release, bars)
+    planned["uncertainty"] = _uncertain(release, bars)
     if against is not None:
         planned |= sections(release, against)
     made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
@@ -90,7 +84,7 @@ def html(
     with bar(planned.items(), desc="report", **silent) as steps:
         for step, section in steps:
             steps.set_postfix_str(step)
-            parts += section()
+            parts += section
     kind = "Model of noisy tables" if release.ledger is None else f"Release of {release.mechanism}"
     return page(f"{kind}: {name}" if name else kind, parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -39,8 +39,6 @@ megabytes.
 _MOST_MARGINALS = MOST_COLUMNS
 """The most marginals of a score that is computed again for several samples or for every record."""
 
-Section = Callable[[], Iterator[str]]
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -59,25 +57,24 @@ class Evaluation:
     test: Dataset | None = None
 
 
-def sections(release: TableRelease, against: Evaluation) -> dict[str, Section]:
-    """Return each section's name and the function that writes it; each takes seconds for
-    any table.
+def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[str]]:
+    """Return each section by its name; it is written as it is iterated over, and each takes seconds
+    for any table.
     """
     size = min(len(against.truth), max(1, round(release.model.total)), AT_ONCE)
     synthetic = release.codes(size, rng=0)
     truth = against.truth
-    found: dict[str, Section] = {
-        "errors": lambda: _errors(release, truth),
-        "similarity": lambda: _similarity(synthetic, truth),
-        "k-marginal score": lambda: _k_marginal(synthetic, truth),
-        "propensity": lambda: _propensity(synthetic, truth),
-        "regressions": lambda: _regressions(release, synthetic, against),
-        "matches": lambda: _matches(synthetic, truth),
-        "membership": lambda: _membership(release, against),
+    found = {
+        "errors": _errors(release, truth),
+        "similarity": _similarity(synthetic, truth),
+        "k-marginal score": _k_marginal(synthetic, truth),
+        "propensity": _propensity(synthetic, truth),
+        "regressions": _regressions(release, synthetic, against),
+        "matches": _matches(synthetic, truth),
+        "membership": _membership(release, against),
     }
     if against.target is not None:
-        target = against.target
-        found["prediction"] = lambda: _prediction(release, against, target)
+        found["prediction"] = _prediction(release, against, against.target)
     return found
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import narwhals as nw
@@ -307,19 +308,13 @@ class TableRelease:
         level: float,
         progress: bool,
     ) -> Reply:
-        if error_bars:
-            bars = self.bars(seed=0, progress=progress)
-            return ask(self.model, self.schema, question, bars=bars, level=level)
-        if error_bars is None:
-            try:
-                if self._quick is not None:
-                    return ask(self.model, self.schema, question, bars=self._quick, level=level)
-            except (TooSlow, NotMeasured):
-                pass
-        reply = ask(self.model, self.schema, question, level=level)
-        if error_bars is None:
-            return without_bars(self.release, columns, reply)
-        return reply
+        asked = partial(ask, self.model, self.schema, question, level=level)
+        if error_bars is not None:
+            return asked(bars=self.bars(seed=0, progress=progress) if error_bars else None)
+        with suppress(TooSlow, NotMeasured):
+            if self._quick is not None:
+                return asked(bars=self._quick)
+        return without_bars(self.release, columns, asked())
 
     def with_exact(self, *paths: str | os.PathLike[str]) -> TableRelease:
         """Return the release with a model that also has these tables, which are known exactly.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -19,7 +18,7 @@ from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import InvalidInput, ModelTooLarge, naming
 from pgmkit.graphs.bit_sets import cells_of, each_bit
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
@@ -261,14 +260,14 @@ class _OneByOne:
     def log_sums(self) -> Array:
         found = np.empty(len(self.rows))
         for place, alone in enumerate(self.posteriors):
-            with _naming(self.rows[place]):
+            with naming(f"record {self.rows[place]}"):
                 found[place] = alone.log_partition
         return found
 
     def marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
         parts = []
         for place, alone in enumerate(self.posteriors):
-            with _naming(self.rows[place]):
+            with naming(f"record {self.rows[place]}"):
                 parts.append(alone.marginals(asked))
         return {clique: np.stack([part[clique] for part in parts]) for clique in asked}
 
@@ -332,14 +331,6 @@ class _Batch:
         places = [codes[:, names.index(n)] if n in names else slice(None) for n in ordered]
         whole[(np.arange(len(whole)), *places)] = table
         return whole.transpose([0, *(1 + ordered.index(name) for name in clique)])
-
-
-@contextmanager
-def _naming(row: int) -> Iterator[None]:
-    try:
-        yield
-    except InvalidInput as error:
-        raise InvalidInput(f"record {row}: {error}") from None
 
 
 _Pass = _OneByOne | _Batch

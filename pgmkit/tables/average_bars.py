@@ -16,33 +16,20 @@ of the values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.tables.question_plan import Bars, QuestionPlan
-
-
-@dataclass(frozen=True)
-class AverageBars:
-    """For each group the standard error and the interval of its average, and the standard error
-    ``records`` of its number of records.
-    """
-
-    stddev: Array
-    low: Array
-    high: Array
-    records: Array
-    method: str = "closed form"
+from pgmkit.uncertainty import Interval
 
 
 def average_bars(
     plan: QuestionPlan, bars: Bars, values: Array, counts: Array, level: float
-) -> AverageBars | None:
-    """Return the intervals of the groups' averages `values`, whose numbers of records are `counts`.
-    None if the sums from which they are computed have no intervals in closed form.
+) -> Interval | None:
+    """Return the intervals of the groups' averages `values`, and as a second row those of their
+    numbers of records `counts`. None if the sums from which they are computed have no intervals in
+    closed form.
     """
     from scipy.special import ndtri
 
@@ -50,29 +37,28 @@ def average_bars(
     records = bars.answer(plan.weighted(plan.rows(every)), level=level)
     if records.method != "closed form":
         return None
-    assert plan.question.summary is not None
-    if plan.question.summary.kind == "mean":
+    if plan.summary.kind == "mean":
         stddev, low, high = _of_means(plan, bars, values, counts, level)
     else:
         low, high = _of_quantiles(plan, bars, level)
         stddev = (high - low) / (2 * float(ndtri((1 + level) / 2)))
     stddev, low, high = (np.where(counts > 0, each, np.nan) for each in (stddev, low, high))
-    return AverageBars(stddev, low, high, records.stddev.reshape(-1))
+    of_counts = (each.reshape(-1) for each in (records.stddev, records.low, records.high))
+    rows = map(np.stack, zip((stddev, low, high), of_counts, strict=True))
+    return Interval(np.stack([values, counts]), *rows, level, "closed form")
 
 
 def _of_means(
     plan: QuestionPlan, bars: Bars, means: Array, counts: Array, level: float
 ) -> tuple[Array, Array, Array]:
-    middles = plan.column.midpoints
-    assert middles is not None and plan.question.summary is not None
-    least, most = middles[plan.codes].min(), middles[plan.codes].max()
+    least, most = plan.middles.min(), plan.middles.max()
     found = []
     shape = [len(labels) for labels in plan.groups.values()]
     for line, (mean, count) in enumerate(zip(means, counts, strict=True)):
         if not count > 0:
             found.append((np.nan, np.nan, np.nan))
             continue
-        query = plan.weighted(plan.rows((middles[plan.codes] - mean)[None, :]))
+        query = plan.weighted(plan.rows((plan.middles - mean)[None, :]))
         places = dict(zip(plan.question.groups, np.unravel_index(line, shape), strict=True))
         factors = {
             name: np.asarray(factor)[[places[name]]] if name in places else factor
@@ -88,9 +74,8 @@ def _of_means(
 
 
 def _of_quantiles(plan: QuestionPlan, bars: Bars, level: float) -> tuple[Array, Array]:
-    assert plan.question.summary is not None
     steps = len(plan.codes)
-    rows = np.tri(steps) - plan.question.summary.level
+    rows = np.tri(steps) - plan.summary.level
     away = bars.answer(plan.weighted(plan.rows(rows)), level=level)
     reached = away.high.reshape(-1, steps) >= 0
     before = away.low.reshape(-1, steps) < 0

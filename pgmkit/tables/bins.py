@@ -196,18 +196,17 @@ class Binned(Column):
             raise ValueError(value)
         return int(position) if self.whole else position
 
-    def _is_single(self, start: Any, stop: Any) -> bool:
-        if self.whole:
-            return bool(stop - start == 1)
-        return bool(stop == np.nextafter(start, math.inf))
+    @property
+    def single(self) -> NDArray[np.bool_]:
+        """A Boolean for each bin: True if it holds one value only."""
+        starts, stops = self.positions[:-1], self.positions[1:]
+        return np.equal(stops, starts + 1 if self.whole else np.nextafter(starts, math.inf))
 
     @cached_property
     def bin_labels(self) -> tuple[str, ...]:
         """A text for each bin."""
-        pairs = zip(self.positions[:-1], self.positions[1:], strict=True)
-        return tuple(
-            self._shown(a) if self._is_single(a, b) else self._range_shown(a, b) for a, b in pairs
-        )
+        bins = zip(self.positions[:-1], self.positions[1:], self.single, strict=True)
+        return tuple(self._shown(a) if one else self._range_shown(a, b) for a, b, one in bins)
 
     def _range_shown(self, start: Any, stop: Any) -> str:
         """Return the text of a range of positions that excludes `stop`.
@@ -265,8 +264,8 @@ class Binned(Column):
         codes = self._bin_codes.at(self._positions_of(array))
         if null.any():
             codes[null] = self._null_code
-        if self._missing_numbers:
-            codes[self._is_listed_missing(array)] = self._null_code
+        if self._missing_numbers and array.dtype.kind in "iuf":
+            codes[np.isin(array, list(self._missing_numbers))] = self._null_code
         return codes
 
     def _codes_of_few(self, found: Sequence[Any]) -> Codes:
@@ -296,11 +295,6 @@ class Binned(Column):
     def _missing_numbers(self) -> frozenset[int | float]:
         """The numbers that stand for missing values; none unless the kind of column says so."""
         return frozenset()
-
-    def _is_listed_missing(self, array: NDArray[Any]) -> NDArray[np.bool_]:
-        if not self._missing_numbers or array.dtype.kind not in "iuf":
-            return np.zeros(len(array), dtype=bool)
-        return np.isin(array, list(self._missing_numbers))
 
     @abstractmethod
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -360,10 +354,3 @@ class Binned(Column):
             else:
                 super().equal([label])
         return mask
-
-    def _middles(self, shift: float) -> NDArray[np.float64]:
-        middles = (self.positions[:-1] / 2 + self.positions[1:] / 2) + shift
-        if not self.whole:
-            single = self.positions[1:] == np.nextafter(self.positions[:-1], math.inf)
-            middles = np.where(single, self.positions[:-1], middles)
-        return np.append(middles, [math.nan] * (self.size - len(middles)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.values import dictionary, plain, text_of
+from pgmkit.tables.values import changed_fields, dictionary, text_of
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64]
@@ -108,9 +108,9 @@ class Column(ABC):
         """
 
     @property
-    @abstractmethod
     def default_outside(self) -> str:
         """The value of `outside` that `placed` declares if the column declares none."""
+        return "missing" if self.missing is not None else self.own_labels[0]
 
     @property
     def resolved(self) -> bool:
@@ -251,16 +251,8 @@ class Column(ABC):
         """Return the type and the values that differ from their defaults, as the plain values of a
         schema file, which `column_from_dict` reads. An empty `missing` is stored as True.
         """
-        stored: dict[str, Any] = {"type": self.type}
-        shared = ("missing", "outside", "decode_as")
-        own = [each for each in fields(self) if each.name not in shared]
-        for each in [*own, *(each for each in fields(self) if each.name in shared[1:])]:
-            value = getattr(self, each.name)
-            if value != each.default:
-                stored[each.name] = self._stored(value)
-        if self.missing is not None:
-            stored["missing"] = list(self.missing) or True
-        return stored
-
-    def _stored(self, value: Any) -> Any:
-        return [plain(each) for each in value] if isinstance(value, tuple) else plain(value)
+        own = changed_fields(self)
+        shared = {n: own.pop(n) for n in ("outside", "decode_as", "missing") if n in own}
+        if self.missing == ():
+            shared["missing"] = True
+        return {"type": self.type, **own, **shared}

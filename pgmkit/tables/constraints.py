@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, naming
 from pgmkit.runtime.typed import typed_class
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
-from pgmkit.tables.values import plain
+from pgmkit.tables.values import changed_fields, plain
 
 Condition = str | int | float | bool | Sequence[Any]
 Mask = NDArray[np.bool_]
@@ -35,19 +35,19 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
     >>> codes_of("age", Integer(0, 4), "2..")
     array([False, False,  True,  True,  True])
     """
-    try:
-        if isinstance(condition, str) and ".." in condition and condition not in column.labels:
-            low, _, high = condition.partition("..")
-            return column.within(low.strip() or None, high.strip() or None)
-        if isinstance(condition, list | tuple | set | frozenset):
-            masks = [codes_of(name, column, each) for each in condition]
-            return np.logical_or.reduce(masks) if masks else np.zeros(column.size, dtype=bool)
-        return column.equal([condition])
-    except InvalidInput as error:
-        text = str(error)
-        raise InvalidInput(
-            text if text.startswith("column ") else f"column {name!r}: {text}"
-        ) from None
+    several = isinstance(condition, list | tuple | set | frozenset)
+    met = np.zeros(column.size, dtype=bool)
+    with naming(f"column {name!r}"):
+        for each in condition if several else [condition]:
+            met |= _codes_of_one(column, each)
+    return met
+
+
+def _codes_of_one(column: Column, condition: Condition) -> Mask:
+    if isinstance(condition, str) and ".." in condition and condition not in column.labels:
+        low, _, high = condition.partition("..")
+        return column.within(low.strip() or None, high.strip() or None)
+    return column.equal([condition])
 
 
 @typed_class
@@ -67,9 +67,9 @@ class Constraint(ABC):
         The array has an axis for each of the rule's columns, in their order.
         """
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the plain values of a schema file, which `constraint_from_dict` reads."""
+        return changed_fields(self)
 
     def zeros(self, columns: Mapping[str, Column]) -> Zeros:
         """Return the constraint as structural zeros, for the estimation of a model."""
@@ -92,7 +92,7 @@ class Forbid(Constraint):
     conditions: Mapping[str, Condition]
 
     def __post_init__(self) -> None:
-        if not _are_conditions(self.conditions):
+        if not self.conditions:
             raise InvalidInput("a Forbid needs at least one condition: {column: value}")
 
     @property
@@ -103,7 +103,7 @@ class Forbid(Constraint):
         return ~_all_met(self.conditions, columns)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"forbid": plain_conditions(self.conditions)}
+        return {"forbid": plain(self.conditions)}
 
 
 @typed_class
@@ -115,7 +115,7 @@ class Require(Constraint):
     then: Mapping[str, Condition]
 
     def __post_init__(self) -> None:
-        if not _are_conditions(self.when) or not _are_conditions(self.then):
+        if not self.when or not self.then:
             raise InvalidInput(
                 "a Require needs conditions in both `when` and `then`: {column: value}"
             )
@@ -130,9 +130,6 @@ class Require(Constraint):
     def allowed(self, columns: Mapping[str, Column]) -> Mask:
         premise, conclusion = _all_met(self.when, columns), _all_met(self.then, columns)
         return ~premise.reshape(premise.shape + (1,) * conclusion.ndim) | conclusion
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"when": plain_conditions(self.when), "then": plain_conditions(self.then)}
 
 
 @typed_class
@@ -150,7 +147,7 @@ class Determines(Constraint):
     mapping: Mapping[Any, Condition]
 
     def __post_init__(self) -> None:
-        if self.source == self.target or not _are_conditions(self.mapping):
+        if self.source == self.target or not self.mapping:
             raise InvalidInput("a Determines needs two columns and a mapping between their values")
 
     @property
@@ -163,13 +160,6 @@ class Determines(Constraint):
         for value, goal in self.mapping.items():
             table[codes_of(self.source, source, value)] &= codes_of(self.target, target, goal)
         return table
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "target": self.target,
-            "mapping": plain_conditions(self.mapping),
-        }
 
 
 def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
@@ -191,10 +181,6 @@ def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:
     )
 
 
-def _are_conditions(given: object) -> bool:
-    return isinstance(given, Mapping) and len(given) > 0
-
-
 def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column]) -> Mask:
     """Return a Boolean for each combination of codes, an axis a column: True if it meets all
     conditions.
@@ -205,14 +191,3 @@ def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column])
         met = met & mask.reshape([len(mask) if i == axis else 1 for i in range(len(masks))])
     assert met.size == math.prod(len(mask) for mask in masks)
     return met
-
-
-def plain_conditions(conditions: Mapping[Any, Condition]) -> dict[Any, Any]:
-    """Return conditions as YAML and JSON values, in which dates, for example, are texts."""
-    return {plain(name): _plain_condition(wanted) for name, wanted in conditions.items()}
-
-
-def _plain_condition(wanted: Condition) -> Any:
-    if isinstance(wanted, list | tuple | set | frozenset):
-        return [_plain_condition(each) for each in wanted]
-    return plain(wanted)

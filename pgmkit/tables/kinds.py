@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
@@ -29,17 +29,10 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     """
     types = column_types()
     given = dict(stored)
-    kind = given.pop("type", None)
-    if kind not in types:
-        near = did_you_mean(kind, types)
-        raise InvalidInput(f"type {kind!r} is unknown{near}; types are {', '.join(types)}")
-    allowed = {each.name for each in fields(types[kind])}
-    for name in given:
-        if name not in allowed:
-            raise InvalidInput(
-                f"a {kind} column has no field {name!r}{did_you_mean(name, allowed)}; it has "
-                f"{', '.join(sorted(allowed))}"
-            )
+    kind = given.pop("type", "")
+    check_known([kind], types, "there is no type", "types are")
+    allowed = sorted(each.name for each in fields(types[kind]))
+    check_known(given, allowed, f"a {kind} column has no field", "it has")
     for name, value in given.items():
         if isinstance(value, list):
             given[name] = tuple(value)

@@ -133,9 +133,7 @@ class Categorical(_Labelled):
 
     @property
     def default_outside(self) -> str:
-        if self.other is not None:
-            return text_of(self.other)
-        return "missing" if self.missing is not None else self.own_labels[0]
+        return super().default_outside if self.other is None else text_of(self.other)
 
     @property
     def kind(self) -> str:
@@ -212,10 +210,9 @@ class Categorical(_Labelled):
         rest = [np.nan] * (self.size - len(self._numbers))
         return np.array([*self._numbers, *rest], dtype=np.float64)
 
-    def _stored(self, value: Any) -> Any:
-        if value == self.aliases:
-            return {spelling: plain(label) for spelling, label in dict(value).items()}
-        return super()._stored(value)
+    def to_dict(self) -> dict[str, Any]:
+        stored = super().to_dict()
+        return stored | ({"aliases": plain(dict(self.aliases))} if self.aliases else {})
 
 
 def _converted(value: Any, kind: str) -> Any:
@@ -319,10 +316,6 @@ class Boolean(_Labelled):
     @property
     def own_labels(self) -> tuple[str, ...]:
         return ("false", "true")
-
-    @property
-    def default_outside(self) -> str:
-        return "missing" if self.missing is not None else "false"
 
     @cached_property
     def _known(self) -> Mapping[str, int]:

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, did_you_mean, naming
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import Column
-from pgmkit.tables.constraints import Condition, codes_of, plain_conditions
+from pgmkit.tables.constraints import Condition, codes_of
 from pgmkit.tables.labelled import Categorical
-from pgmkit.tables.values import text_of
+from pgmkit.tables.values import changed_fields, text_of
 
 
+@typed_class
 @dataclass(frozen=True)
 class Level:
     """A rule that every value of a column, or of a level below, belongs to one group.
@@ -44,18 +46,17 @@ class Level:
     groups: Mapping[str, Condition]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, str) or not self.of:
-            raise InvalidInput(f"`of` must be the name of a column or of a level, got {self.of!r}")
-        if not isinstance(self.groups, Mapping) or not self.groups:
+        if not self.of or not self.groups:
             raise InvalidInput(
-                f"groups must be a mapping such as {{'t1': ['b1', 'b2']}}, got {self.groups!r:.80}"
+                "a Level needs `of`, the name of a column or of a level, and groups such as "
+                "{'t1': ['b1', 'b2']}"
             )
         # Names are texts, as in files: JSON allows no other keys.
         object.__setattr__(self, "groups", {text_of(k): each for k, each in self.groups.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain values of a schema file, which `level_from_dict` reads."""
-        return {"of": self.of, "groups": plain_conditions(self.groups)}
+        return changed_fields(self)
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,8 @@ def level_from_dict(name: object, stored: Any) -> Level:
     """Return the level that `to_dict` stored; raise InvalidInput for anything else."""
     if not isinstance(stored, Mapping) or set(stored) != {"of", "groups"}:
         raise InvalidInput(f"level {name!r} must have the fields `of` and `groups`")
-    try:
+    with naming(f"level {name!r}"):
         return Level(stored["of"], stored["groups"])
-    except InvalidInput as error:
-        raise InvalidInput(f"level {name!r}: {error}") from None
 
 
 def lowest(name: str, levels: Mapping[str, Level]) -> str:
@@ -125,10 +124,8 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
                 f"level {name!r} needs the values of {level.of!r}, which are still to be found in "
                 "the data; list them"
             )
-        try:
+        with naming(f"level {name!r}"):
             own, codes = _grouped(level, below)
-        except InvalidInput as error:
-            raise InvalidInput(f"level {name!r}: {error}") from None
         under = found.get(level.of)
         found[name] = (
             Groups(level.of, own, codes)

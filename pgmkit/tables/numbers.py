@@ -47,6 +47,13 @@ class _Numbers(Binned):
             return np.minimum(array, np.uint64(LARGEST + 1)).astype(np.int64)
         return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
 
+    @property
+    def midpoints(self) -> NDArray[np.float64]:
+        starts, stops = self.positions[:-1], self.positions[1:]
+        middles = starts / 2 + stops / 2 - 0.5 * self.whole
+        middles = np.where(self.single, starts, middles)
+        return np.append(middles, [math.nan] * (self.size - len(middles)))
+
     def steps(self, width: float) -> list[tuple[str, int, int]]:
         """Return the bins between multiples of `width` (`Column.steps`); special values and
         missing ones are groups of their own.
@@ -109,10 +116,6 @@ class Integer(_Numbers):
 
     def _shown(self, position: Any) -> str:
         return str(int(position))
-
-    @property
-    def midpoints(self) -> NDArray[np.float64]:
-        return self._middles(-0.5)
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,3 @@ class Numeric(_Numbers):
     def _shown(self, position: Any) -> str:
         short = f"{position:g}"
         return short if float(short) == position else text_of(float(position))
-
-    @property
-    def midpoints(self) -> NDArray[np.float64]:
-        return self._middles(0.0)

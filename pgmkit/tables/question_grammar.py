@@ -23,14 +23,14 @@ does a value that is spelled `missing`; a quote within quotes is written twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import instance
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Condition, codes_of
@@ -46,6 +46,8 @@ _STEPS = re.compile(
 )
 _TIMES = re.compile(r"\s+x\s+")
 _CONDITION = re.compile(r'^("(?:[^"]|"")*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$', re.DOTALL)
+_QUOTED = re.compile(r'"[^"]*"')
+_BAR, _COMMA = re.compile(r"\|"), re.compile(",")
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 _COUNT = "count"
 
@@ -100,7 +102,7 @@ def parse(schema: Schema, text: str) -> Question:
     >>> parse(schema, "kids | age >= 2 and age != 3").allowed
     {'age': array([False, False,  True, False])}
     """
-    left, bar, right = _halves(instance(text, str, "the question"))
+    left, *rest = _pieces(instance(text, str, "the question"), _BAR, "")
     targets = [each for part in _split(left) for each in _factors(schema, part)]
     if targets == [_COUNT] and _COUNT not in schema.shown:
         targets = []
@@ -108,9 +110,9 @@ def parse(schema: Schema, text: str) -> Question:
         raise InvalidInput(
             'the question is empty; ask, for example, "income | sex = F", or "count"'
         )
-    if bar and not right.strip():
+    if rest and not "".join(rest).strip():
         raise InvalidInput('there are no conditions behind "|"; add some, or leave it out')
-    givens = [each for part in _split(right) for each in _joined(schema, part)]
+    givens = _conditions(schema, "|".join(rest))
     behind = [each for each in givens if _group(schema, each) is not None]
     steps: dict[str, float | str] = {}
     groups = [_known_group(schema, part, steps) for part in behind]
@@ -131,8 +133,8 @@ def parse(schema: Schema, text: str) -> Question:
             raise InvalidInput(
                 f"column {name!r} is asked for twice; name it, or one of its levels, once"
             )
-    rest = [each for each in givens if each not in behind]
-    return Question(tuple(groups), summary, _met(schema, rest), len(behind), steps)
+    allowed = _met(schema, (_condition(schema, each) for each in givens if each not in behind))
+    return Question(tuple(groups), summary, allowed, len(behind), steps)
 
 
 def conditions(
@@ -145,27 +147,30 @@ def conditions(
     Raises InvalidInput for unknown columns, and if no value of a column remains.
     """
     if isinstance(given, str):
-        return _met(schema, [each for part in _split(given) for each in _joined(schema, part)])
-    found: dict[str, NDArray[np.bool_]] = {}
-    for each, condition in given.items():
-        column = schema.shown[_present(schema, each)]
-        own = codes_of(each, column, condition)
-        if not own.any():
-            raise InvalidInput(f"{condition!r} leaves no value of {each!r}; {column.listed()}")
-        name, mask = schema.behind(each, own)
-        found[name] = found.get(name, True) & mask
-    return found
+        return _met(schema, (_condition(schema, each) for each in _conditions(schema, given)))
+    check_known(given, schema.shown, "there is no column", "columns are")
+    parts = ((n, each, codes_of(n, schema.shown[n], each)) for n, each in given.items())
+    return _met(schema, parts)
 
 
-def _met(schema: Schema, parts: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+def _conditions(schema: Schema, text: str) -> list[str]:
+    return [each for part in _split(text) for each in _joined(schema, part)]
+
+
+def _met(
+    schema: Schema, parts: Iterable[tuple[str, Condition, Mask]]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return, for each column of records, a Boolean for each code: True if it meets all conditions
+    on the column and its levels. Each part is a column or level, a condition on it, and a Boolean
+    for each of its codes.
+    """
     allowed: dict[str, NDArray[np.bool_]] = {}
-    for condition in parts:
-        name, mask = _condition(schema, condition)
-        allowed[name] = allowed[name] & mask if name in allowed else mask
+    for shown, condition, own in parts:
+        name, mask = schema.behind(shown, own)
+        allowed[name] = allowed.get(name, True) & mask
         if not allowed[name].any():
-            raise InvalidInput(
-                f"{condition!r} leaves no value of {name!r}; {schema.shown[name].listed()}"
-            )
+            said = schema.shown[shown].listed()
+            raise InvalidInput(f"{condition!r} leaves no value of {shown!r}; {said}")
     return allowed
 
 
@@ -173,7 +178,7 @@ def _factors(schema: Schema, part: str) -> list[str]:
     """Return the targets that " x " joins outside quotes and brackets; a sign within a name joins
     nothing.
     """
-    pieces = _outside_quotes(part, _TIMES, "(", ")")
+    pieces = _pieces(part, _TIMES, "()")
     found: list[str] = []
     while pieces:
         ends = range(len(pieces), 1, -1)
@@ -208,10 +213,8 @@ def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> st
         steps[schema.groups[name].base] = name
         return schema.groups[name].base
     if width is not None:
-        try:
+        with naming(f"column {name!r}"):
             schema.shown[name].steps(width)
-        except InvalidInput as error:
-            raise InvalidInput(f"column {name!r}: {error}") from None
         steps[name] = width
     return name
 
@@ -246,7 +249,7 @@ def _summary(schema: Schema, part: str) -> Summary | None:
 def _joined(schema: Schema, part: str) -> list[str]:
     """Return the conditions that "and" joins; an "and" within a name or a value joins nothing."""
     found: list[str] = []
-    pieces = _outside_quotes(part, _AND, "{", "}")
+    pieces = _pieces(part, _AND, "{}")
     for i, piece in enumerate(pieces):
         match = _CONDITION.match(" and ".join(pieces[i:]))
         own = match is not None and _unquoted(match[1]) in schema.shown
@@ -257,18 +260,22 @@ def _joined(schema: Schema, part: str) -> list[str]:
     return found
 
 
-def _outside_quotes(text: str, sign: re.Pattern[str], opening: str, closing: str) -> list[str]:
-    """Return the pieces between each `sign` that stands outside quotes and brackets."""
+def _pieces(text: str, sign: re.Pattern[str], brackets: str) -> list[str]:
+    """Return the pieces between each `sign` that stands outside quotes and these kinds of
+    brackets.
+    """
     pieces, start = [], 0
     for match in sign.finditer(text):
         before = text[: match.start()]
-        if before.count('"') % 2 == 0 and before.count(opening) <= before.count(closing):
+        bare = _QUOTED.sub("", before)
+        pairs = zip(brackets[::2], brackets[1::2], strict=True)
+        if '"' not in bare and all(bare.count(a) <= bare.count(b) for a, b in pairs):
             pieces.append(text[start : match.start()])
             start = match.end()
     return [*pieces, text[start:]]
 
 
-def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:
+def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
     found = _CONDITION.match(text)
     if found is None:
         raise InvalidInput(
@@ -276,9 +283,8 @@ def _condition(schema: Schema, text: str) -> tuple[str, NDArray[np.bool_]]:
             "age < 30, status in {single, widowed} or pay != missing"
         )
     name = _known(schema, found[1])
-    return schema.behind(
-        name, _compared(text, name, schema.shown[name], found[2], found[3].strip())
-    )
+    own = _compared(text, name, schema.shown[name], found[2], found[3].strip())
+    return name, text, own
 
 
 def _compared(text: str, name: str, column: Column, operator: str, value: str) -> Mask:
@@ -297,12 +303,10 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
             raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
         return codes_of(name, column, _unquoted(value))
     end = _unquoted(value)
-    try:
+    with naming(f"column {name!r}"):
         if operator in ("<", "<="):
             return column.within(None, end, closed=operator == "<=")
         return column.within(None, None) & ~column.within(None, end, closed=operator == ">")
-    except InvalidInput as error:
-        raise InvalidInput(f"column {name!r}: {error}") from None
 
 
 def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
@@ -338,15 +342,8 @@ def _asked_for(schema: Schema, part: str) -> str:
 
 
 def _known(schema: Schema, name: str) -> str:
-    return _present(schema, _unquoted(name))
-
-
-def _present(schema: Schema, name: str) -> str:
-    if name not in schema.shown:
-        raise InvalidInput(
-            f"there is no column {name!r}{did_you_mean(name, schema.shown)}; columns are "
-            f"{', '.join(schema.shown)}"
-        )
+    name = _unquoted(name)
+    check_known([name], schema.shown, "there is no column", "columns are")
     return name
 
 
@@ -366,24 +363,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _halves(text: str) -> tuple[str, str, str]:
-    """Return the texts before and after the first "|" outside quotes, with the "|" between them."""
-    quoted = False
-    for place, sign in enumerate(text):
-        quoted ^= sign == '"'
-        if sign == "|" and not quoted:
-            return text[:place], "|", text[place + 1 :]
-    return text, "", ""
-
-
 def _split(text: str) -> list[str]:
     """Return the parts between commas that are neither in quotes nor in brackets."""
-    parts, depth, quoted = [""], 0, False
-    for sign in text:
-        quoted ^= sign == '"'
-        depth += 0 if quoted else (sign in "{(") - (sign in "})")
-        if sign == "," and not quoted and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += sign
+    parts = _pieces(text, _COMMA, "{}()")
     return [part.strip() for part in parts if part.strip()]

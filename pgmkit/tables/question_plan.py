@@ -15,7 +15,7 @@ from pgmkit.queries import FactoredQuery, identity
 from pgmkit.runtime.arrays import Array
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
-from pgmkit.tables.question_grammar import Question, parse
+from pgmkit.tables.question_grammar import Question, Summary, parse
 from pgmkit.tables.schema import Schema
 from pgmkit.uncertainty import Interval
 
@@ -95,10 +95,21 @@ class QuestionPlan:
         return codes[np.argsort(column.midpoints[codes], kind="stable")]
 
     @property
+    def summary(self) -> Summary:
+        """The summary of a question that has one."""
+        assert self.question.summary is not None
+        return self.question.summary
+
+    @property
+    def middles(self) -> Array:
+        """The middles of the values of each code in `codes`, for a column of numbers."""
+        assert self.column.midpoints is not None
+        return self.column.midpoints[self.codes]
+
+    @property
     def leaves_out(self) -> bool:
         """True if records can meet the conditions without having a value to summarise."""
-        assert self.question.summary is not None
-        return int(self._allowed(self.question.summary.column).sum()) > len(self.codes)
+        return int(self._allowed(self.summary.column).sum()) > len(self.codes)
 
     def counted(self) -> FactoredQuery:
         """Return the query for the number of records in each group."""
@@ -113,9 +124,7 @@ class QuestionPlan:
         """Return the query for the number of records in each group that meet the conditions, but
         have a missing or special value in the summarised column.
         """
-        assert self.question.summary is not None
-        name = self.question.summary.column
-        mask = self._allowed(name).astype(np.float64)
+        mask = self._allowed(self.summary.column).astype(np.float64)
         mask[self.codes] = 0.0
         return self.weighted(mask[None, :])
 
@@ -123,10 +132,8 @@ class QuestionPlan:
         """Return the query for weighted sums over the summarised column in each group; `rows` has a
         row of weights, one for each of the column's codes, for each sum.
         """
-        assert self.question.summary is not None
-        own = self.question.summary.column
-        own_groups = self.question.groups
-        order = [*own_groups, *(n for n in self.factors if n not in own_groups and n != own)]
+        own, groups = self.summary.column, self.question.groups
+        order = [*groups, *(n for n in self.factors if n not in groups and n != own)]
         return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
 
     def rows(self, matrix: Array) -> Array:
@@ -219,8 +226,7 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
         raise InvalidInput(f"{text!r}: the conditions leave no value to summarise")
     kind, unit, shown = question.summary.kind, 1.0, slice(0, count)
     if kind in ("sum", "mean"):
-        assert plan.column.midpoints is not None
-        values = plan.column.midpoints[plan.codes]
+        values = plan.middles
         if kind == "mean":
             values = values - (values.min() + values.max()) / 2
         unit = float(np.abs(values).max()) or 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,11 @@ from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.arrays import Array
-from pgmkit.tables.average_bars import AverageBars, average_bars
+from pgmkit.tables.average_bars import average_bars
 from pgmkit.tables.question_grammar import parse
 from pgmkit.tables.question_plan import Answering, Bars, QuestionPlan
 from pgmkit.tables.reply import Reply
 from pgmkit.tables.schema import Schema
-from pgmkit.uncertainty import Interval
 
 UNRELIABLE = 1 / 3
 """The largest standard error, as a share of a count or of the standard deviation of what a mean
@@ -109,7 +108,7 @@ def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
             met = f"the {whole:.6g} records that meet the conditions"
             notes = [f"share: of {met if plan.groups else f'all {whole:.6g} records'}"]
     columns["share"] = np.divide(counts, wholes, out=np.zeros_like(counts), where=wholes > 0)
-    return _with_bars(columns, notes, counts, bars, lambda b: b.answer(query, level=level))
+    return _counted(columns, notes, counts, query, bars, level)
 
 
 def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -120,29 +119,25 @@ def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     query = plan.weighted(plan.rows(np.tri(steps)))
     counts = model.answer(query).reshape(-1, steps)
     ends = counts[:, -1:]
-    assert plan.question.summary is not None
     own = [f"up to {plan.column.labels[code]}" for code in plan.codes]
-    columns: dict[str, Any] = _labelled({**plan.groups, plan.question.summary.column: own})
+    columns: dict[str, Any] = _labelled({**plan.groups, plan.summary.column: own})
     columns["count"] = counts.reshape(-1)
     columns["share"] = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0).reshape(
         -1
     )
-    return _with_bars(columns, [], columns["count"], bars, lambda b: b.answer(query, level=level))
+    return _counted(columns, [], columns["count"], query, bars, level)
 
 
 def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
-    middles = plan.column.midpoints
-    assert plan.question.summary is not None and middles is not None
-    query = plan.weighted(plan.rows(middles[plan.codes][None, :]))
+    query = plan.weighted(plan.rows(plan.middles[None, :]))
     sums = model.answer(query).reshape(-1)
-    columns: dict[str, Any] = {**_labelled(plan.groups), plan.question.summary.title: sums}
+    columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: sums}
     columns["count"] = plan.tables(model).sum(axis=1)
-    return _with_bars(columns, [], np.abs(sums), bars, lambda b: b.answer(query, level=level))
+    return _counted(columns, [], np.abs(sums), query, bars, level)
 
 
 def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     """Return means, medians or quantiles, with the number of records they are computed from."""
-    assert plan.question.summary is not None
 
     def both(each: Answering) -> Array:
         tables = plan.tables(each)
@@ -150,36 +145,31 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
 
     values, counts = both(model)
     spread = _deviations(plan, plan.tables(model))
-    columns: dict[str, Any] = {**_labelled(plan.groups), plan.question.summary.title: values}
+    columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: values}
     columns["count"] = counts
     if bars is None:
         return Reply(columns)
     found = average_bars(plan, bars, values, counts, level)
     if found is None:
-        drawn = bars.statistic(both, level=level)
-        found = AverageBars(
-            drawn.stddev[0], drawn.low[0], drawn.high[0], drawn.stddev[1], "bootstrap"
-        )
-    columns = _beside_value(columns, found)
-    weak = ~(found.stddev <= UNRELIABLE * spread) & ~(found.stddev == 0.0)
-    weak |= ~(found.records <= UNRELIABLE * counts)
-    return Reply(*_judged(columns, weak, found.method))
+        found = bars.statistic(both, level=level)
+    stddev, of_counts = found.stddev
+    weak = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
+    weak |= ~(of_counts <= UNRELIABLE * counts)
+    ends = {"stderr": stddev, "low": found.low[0], "high": found.high[0]}
+    return _with_bars(columns, [], ends, weak, found.method)
 
 
 def _average(plan: QuestionPlan, tables: Array) -> Array:
-    summary, middles = plan.question.summary, plan.column.midpoints
-    assert summary is not None and middles is not None
-    if summary.kind != "mean":
-        return _quantiles(plan, tables, summary.level)
+    if plan.summary.kind != "mean":
+        return _quantiles(plan, tables, plan.summary.level)
     sizes = tables.sum(axis=1)
-    sums = tables @ middles[plan.codes]
+    sums = tables @ plan.middles
     return np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
 
 
 def _deviations(plan: QuestionPlan, tables: Array) -> Array:
     """Return the standard deviation of the values in each group, with bins at their middles."""
-    assert plan.column.midpoints is not None
-    middles, sizes = plan.column.midpoints[plan.codes], tables.sum(axis=1)
+    middles, sizes = plan.middles, tables.sum(axis=1)
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
     return np.sqrt((shares * centred**2).sum(axis=1))
@@ -207,56 +197,54 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     return np.where(sizes > 0, low[place] + into, np.nan)
 
 
-def _with_bars(
+def _counted(
     columns: dict[str, Any],
     notes: list[str],
     sizes: Array,
+    query: FactoredQuery,
     bars: Bars | None,
-    interval: Callable[[Bars], Interval],
+    level: float,
 ) -> Reply:
-    """Return the reply with intervals for its first column of numbers, which are counts or sums.
-    Lines whose standard error is large compared with `sizes` are marked as unreliable.
+    """Return the reply with intervals for its first column of numbers, which are the answers to
+    `query`. Lines whose standard error is large compared with `sizes` are marked as unreliable.
     """
     if bars is None:
         return Reply(columns, tuple(notes))
-    found = interval(bars)
-    columns = _beside_value(columns, found)
-    weak = ~(found.stddev.reshape(-1) <= UNRELIABLE * sizes)
-    judged, said = _judged(columns, weak, found.method)
-    return Reply(judged, (*notes, *said))
-
-
-def _beside_value(columns: dict[str, Any], found: Interval | AverageBars) -> dict[str, Any]:
-    """Return the columns with standard errors and intervals directly behind the first column of
-    numbers, to which they belong.
-    """
+    found = bars.answer(query, level=level)
     parts = {"stderr": found.stddev, "low": found.low, "high": found.high}
-    behind = {name: np.asarray(values).reshape(-1) for name, values in parts.items()}
+    ends = {name: np.asarray(values).reshape(-1) for name, values in parts.items()}
+    return _with_bars(columns, notes, ends, ~(ends["stderr"] <= UNRELIABLE * sizes), found.method)
+
+
+def _with_bars(
+    columns: dict[str, Any],
+    notes: list[str],
+    ends: Mapping[str, Array],
+    weak: NDArray[np.bool_],
+    method: str,
+) -> Reply:
+    """Return the reply with standard errors and intervals (`ends`) directly behind the first column
+    of numbers, to which they belong, and with a column "note" that marks the unreliable lines
+    (`weak`), if there are any. If the intervals' `method` is "bootstrap", a note names the error
+    that they do not include.
+    """
     place = next(i for i, each in enumerate(columns.values()) if isinstance(each, np.ndarray)) + 1
     named = list(columns.items())
-    return dict([*named[:place], *behind.items(), *named[place:]])
-
-
-def _judged(
-    columns: dict[str, Any], weak: NDArray[np.bool_], method: str
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Add a column "note" that marks the unreliable lines (`weak`), if there are any, and return
-    the columns and the notes below the table. If the intervals' `method` is "bootstrap", a note
-    names the error that they do not include.
-    """
-    notes = []
+    columns = dict([*named[:place], *ends.items(), *named[place:]])
     if weak.any():
         columns["note"] = ["unreliable" if each else "" for each in weak]
-        notes.append(
+        notes = [
+            *notes,
             f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines are mostly noise, with a standard "
-            "error above a third of their size; combine values or drop conditions"
-        )
+            "error above a third of their size; combine values or drop conditions",
+        ]
     if method == "bootstrap":
-        notes.append(
+        notes = [
+            *notes,
             "the intervals cover the effect of noise on the model, but not the model's own error "
-            "about columns that were not measured together"
-        )
-    return columns, tuple(notes)
+            "about columns that were not measured together",
+        ]
+    return Reply(columns, tuple(notes))
 
 
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput, did_you_mean
+from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.runtime.arguments import instance, listed, mapped
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.unquoted import without_quotes
@@ -89,7 +88,6 @@ class Schema:
         file: FileFormat | None = None,
         checked: bool = True,
     ) -> None:
-        mapped(columns, "columns", "names to columns")
         if not columns:
             raise InvalidInput("the schema has no columns; describe at least one")
         for name, column in columns.items():
@@ -101,21 +99,13 @@ class Schema:
                     f"got {type(column).__name__}"
                 )
         self.columns = dict(columns)
-        self.constraints = tuple(listed(constraints, "constraints", "constraints"))
-        self.levels = dict(mapped({} if levels is None else levels, "levels", "names to levels"))
-        self.file = FileFormat() if file is None else instance(file, FileFormat, "file")
+        self.constraints = tuple(constraints)
+        self.levels = dict(levels or {})
+        self.file = FileFormat() if file is None else file
         self.checked = checked
         for constraint in self.constraints:
-            if not isinstance(constraint, Constraint):
-                raise InvalidInput(
-                    f"constraints must be Forbid, Require or Determines, got {constraint!r}"
-                )
-            for name in constraint.columns:
-                if name not in self.columns:
-                    raise InvalidInput(
-                        f"a constraint names {name!r}, which is not a column"
-                        f"{did_you_mean(name, self.columns)}; columns are {', '.join(self.columns)}"
-                    )
+            said = f"{constraint!r}: there is no column"
+            check_known(constraint.columns, self.columns, said, "columns are")
         for name, level in self.levels.items():
             if not isinstance(level, Level):
                 raise InvalidInput(f"level {name!r} must be a Level, got {type(level).__name__}")
@@ -135,9 +125,7 @@ class Schema:
         concrete columns for unresolved ones. Raises InvalidInput for a name that the schema does
         not have.
         """
-        for name in mapped(found, "found", "names to columns"):
-            if name not in self.columns:
-                raise InvalidInput(f"{name!r} is not a column of the schema")
+        check_known(found, self.columns, "the schema has no column", "columns are")
         return self._with({**self.columns, **found}, self.constraints)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Schema:
@@ -250,8 +238,6 @@ class Schema:
             what = f"reading the column {name!r} failed"
             codes[name], without = without_quotes(what, column.read, columns[name])
             unread[name] = int(without.sum())
-            if unread[name] and column.outside is None:
-                raise outside_error(name, unread[name])
         return self.coded(codes, unread)
 
     def coded(
@@ -260,8 +246,12 @@ class Schema:
         """Return records of these codes, after rows and constraints are checked (unless `placed`).
 
         `unread`: the number of values of each column that have no code of their own
-        (`Column.read`), if known.
+        (`Column.read`), if known. Raises InvalidInput if there are such values in a column that
+        declares no place for them.
         """
+        for name, outside in (unread or {}).items():
+            if outside and self.columns[name].outside is None:
+                raise outside_error(name, outside)
         rows = len(next(iter(codes.values())))
         self.check_rows(rows)
         if not rows:
@@ -297,7 +287,7 @@ class Schema:
         """Raise InvalidInput if columns of the schema are not among the names; the message lists
         these columns.
         """
-        held = listed(names, "names", "column names")
+        held = list(names)
         absent = [name for name in self.columns if name not in held]
         if absent:
             raise InvalidInput(
@@ -326,30 +316,24 @@ class Schema:
 
         {column: size} alone describes columns of codes 0 to size - 1.
         """
-        if isinstance(stored, Mapping) and isinstance(stored.get("tables"), Mapping):
+        if isinstance(stored.get("tables"), Mapping):
             raise InvalidInput(
                 "it has `tables` and so describes linked tables; `pgmkit synth-linked` takes it"
             )
-        if isinstance(stored, Mapping) and stored and "columns" not in stored:
+        if stored and "columns" not in stored:
             sizes = Domain(dict(stored)).sizes
             return cls({name: Integer(0, size - 1) for name, size in sizes.items()})
-        if not isinstance(stored, Mapping) or not isinstance(stored.get("columns"), Mapping):
+        if not isinstance(stored.get("columns"), Mapping):
             raise InvalidInput("a schema must hold `columns`: {name: {type: ...}}")
-        unknown = set(stored) - {"columns", "constraints", "levels", "file"}
-        if unknown:
-            raise InvalidInput(
-                f"a schema has no field {sorted(unknown)[0]!r}; it has columns, constraints, "
-                "levels, file"
-            )
+        known = ("columns", "constraints", "levels", "file")
+        check_known(stored, known, "a schema has no field", "it has")
         columns: dict[str, Column] = {}
         codes = 0
         for name, column in stored["columns"].items():
-            try:
+            with naming(f"column {name!r}"):
                 if not isinstance(column, Mapping):
                     raise InvalidInput("write {type: ...}, as {type: categorical, values: [a, b]}")
                 columns[name] = column_from_dict(column)
-            except InvalidInput as error:
-                raise InvalidInput(f"column {name!r}: {error}") from None
             codes += len(getattr(columns[name], "positions", ()))
             if codes > _MOST_CODES:
                 raise InvalidInput(f"the columns have more than {_MOST_CODES:,} codes in all")
@@ -358,7 +342,8 @@ class Schema:
         if not isinstance(given, Mapping):
             raise InvalidInput("`levels` must be a mapping: {tract: {of: block, groups: {...}}}")
         levels = {name: level_from_dict(name, each) for name, each in given.items()}
-        form = FileFormat.from_dict(stored.get("file", {}))
+        with naming("`file`"):
+            form = FileFormat.from_dict(stored.get("file", {}))
         return cls(columns, constraints, levels=levels, file=form)
 
     @classmethod

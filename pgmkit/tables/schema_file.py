@@ -5,17 +5,19 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pgmkit.errors import InvalidInput, did_you_mean
-from pgmkit.runtime.arguments import listed
+from pgmkit.errors import InvalidInput, check_known
+from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.typed import typed, typed_class
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.edges import MOST_BINS
+from pgmkit.tables.values import changed_fields
 
 _MOST_BYTES = 16 * MOST_BINS
 """The most bytes of a schema file: a short line for each of the most bins that a column may
@@ -60,41 +62,22 @@ class FileFormat:
     user_missing: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.skip_lines, bool) or not (
-            isinstance(self.skip_lines, int) and self.skip_lines >= 0
-        ):
+        if self.skip_lines < 0:
             raise InvalidInput(f"skip_lines must be 0 or more, got {self.skip_lines!r}")
-        if self.sheet is not None and not isinstance(self.sheet, str):
-            raise InvalidInput(f"sheet must be the name of a sheet, got {self.sheet!r}")
-        if not isinstance(self.user_missing, bool):
-            raise InvalidInput(f"user_missing must be true or false, got {self.user_missing!r}")
-        if self.separator is not None and (
-            not isinstance(self.separator, str) or len(self.separator) != 1
-        ):
-            raise InvalidInput(f"separator must be one sign, got {self.separator!r}")
-        if self.separator is not None and not (
-            " " <= self.separator < "\x7f" or self.separator == "\t"
-        ):
-            raise InvalidInput(f"separator must be an ASCII sign, got {self.separator!r}")
-        if not isinstance(self.multiline, bool):
-            raise InvalidInput(f"multiline must be true or false, got {self.multiline!r}")
-        if self.decimal not in (".", ","):
-            raise InvalidInput(f'decimal must be "." or ",", got {self.decimal!r}')
+        if self.separator is not None and not re.fullmatch("[ -~\t]", self.separator):
+            raise InvalidInput(f"separator must be one ASCII sign, got {self.separator!r}")
+        one_of(self.decimal, (".", ","), "decimal")
         if self.decimal == self.separator:
             raise InvalidInput("decimal and separator are the same sign; they must differ")
         try:
             codecs.lookup(self.encoding)
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, ValueError):
             raise InvalidInput(
                 f"encoding {self.encoding!r} is unknown; use utf-8, latin-1, cp1252, utf-16, ..."
             ) from None
         for name in ("names", "ignore"):
-            value = getattr(self, name)
-            if value is not None:
-                held = tuple(listed(value, name, "column names"))
-                if not all(isinstance(each, str) for each in held):
-                    raise InvalidInput(f"{name} must be a list of column names, got {value!r}")
-                object.__setattr__(self, name, held)
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def written_separator(self) -> str:
@@ -103,21 +86,12 @@ class FileFormat:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain values that a schema file has under `file`."""
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain = {each.name: each.default for each in fields(self)}
-        stored = {name: value for name, value in given.items() if value != plain[name]}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in stored.items()}
+        return changed_fields(self)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> FileFormat:
         """Return the format that `to_dict` stored; raise InvalidInput for unknown fields."""
-        known = [each.name for each in fields(cls)]
-        if not isinstance(stored, Mapping):
-            raise InvalidInput(f"`file` must be a mapping of {', '.join(known)}")
-        for name in stored:
-            if name not in known:
-                near = did_you_mean(name, known)
-                raise InvalidInput(f"`file` has no field {name!r}{near}; it has {', '.join(known)}")
+        check_known(stored, [each.name for each in fields(cls)], "it has no field", "it has")
         return cls(**stored)
 
 

@@ -8,8 +8,9 @@ empty text are all missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
@@ -297,10 +298,31 @@ def bare(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as YAML and JSON can represent it."""
+    """Return a value, or a collection of values, as YAML and JSON can represent it; dates, for
+    example, become texts.
+    """
+    if isinstance(value, Mapping):
+        return {plain(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
     if isinstance(value, np.generic):
         return value.item()
     return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
+
+
+def is_number(text: str) -> bool:
+    """Return True for a number, also as spreadsheets print it."""
+    try:
+        number_of(bare(text))
+    except ValueError:
+        return False
+    return True
+
+
+def changed_fields(record: Any) -> dict[str, Any]:
+    """Return the fields of a data class's object that differ from their defaults, as `plain`."""
+    given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
+    return {name: plain(value) for name, (value, default) in given.items() if value != default}
 
 
 def numbers_among(texts: Sequence[str]) -> list[int | float]:

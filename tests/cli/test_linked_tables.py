@@ -162,7 +162,7 @@ def test_a_report_is_written_with_the_tables_or_later(released: Path) -> None:
         (["home=homes.csv", "--out", "o"], "no file is given for the table 'person'"),
         ([*TABLES, "--out", "o", "--save", "o"], "give two folders"),
         ([*TABLES, "--out", "homes.csv"], "is a file"),
-        (["home=homes.csv", "person=person.csv", "--out", "."], "in place of person.csv"),
+        (["home=homes.csv", "person=person.csv", "--out", "."], "is the file that 'person' names"),
         ([*TABLES, "--out", "no/o"], "does not exist"),
         ([*TABLES, "--out", "o", "--suffix", ".ods"], "must end in"),
         (["homes=homes.csv", TABLES[1], "--out", "o"], "did you mean 'home'"),

@@ -198,7 +198,7 @@ def test_levels_are_conditions_too() -> None:
     ("given", "said"),
     [
         ("area = s", "given must be a mapping from tables to conditions.*got"),
-        ({"homes": {}}, "given names the table 'homes'.*did you mean 'home'.*home, person"),
+        ({"homes": {}}, "the release has no table 'homes'.*did you mean 'home'.*home, person"),
         ({"home": {"aera": "s"}}, "table 'home': there is no column 'aera'.*'area'.*size"),
         ({"home": "aera = s"}, "table 'home': there is no column 'aera'.*'area'.*size"),
         ({"person": {"area": "s"}}, "table 'person': there is no column 'area'.*sex, age"),

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.printed import on_one_line
 from pgmkit.runtime.typed import typed
 from pgmkit.tables.bin_codes import LARGEST
@@ -27,13 +26,13 @@ from pgmkit.tables.draft.numbers import number_column, with_point
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.csv_file import dividing, is_index
-from pgmkit.tables.files.foreign import Labels, foot_notes, other_sheets, value_labels
+from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
 from pgmkit.tables.files.record_files import all_names, batches, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import bare, distinct, is_null, number_of, text_of
+from pgmkit.tables.values import distinct, is_null, is_number, number_of, text_of
 
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
@@ -77,11 +76,10 @@ def draft(
     schema, with `look` for a file without records, and without `look` for a first line that may be
     a record.
     """
-    if not isinstance(most_values, int) or isinstance(most_values, bool) or most_values < 1:
+    if most_values < 1:
         raise InvalidInput(f"most_values must be a whole number, 1 or more; got {most_values!r}")
-    given = FileFormat() if file is None else instance(file, FileFormat, "file")
     with dividing(path):
-        form = (seen_format if look else named_format)(path, given)
+        form = (seen_format if look else named_format)(path, file or FileFormat())
     notes = {
         name: "without a name: left out. Give it one, or all with --names"
         if place and not name
@@ -262,18 +260,11 @@ def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
     usual = frozenset(MISSING)
     rest = [text for text in tally if text and text not in usual and text not in DASHES]
     if rest and (
-        all(_is_plain_number(text, decimal) for text in rest) or time_column(rest, None) is not None
+        all(is_number(with_point(text, decimal)) for text in rest)
+        or time_column(rest, None) is not None
     ):
         return usual | DASHES
     return usual
-
-
-def _is_plain_number(text: str, decimal: str) -> bool:
-    try:
-        number_of(bare(with_point(text, decimal)))
-    except ValueError:
-        return False
-    return True
 
 
 def _present(
@@ -296,11 +287,9 @@ def _present(
     if len(counts) == 1:
         return _constant(next(iter(counts)), missing)
     timed = time_column(list(counts), missing)
-    if timed is not None:
-        return Drafted(*timed)
-    numbered = number_column(counts, missing, most_values, decimal)
-    if numbered is not None:
-        return Drafted(*numbered)
+    found = timed or number_column(counts, missing, most_values, decimal)
+    if found is not None:
+        return Drafted(*found)
     drafted = _labelled(counts, missing, most_values)
     remark = advice(list(counts))
     if not remark:
@@ -379,10 +368,6 @@ def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counte
     for batch in batches(path, form):
         for name, values in batch.items():
             tallies.setdefault(name, Counter()).update(_tally(values))
-    if not any(tallies.values()):
-        raise InvalidInput(
-            f"{os.fspath(path)} holds no records to draft a schema from{other_sheets(path, form)}"
-        )
     return tallies
 
 

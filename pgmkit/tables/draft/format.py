@@ -19,7 +19,7 @@ from pgmkit.tables.files.csv_file import (
 )
 from pgmkit.tables.files.foreign import is_excel, title_rows
 from pgmkit.tables.schema_file import FileFormat
-from pgmkit.tables.values import bare, number_of
+from pgmkit.tables.values import bare, is_number
 
 MISSING = (
     *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),
@@ -205,11 +205,7 @@ def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    try:
-        number_of(bare(unsigned(text)).replace(",", "."))
-    except ValueError:
-        return False
-    return True
+    return is_number(bare(unsigned(text)).replace(",", "."))
 
 
 def _is_count(text: str) -> bool:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
+from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted, without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
@@ -51,7 +52,8 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     >>> encode(pyarrow.table({"ill": [True, False, True]}), Schema({"ill": Boolean()}))
     Dataset(Domain({'ill': 2}))
     """
-    return schema.encode(_collected(frame, schema))
+    schema.check_names(names_of(frame))
+    return schema.encode(columns_of(frame, list(schema.columns)))
 
 
 @unquoted
@@ -71,11 +73,6 @@ def in_memory(frame: Any, names: list[str]) -> nw.DataFrame[Any]:
     """Return columns of a frame in memory; those of an engine are fetched."""
     needed = _wrapped(frame).select(*names)
     return needed.collect() if isinstance(needed, nw.LazyFrame) else needed
-
-
-def _collected(frame: Any, schema: Schema) -> dict[str, Any]:
-    schema.check_names(names_of(frame))
-    return columns_of(frame, list(schema.columns))
 
 
 @unquoted
@@ -173,12 +170,8 @@ class FrameForm:
         Raises InvalidInput for another name and for an object that is not a data frame.
         """
         if isinstance(frame, str):
-            if frame not in _LIBRARIES:
-                raise InvalidInput(
-                    f"a library must be 'pandas', 'polars' or 'pyarrow', got {frame!r}; for others "
-                    "give a data frame"
-                )
-            return cls(_LIBRARIES[frame], lazy=False)
+            known = one_of(frame, _LIBRARIES, "a library (for others give a data frame)")
+            return cls(_LIBRARIES[known], lazy=False)
         if isinstance(frame, FrameCounts):
             return cls(frame.library, lazy=True)
         wrapped = _wrapped(frame)

@@ -8,8 +8,9 @@ whenever it is made, so a task that runs again, or a second reading, changes not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -43,24 +44,29 @@ def made_frame(parts: TableParts, schema: Schema, form: FrameForm, like: Any = N
         import dask.dataframe
 
         empty = pandas_frame(arrow_schema(schema).empty_table(), schema)
-        return dask.dataframe.from_map(_PandasPart(parts, schema), range(parts.count), meta=empty)
+        made = partial(_pandas_part, parts, schema)
+        return dask.dataframe.from_map(made, range(parts.count), meta=empty)
     if library.is_duckdb():
         import duckdb
 
         return duckdb.from_arrow(_Stream(parts, schema))
     session = _active_session(library) if like is None else like.sparkSession
     numbers = session.range(0, parts.count, 1, parts.count)
-    return numbers.mapInArrow(_batches(parts), _spark_schema(schema))
+    return numbers.mapInArrow(partial(_batches, parts), _spark_schema(schema))
 
 
-def _batches(parts: TableParts) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def made(numbers: Iterable[Any]) -> Iterator[Any]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for table in parts.tables(number, number + 1):
-                    yield from plain_table(table).to_batches(max_chunksize=BATCH_ROWS)
+def _batches(parts: TableParts, numbers: Iterable[Any]) -> Iterator[Any]:
+    """Yield the records of the parts whose numbers are in the first column of these batches."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for table in parts.tables(number, number + 1):
+                yield from plain_table(table).to_batches(max_chunksize=BATCH_ROWS)
 
-    return made
+
+def _pandas_part(parts: TableParts, schema: Schema, number: int) -> Any:
+    """Return a part of a Dask data frame."""
+    (table,) = parts.tables(number, number + 1)
+    return pandas_frame(table, schema)
 
 
 def _spark_schema(schema: Schema) -> Any:
@@ -85,18 +91,6 @@ def _active_session(library: Any) -> Any:
     if session is None:
         raise InvalidInput("there is no active Spark session to make the records in; give like=")
     return session
-
-
-@dataclass(frozen=True)
-class _PandasPart:
-    """A function that makes a part of a Dask data frame from its number."""
-
-    parts: TableParts
-    schema: Schema
-
-    def __call__(self, number: int) -> Any:
-        (table,) = self.parts.tables(number, number + 1)
-        return pandas_frame(table, self.schema)
 
 
 @dataclass(frozen=True)

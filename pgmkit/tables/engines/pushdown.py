@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.graphs.clique_index import maximal
+from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.records.counting import check_memory
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.unquoted import without_quotes
@@ -60,7 +60,8 @@ class FrameCounts:
             self._engine = self._engine.kept(self._codec)
             self._codec = KeptCodes(schema.columns)
         self._outside = np.zeros(len(schema.columns), dtype=np.int64)
-        self._tables = _Tables(self.domain)
+        self._tables: dict[Clique, NDArray[np.int64]] = {}
+        self._index = CliqueIndex([])
         self._expected = [self.domain.ordered(each) for each in expected]
         self._rows = self.scans = 0
         zeros = [] if not schema.checked else [zeros.clique for zeros in schema.zeros]
@@ -92,11 +93,11 @@ class FrameCounts:
         asked = [self.domain.clique(clique) for clique in cliques]
         check_memory(dict.fromkeys(asked), self.domain.sizes)
         self._count([self.domain.ordered(clique) for clique in asked])
-        return {clique: self._tables.table(clique) for clique in asked}
+        return {clique: self._table(clique) for clique in asked}
 
     def _count(self, cliques: Iterable[Clique]) -> None:
         """Pass over the records until all these tables are known."""
-        missing = [clique for clique in dict.fromkeys(cliques) if clique not in self._tables]
+        missing = [clique for clique in dict.fromkeys(cliques) if self._holder(clique) is None]
         for needed in _batches(self.domain, missing):
             filled = self._filled(needed)
             chosen = [filled[place] for place in maximal(filled)]
@@ -111,7 +112,8 @@ class FrameCounts:
                 self._outside = line[: len(read)]
                 self._rows = int(line[scan.places[chosen[0]]].sum())
             for clique, place in scan.places.items():
-                self._tables.add(clique, line[place].reshape(self.domain.shape(clique)))
+                self._tables[clique] = line[place].reshape(self.domain.shape(clique))
+            self._index = CliqueIndex(list(self._tables))
             if not first:
                 self._check_same(line[: len(read)], chosen)
 
@@ -130,7 +132,7 @@ class FrameCounts:
 
         A frame that is computed anew for every pass may give different records.
         """
-        sums = {int(self._tables.table(clique).sum()) for clique in counted}
+        sums = {int(self._tables[clique].sum()) for clique in counted}
         if outside.any() or sums != {self._rows}:
             raise InvalidInput(
                 "the frame gave other records in this pass than in the first; persist it (cache), "
@@ -142,7 +144,7 @@ class FrameCounts:
         room = _SCAN_CELLS - sum(map(self.domain.size, needed))
         chosen = list(needed)
         for place, clique in enumerate(self._expected):
-            if clique in self._tables:
+            if self._holder(clique) is not None:
                 continue
             room -= self.domain.size(clique)
             if room < 0:
@@ -152,28 +154,7 @@ class FrameCounts:
         self._expected = []
         return chosen
 
-    def __repr__(self) -> str:
-        return f"<FrameCounts: {len(self.domain)} attributes, counted where the data are>"
-
-
-class _Tables:
-    """Counted tables, and tables of subsets that are computed from them."""
-
-    def __init__(self, domain: Domain) -> None:
-        self._domain = domain
-        self._found: dict[Clique, NDArray[np.int64]] = {}
-        self._holding: dict[str, set[Clique]] = {name: set() for name in domain}
-
-    def add(self, clique: Clique, table: NDArray[np.int64]) -> None:
-        table.setflags(write=False)
-        self._found[clique] = table
-        for name in clique:
-            self._holding[name].add(clique)
-
-    def __contains__(self, clique: Clique) -> bool:
-        return self._holder(clique) is not None
-
-    def table(self, clique: Clique) -> NDArray[np.int64]:
+    def _table(self, clique: Clique) -> NDArray[np.int64]:
         """Return the table of a clique of which a superset was counted; axes are in the clique's
         order.
         """
@@ -181,7 +162,7 @@ class _Tables:
         assert holder is not None
         summed = tuple(i for i, name in enumerate(holder) if name not in clique)
         kept = [name for name in holder if name in clique]
-        table = self._found[holder]
+        table = self._tables[holder]
         if summed:
             table = np.asarray(table.sum(axis=summed, dtype=np.int64))
         found = table.transpose([kept.index(name) for name in clique])
@@ -190,9 +171,12 @@ class _Tables:
 
     def _holder(self, clique: Clique) -> Clique | None:
         """Return the smallest counted clique that contains this one; None if there is none."""
-        sets = sorted((self._holding[name] for name in clique), key=len)
-        among = set.intersection(*sets) if clique else self._found
-        return min(among, key=self._domain.size, default=None)
+        counted = list(self._tables)
+        among = (counted[place] for place in self._index.containing(clique))
+        return min(among, key=self.domain.size, default=None)
+
+    def __repr__(self) -> str:
+        return f"<FrameCounts: {len(self.domain)} attributes, counted where the data are>"
 
 
 def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -174,7 +174,6 @@ def csv_batches(
     grammar = LineGrammar(separator.encode(), len(header), comment, form.multiline)
     records = _Records(grammar, header, wanted, frozenset(repeating))
     above = form.skip_lines + (0 if form.names else 1 + _header(path, form)[0])
-    rows = 0
     try:
         blocks = _blocks(path, form, _BLOCK, "strict" if broken is None else "replace")
         for table, odd in _tables(_below(blocks, above), records):
@@ -187,7 +186,6 @@ def csv_batches(
                 )
             if broken is not None:
                 broken.extend([None] * len(odd))
-            rows += table.num_rows
             for batch in table.to_batches():
                 yield {n: _texts(batch.column(n), broken is not None) for n in wanted}
     except (pa.ArrowInvalid, UnicodeError) as error:
@@ -195,8 +193,6 @@ def csv_batches(
         if isinstance(error, UnicodeError) or "UTF8" in str(error):
             raise InvalidInput(_not_text(path, form)) from None
         raise InvalidInput(f"{path} is not a well-formed CSV file") from None
-    if not rows and broken is None:
-        raise InvalidInput(f"{path} holds no records")
 
 
 def _below(blocks: Iterable[bytes], lines: int) -> Iterator[bytes]:
@@ -217,23 +213,16 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
     rest, line = b"", 0
     for block in itertools.chain(blocks, [b""]):
         whole = None if rest else records.plain(block)
-        for piece in [block] if whole or not block else cut_at_lines(block, _PIECE):
-            plain = whole or (None if rest else records.plain(piece))
+        for piece in [block] if whole is not None or not block else cut_at_lines(block, _PIECE):
+            plain = None if rest else records.plain(piece) if whole is None else whole
             if plain is not None:
-                yield plain.table, []
-                line += plain.lines
+                yield plain, []
+                line += piece.count(b"\n")
                 continue
             found = records.grammar.divided(rest + piece, final=not block)
             yield records.table(found.records), [line + place for place in found.odd]
             line += found.lines
             rest = found.rest
-
-
-class _Plain(NamedTuple):
-    """The table of a block whose lines are all records or empty, and the number of its lines."""
-
-    table: Any
-    lines: int
 
 
 @dataclass(frozen=True)
@@ -245,7 +234,7 @@ class _Records:
     wanted: list[str]
     repeating: frozenset[str]
 
-    def plain(self, block: bytes) -> _Plain | None:
+    def plain(self, block: bytes) -> Any:
         """Return the table of a block of whole lines that are all records or empty; None for other
         blocks.
 
@@ -270,7 +259,7 @@ class _Records:
         lines = block.count(b"\n")
         if table.num_rows != lines and table.num_rows != lines - _empty_lines(bytes_of):
             return None
-        return _Plain(table, lines)
+        return table
 
     def table(self, records: Sequence[bytes]) -> Any:
         """Return the table of well-formed records, some of which may span several lines."""

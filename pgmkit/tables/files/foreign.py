@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
@@ -45,12 +45,16 @@ def is_excel(path: str | os.PathLike[str]) -> bool:
     return Path(path).suffix.lower() in _EXCEL
 
 
-def needed(path: str | os.PathLike[str], error: ImportError) -> InvalidInput:
-    """Return the error for a library that is not installed."""
-    return InvalidInput(
-        f"files that end in {Path(path).suffix.lower()} need {error.name}: {installing('files')}, "
-        "or use a data frame in Python"
-    )
+@contextmanager
+def needing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise InvalidInput if the library that the block imports for this file is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidInput(
+            f"files that end in {Path(path).suffix.lower()} need {error.name}: "
+            f"{installing('files')}, or use a data frame in Python"
+        ) from None
 
 
 def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
@@ -59,22 +63,17 @@ def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
     Needs the extra `files`. Raises InvalidInput if it is not installed, and for a file that cannot
     be read.
     """
-    suffix = Path(path).suffix.lower()
-    try:
-        return _excel(path, form) if suffix in _EXCEL else _statistics(path, form)
-    except ImportError as error:
-        raise needed(path, error) from None
+    with needing(path):
+        return _excel(path, form) if is_excel(path) else _statistics(path, form)
 
 
 def foreign_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     """Return the column names; no record is read."""
-    try:
+    with needing(path):
         if is_excel(path):
             return _header(path, form, _rows(path, form.sheet))
         names: list[str] = _read(path, form.user_missing, metadataonly=True)[1].column_names
         return names
-    except ImportError as error:
-        raise needed(path, error) from None
 
 
 def _header(
@@ -139,13 +138,11 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     texts right below it: the first one then has merged cells, which name several columns. The rows
     are read, so they must be public.
     """
-    try:
+    with needing(path):
         rows = [
             [cell for cell in row if not is_null(cell)]
             for row in islice(_rows(path, form.sheet), 2 * MOST_TITLES)
         ]
-    except ImportError as error:
-        raise needed(path, error) from None
     width = max(map(len, rows), default=0)
     header = next((i for i, cells in enumerate(rows) if cells and 2 * len(cells) >= width), 0)
     for above, below in pairwise(rows[header:]):
@@ -297,10 +294,8 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
     """Return the labels and missing codes that an SPSS or Stata file declares, by column."""
     if not is_foreign(path) or is_excel(path):
         return {}
-    try:
+    with needing(path):
         _, about = _read(path, True, metadataonly=True)
-    except ImportError as error:
-        raise needed(path, error) from None
     found = {}
     for name in about.column_names:
         named = about.variable_value_labels.get(name, {})

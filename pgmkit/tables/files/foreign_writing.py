@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import Column
-from pgmkit.tables.files.foreign import is_excel, needed
+from pgmkit.tables.files.foreign import is_excel, needing
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import plain_table
@@ -47,12 +47,9 @@ def foreign_content(
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, and
     if the library that writes is not installed.
     """
-    suffix = Path(path).suffix.lower()
-    try:
-        write = _excel if suffix == ".xlsx" else _statistics
+    write = _excel if is_excel(path) else _statistics
+    with needing(path):
         return write(path, map(plain_table, tables), schema)
-    except ImportError as error:
-        raise needed(path, error) from None
 
 
 def check_sheet(path: str | os.PathLike[str], rows: int) -> None:

@@ -43,7 +43,7 @@ def json_batches(
     A line that is no JSON object raises InvalidInput or, if `broken` is a list, adds an entry to
     this list.
     """
-    rows = line = 0
+    line = 0
     # Blocks are small, since a record that has become Python objects takes about twenty times as
     # much memory as in the file.
     for block in whole_lines(chunks(path, 4 * MOST_BYTES)):
@@ -62,13 +62,10 @@ def json_batches(
                 continue
             for name, values in zip(wanted, columns, strict=True):
                 values.append(_text(record.get(name)))
-        rows += len(columns[0]) if columns else 0
         yield {
             name: pa.array(values, pa.string())
             for name, values in zip(wanted, columns, strict=True)
         }
-    if not rows and broken is None:
-        raise InvalidInput(f"{path} holds no records")
 
 
 def _record(text: bytes) -> dict[str, Any] | None:

@@ -19,12 +19,13 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from pgmkit.errors import InvalidInput
+from pgmkit.errors import InvalidInput, naming
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import codes_of
+from pgmkit.tables.files.csv_file import likely_separator
 from pgmkit.tables.files.published import (
     EXACT,
     Cell,
@@ -38,7 +39,6 @@ from pgmkit.tables.files.published import (
 from pgmkit.tables.schema import Schema
 
 _STDDEV = "stddev"
-_SEPARATORS = (",", ";", "\t")
 
 
 @typed
@@ -80,7 +80,7 @@ def read_noisy_tables(
     if Path(path).suffix.lower() == ".json":
         return _json(name, stddev)
     if Path(path).suffix.lower() in (".csv", ".tsv", ".txt"):
-        if rounding is not None and (isinstance(rounding, bool) or rounding < 1):
+        if rounding is not None and rounding < 1:
             raise InvalidInput(f"rounding must be a whole number, 1 or more; got {rounding!r}")
         return [_csv(name, schema, stddev, value, rounding)]
     raise InvalidInput(f"{name}: noisy tables must be .csv (.tsv, .txt) or .json files")
@@ -104,10 +104,8 @@ def _json_table(where: str, table: Any, given: Mapping[str, float]) -> Measureme
             f'{where} must be {{"columns": [...], "values": [...], "stddev": ...}} '
             "(--stddev stands in where it is left out)"
         )
-    try:
+    with naming(where):
         return Measurement(tuple(whole["columns"]), whole["values"], whole[_STDDEV])
-    except InvalidInput as error:
-        raise InvalidInput(f"{where}: {error}") from None
 
 
 def _csv(
@@ -179,8 +177,7 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not text in UTF-8; convert it first") from None
-    first = text.partition("\n")[0]
-    separator = max(_SEPARATORS, key=first.count)
+    separator = likely_separator(text.partition("\n")[0])
     reader = csv.reader(text.splitlines(), delimiter=separator)
     header = [name.strip() for name in next(reader, [])]
     lines = [(reader.line_num, line) for line in reader if line]
@@ -219,11 +216,8 @@ def _cells(
     allowed: dict[str, NDArray[np.bool_]] = {}
     for name, text in texts.items():
         if (name, text) not in known:
-            try:
-                codes = _codes(name, schema.shown[name], text)
-            except InvalidInput as error:
-                raise InvalidInput(f"{where}: {error}") from None
-            known[name, text] = schema.behind(name, codes)
+            with naming(where):
+                known[name, text] = schema.behind(name, _codes(name, schema.shown[name], text))
         base, mask = known[name, text]
         allowed[base] = allowed[base] & mask if base in allowed else mask
         if not allowed[base].any():

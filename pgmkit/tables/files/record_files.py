@@ -27,7 +27,13 @@ from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
-from pgmkit.tables.files.foreign import foreign_names, foreign_table, is_excel, is_foreign
+from pgmkit.tables.files.foreign import (
+    foreign_names,
+    foreign_table,
+    is_excel,
+    is_foreign,
+    other_sheets,
+)
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
 from pgmkit.tables.files.header import header_hint
 from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches, json_names
@@ -42,7 +48,6 @@ from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, json_lines, respelled
 from pgmkit.tables.schema import FileFormat, Schema
-from pgmkit.tables.values import dictionary
 
 
 @typed
@@ -72,16 +77,9 @@ def encode_file(
     repeating = {name for name, column in schema.columns.items() if _repeats(column)}
     for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
         for name, column in schema.columns.items():
-            codes, without = _coded(column, _plain_decimals(batch[name], column, schema.file))
-            unread[name] += without
-            parts[name].append(codes)
-    from pgmkit.tables.schema import outside_error
-
-    for name, rows in unread.items():
-        if rows and schema.columns[name].outside is None:
-            raise outside_error(name, rows)
-    if schema.checked and not sum(map(len, next(iter(parts.values())))):
-        raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
+            codes, without = column.read(_plain_decimals(batch[name], column, schema.file))
+            unread[name] += int(without.sum())
+            parts[name].append(codes.astype(np.min_scalar_type(column.size)))
     for name, column in schema.columns.items():
         kind = np.min_scalar_type(column.size)
         parts[name].append(np.full(len(broken or ()), max(column.outside_code, 0), dtype=kind))
@@ -89,23 +87,11 @@ def encode_file(
     return schema.coded({name: np.concatenate(codes) for name, codes in parts.items()}, unread)
 
 
-def _coded(column: Column, values: Any) -> tuple[NDArray[Any], int]:
-    """Return codes in the smallest type, and the number of values without a code of their own."""
-    kind = np.min_scalar_type(column.size)
-    known = dictionary(values)
-    codes, unread = column.read(values if known is None else known[0])
-    if known is None:
-        return codes.astype(kind), int(unread.sum())
-    places = known[1]
-    return codes.astype(kind).take(places), int(unread.take(places).sum()) if unread.any() else 0
-
-
 @unquoted
 def read_frame(
     path: str | os.PathLike[str],
     schema: Schema,
     *,
-    ignore_extra: bool = True,
     also: Sequence[str] = (),
 ) -> Any:
     """Return the schema's columns of a file, and those in `also`, as a pyarrow table of the file's
@@ -114,8 +100,6 @@ def read_frame(
     Raises InvalidInput as `encode_file` does; in a placed schema an ill-formed line is a record of
     nulls.
     """
-    if not ignore_extra:
-        _check_no_others(path, schema, also)
     names = (*schema.columns, *also)
     broken: list[object] | None = None if schema.checked else []
     parts = []
@@ -124,8 +108,6 @@ def read_frame(
         parts.append(pa.table({**plain, **{name: batch[name] for name in also}}))
     if broken:
         parts.append(pa.table({name: pa.nulls(len(broken)) for name in names}))
-    if not parts and schema.checked:
-        raise InvalidInput(f"{os.fspath(path)} holds no records; give at least one")
     if not parts:
         return pa.table({name: pa.array([], pa.string()) for name in names})
     return pa.concat_tables(parts, promote_options="permissive")
@@ -231,6 +213,30 @@ def batches(
     errors. `repeating`: columns of few distinct texts, which are returned as dictionaries from CSV
     files. Raises InvalidInput as `encode_file` does.
     """
+    read = _batches(path, form, names, broken, repeating)
+    return read if broken is not None else _not_empty(path, form, read)
+
+
+def _not_empty(
+    path: str | os.PathLike[str], form: FileFormat, read: Iterable[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    rows = 0
+    for batch in read:
+        rows += len(next(iter(batch.values()), ()))
+        yield batch
+    if not rows:
+        raise InvalidInput(
+            f"{os.fspath(path)} holds no records{other_sheets(path, form)}; give at least one"
+        )
+
+
+def _batches(
+    path: str | os.PathLike[str],
+    form: FileFormat,
+    names: tuple[str, ...] | None,
+    broken: list[object] | None,
+    repeating: Collection[str],
+) -> Iterator[dict[str, Any]]:
     if is_json_lines(path) and names is not None and broken is not None:
         return json_batches(os.fspath(path), names, broken)
     found = all_names(path, form)
@@ -255,19 +261,13 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     kind = written_kind(path)
     if kind not in ("csv", "parquet"):
         raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
+    listed = {name: values.tolist() for name, values in columns.items()}
     with atomic_writer(path) as file:
         if kind == "parquet":
-            table = {
-                n: pa.array(v.tolist() if v.dtype == object else v) for n, v in columns.items()
-            }
+            table = {n: listed[n] if v.dtype == object else v for n, v in columns.items()}
             parquet.write_table(pa.table(table), file)
-            return
-        lines = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
-        lines.flush()
-        lines.detach()
+        else:
+            file.write(_csv_rows([listed, *zip(*listed.values(), strict=True)], ","))
 
 
 def write_records(
@@ -316,7 +316,7 @@ def write_tables(
         writer = None
         if kind == "csv":
             names = [spelled(name) if spelled else name for name in schema.shown]
-            file.write(_header(names, form.written_separator))
+            file.write(_csv_rows([names], form.written_separator))
         for table in tables:
             rows += table.num_rows
             if kind == "csv":
@@ -332,9 +332,9 @@ def write_tables(
     return rows
 
 
-def _header(names: Sequence[str], separator: str) -> bytes:
+def _csv_rows(rows: Iterable[Iterable[Any]], separator: str) -> bytes:
     text = io.StringIO()
-    csv.writer(text, delimiter=separator, lineterminator="\n").writerow(names)
+    csv.writer(text, delimiter=separator, lineterminator="\n").writerows(rows)
     return text.getvalue().encode("utf-8")
 
 
@@ -343,16 +343,11 @@ def written_kind(path: str | os.PathLike[str]) -> str:
 
     Raises InvalidInput for another suffix.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", *PARQUET, *JSON_LINES, *WRITTEN):
-        raise InvalidInput(
-            f"{os.fspath(path)} must end in .csv, .parquet, .jsonl, .xlsx, .sav or .dta"
-        )
-    if suffix in WRITTEN:
-        return "foreign"
-    if suffix in JSON_LINES:
-        return "json"
-    return "csv" if suffix == ".csv" else "parquet"
+    kinds = {"csv": (".csv",), "parquet": PARQUET, "json": JSON_LINES, "foreign": WRITTEN}
+    for kind, suffixes in kinds.items():
+        if Path(path).suffix.lower() in suffixes:
+            return kind
+    raise InvalidInput(f"{os.fspath(path)} must end in .csv, .parquet, .jsonl, .xlsx, .sav or .dta")
 
 
 def _check_names(

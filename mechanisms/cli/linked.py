@@ -246,9 +246,7 @@ def _frames(
     from pgmkit.tables.files.record_files import check_columns, read_frame
 
     also = linking(links)
+    placed = {name: schemas[name].placed() for name in paths}
     for name, path in paths.items():
-        check_columns(path, schemas[name], ignore_extra=ignore_extra, also=also[name])
-    return {
-        name: read_frame(path, schemas[name].placed(), also=also[name])
-        for name, path in paths.items()
-    }
+        check_columns(path, placed[name], ignore_extra=ignore_extra, also=also[name])
+    return {n: read_frame(path, placed[n], also=also[n]) for n, path in paths.items()}

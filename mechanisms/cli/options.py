@@ -148,7 +148,7 @@ accounting_option = click.option(
     help="How costs add up: gaussian has less noise, but selections cost more [default: gaussian "
     "for auto and for mechanisms that only measure, else zcdp].",
 )
-mechanism_options = _together(
+request_options = _together(
     click.option(
         "--mechanism", default="auto", help="Mechanism by its name in `pgmkit mechanisms`, or auto."
     ),
@@ -173,8 +173,7 @@ mechanism_options = _together(
     ),
     click.option("--target", help="Column to be predicted later: its marginals get more weight."),
     accounting_option,
-)
-unit_options = _together(
+    budget_options,
     click.option(
         "--unit",
         help="Column with the unit of each row (a person, a household): all rows of a unit are "
@@ -186,6 +185,7 @@ unit_options = _together(
         help="Number of rows of each unit that are used; noise grows with it.",
     ),
 )
+"""The options of a run: mechanism, budget and unit."""
 target_options = _together(
     click.option(
         "--out", help="File for the synthetic records (CSV, parquet, .jsonl, .xlsx, .sav or .dta)."

@@ -13,16 +13,14 @@ from mechanisms.cli.options import (
     FILE,
     FORMAT,
     as_json,
-    budget_options,
     emit,
     file_options,
     ignore_extra_option,
-    mechanism_options,
     read_schema,
+    request_options,
     schema_option,
     settle_budget,
     target_options,
-    unit_options,
 )
 from mechanisms.cli.preflight import Files, preflight
 
@@ -45,9 +43,7 @@ def mechanisms(json_out: bool) -> None:
 @click.command()
 @schema_option
 @click.option("--rows", type=click.IntRange(1), default=50_000, help="Number of rows to plan for.")
-@mechanism_options
-@budget_options
-@unit_options
+@request_options
 @click.option(
     "--data-format",
     "data",

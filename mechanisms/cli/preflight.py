@@ -100,7 +100,7 @@ def preflight(request: Request, files: Files) -> None:
             raise InvalidInput(f"{files.data} is not an Excel file and has no sheet {sheet!r}")
         also = () if request.unit is None else (request.unit,)
         ignore_extra = files.ignore_extra_columns
-        check_columns(files.data, request.schema, ignore_extra=ignore_extra, also=also)
+        check_columns(files.data, request.placed, ignore_extra=ignore_extra, also=also)
     if files.out is not None:
         _check_room(Path(files.out), request.schema, files.rows or 1)
         _check_format(files.out, request.placed, files.rows or 1)

@@ -18,16 +18,15 @@ from mechanisms.cli.options import (
     file_options,
     ignore_extra_option,
     ledger_option,
-    mechanism_options,
     read_schema,
     records_file,
+    request_options,
     safe_csv_option,
     schema_option,
     seed_option,
     settle_budget,
     spreadsheet_safe,
     target_options,
-    unit_options,
     write_text,
 )
 from mechanisms.cli.preflight import Files, preflight
@@ -102,9 +101,7 @@ def demo(
 @click.command()
 @click.argument("data", type=FILE)
 @schema_option
-@mechanism_options
-@budget_options
-@unit_options
+@request_options
 @click.option(
     "--report-dropped",
     is_flag=True,

@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import narwhals as nw
 import numpy as np
 
-from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.html import overview
 from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
 from mechanisms.release.verdict import Verdict, verdict
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
-from pgmkit.least_squares.goodness import Fit
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
@@ -41,9 +39,20 @@ from pgmkit.uncertainty.measured import MeasuredBars
 if TYPE_CHECKING:
     from pgmkit.estimation.replication import Replication
 
+T = TypeVar("T")
 _PART = 16 * BATCH_ROWS
 """The number of records that are drawn and written at a time."""
 _PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
+
+
+class _Forwarded(Generic[T]):
+    """An attribute of a TableRelease that is one of its release."""
+
+    def __init__(self, read: Callable[[Release], T]) -> None:
+        self._read = read
+
+    def __get__(self, owner: TableRelease, kind: type | None = None) -> T:
+        return self._read(owner.release)
 
 
 @typed_class
@@ -77,70 +86,32 @@ class TableRelease:
         graphical = isinstance(self.model, GraphicalModel)
         return quick_bars(self.model, self._tables) if graphical else self._measured
 
-    @property
-    def model(self) -> Any:
-        """The model that answers, in counts over codes."""
-        return self.release.model
-
-    @property
-    def mechanism(self) -> str:
-        """The mechanism's name."""
-        return self.release.mechanism
-
-    @property
-    def measurements(self) -> tuple[Any, ...]:
-        """The noisy values behind the model."""
-        return self.release.measurements
-
-    @property
-    def ledger(self) -> Ledger | None:
-        """The ledger of all charges; None for a model of noisy tables from elsewhere."""
-        return self.release.ledger
-
-    @property
-    def settings(self) -> object:
-        """The mechanism's settings."""
-        return self.release.settings
-
-    @property
-    def secure(self) -> bool:
-        """False if a seed made the noise reproducible, or if the file was modified."""
-        return self.release.secure
-
-    @property
-    def caution(self) -> str:
-        """The warning shown with anything from an insecure release; empty for a secure one."""
-        return self.release.caution
-
-    @property
-    def exact(self) -> int:
-        """The number of tables that were given exactly (`with_exact`)."""
-        return self.release.exact
-
-    @property
-    def exception(self) -> str:
-        """A sentence on exact tables, which the promise does not cover; empty without any."""
-        return self.release.exception
-
-    @property
-    def certificate(self) -> str:
-        """A sentence on how near a graphical model is to the best fit; empty for other models."""
-        return self.release.certificate
-
-    @property
-    def fit(self) -> Fit | None:
-        """The agreement of a graphical model's noisy tables; None for other models."""
-        return self.release.fit
-
-    @property
-    def contradiction(self) -> str:
-        """The warning that the noisy tables contradict each other; empty if they do not."""
-        return self.release.contradiction
-
-    @property
-    def certified(self) -> bool:
-        """False if the search for the model ended before its tolerance (`certificate`)."""
-        return self.release.certified
+    model = _Forwarded[Any](lambda release: release.model)
+    """The model that answers, in counts over codes."""
+    mechanism = _Forwarded(lambda release: release.mechanism)
+    """The mechanism's name."""
+    measurements = _Forwarded[tuple[Any, ...]](lambda release: release.measurements)
+    """The noisy values behind the model."""
+    ledger = _Forwarded(lambda release: release.ledger)
+    """The ledger of all charges; None for a model of noisy tables from elsewhere."""
+    settings = _Forwarded(lambda release: release.settings)
+    """The mechanism's settings."""
+    secure = _Forwarded(lambda release: release.secure)
+    """False if a seed made the noise reproducible, or if the file was modified."""
+    caution = _Forwarded(lambda release: release.caution)
+    """The warning shown with anything from an insecure release; empty for a secure one."""
+    exact = _Forwarded(lambda release: release.exact)
+    """The number of tables that were given exactly (`with_exact`)."""
+    exception = _Forwarded(lambda release: release.exception)
+    """A sentence on exact tables, which the promise does not cover; empty without any."""
+    certificate = _Forwarded(lambda release: release.certificate)
+    """A sentence on how near a graphical model is to the best fit; empty for other models."""
+    fit = _Forwarded(lambda release: release.fit)
+    """The agreement of a graphical model's noisy tables; None for other models."""
+    contradiction = _Forwarded(lambda release: release.contradiction)
+    """The warning that the noisy tables contradict each other; empty if they do not."""
+    certified = _Forwarded(lambda release: release.certified)
+    """False if the search for the model ended before its tolerance (`certificate`)."""
 
     @cached_property
     def verdict(self) -> Verdict:

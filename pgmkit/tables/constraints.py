@@ -6,10 +6,10 @@ satisfies it.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,8 @@ class Require(Constraint):
 
     def allowed(self, columns: Mapping[str, Column]) -> Mask:
         premise, conclusion = _all_met(self.when, columns), _all_met(self.then, columns)
-        return ~premise.reshape(premise.shape + (1,) * conclusion.ndim) | conclusion
+        allowed: Mask = np.logical_or.outer(~premise, conclusion)
+        return allowed
 
 
 @typed_class
@@ -185,9 +186,5 @@ def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column])
     """Return a Boolean for each combination of codes, an axis a column: True if it meets all
     conditions.
     """
-    masks = [codes_of(name, columns[name], wanted) for name, wanted in conditions.items()]
-    met = np.ones((1,) * len(masks), dtype=bool)
-    for axis, mask in enumerate(masks):
-        met = met & mask.reshape([len(mask) if i == axis else 1 for i in range(len(masks))])
-    assert met.size == math.prod(len(mask) for mask in masks)
-    return met
+    masks = (codes_of(name, columns[name], wanted) for name, wanted in conditions.items())
+    return reduce(np.logical_and.outer, masks)

@@ -13,12 +13,11 @@ from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 
 
-def column_types() -> dict[str, type[Column]]:
-    """Return the column types by the names that schema files use."""
-    known: list[type[Column]] = [
-        *(Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
-    ]
-    return {each.type: each for each in known}
+_TYPES: Mapping[str, type[Column]] = {
+    each.type: each
+    for each in (Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)
+}
+"""The column types by the names that schema files use."""
 
 
 def column_from_dict(stored: Mapping[str, Any]) -> Column:
@@ -27,17 +26,13 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     >>> column_from_dict({"type": "integer", "low": 0, "high": 3})
     Integer(missing=None, outside=None, decode_as=None, low=0, high=3, bins=None, ...)
     """
-    types = column_types()
-    given = dict(stored)
-    kind = given.pop("type", "")
-    check_known([kind], types, "there is no type", "types are")
-    allowed = sorted(each.name for each in fields(types[kind]))
+    given = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
+    kind = given.pop("type", None)
+    check_known([kind], _TYPES, "there is no type", "types are")
+    allowed = sorted(each.name for each in fields(_TYPES[kind]))
     check_known(given, allowed, f"a {kind} column has no field", "it has")
-    for name, value in given.items():
-        if isinstance(value, list):
-            given[name] = tuple(value)
     try:
-        return types[kind](**given)
+        return _TYPES[kind](**given)
     except TypeError as error:
         raise InvalidInput(
             f"a {kind} column cannot be made from {dict(stored)!r}: {error}"

@@ -35,7 +35,7 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
 
 def arrow_schema(schema: Schema) -> Any:
     """Return the names and types of the columns of `arrow_table`."""
-    return pa.schema([(name, _type_of(c)) for name, c in schema.shown.items()])
+    return pa.schema([(n, _arrow_type(c.kind, _zone(c))) for n, c in schema.shown.items()])
 
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
@@ -82,12 +82,7 @@ def _zone(column: Column) -> str | None:
     return column.zone if isinstance(column, DateTime) and column.kind == "datetime" else None
 
 
-def _type_of(column: Column) -> Any:
-    zone = _zone(column)
-    return _arrow_type(column.kind) if zone is None else pa.timestamp("us", zone)
-
-
-def _arrow_type(kind: str) -> Any:
+def _arrow_type(kind: str, zone: str | None = None) -> Any:
     return {
         "text": pa.string(),
         "category": pa.dictionary(pa.int32(), pa.string()),
@@ -95,7 +90,7 @@ def _arrow_type(kind: str) -> Any:
         "number": pa.float64(),
         "boolean": pa.bool_(),
         "date": pa.date32(),
-        "datetime": pa.timestamp("us"),
+        "datetime": pa.timestamp("us", zone),
     }[kind]
 
 

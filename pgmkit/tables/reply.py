@@ -31,6 +31,10 @@ class Reply:
     notes: tuple[str, ...] = ()
     curve: bool = False
 
+    @property
+    def _numbers(self) -> dict[str, Array]:
+        return {n: v for n, v in self.columns.items() if isinstance(v, np.ndarray)}
+
     def __str__(self) -> str:
         texts = [
             [on_one_line(text) for text in (name, *column)] for name, column in self.texts().items()
@@ -51,7 +55,7 @@ class Reply:
         >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
         {'count': ['801'], 'stderr': ['15']}
         """
-        numbers = {n: v for n, v in self.columns.items() if isinstance(v, np.ndarray)}
+        numbers = self._numbers
         errors = numbers.get("stderr", np.zeros(0))
         errors = errors[(errors > 0) & np.isfinite(errors)]
         known = {next(iter(numbers), ""), "stderr", "low", "high"} if errors.size else set()
@@ -85,14 +89,11 @@ class Reply:
         draw; by default a new figure. Needs the extra `plot`; raises InvalidInput if it is not
         installed.
         """
-        texts = [n for n, v in self.columns.items() if not isinstance(v, np.ndarray)]
-        title = next(name for name in self.columns if name not in texts)
-        values = np.asarray(self.columns[title], dtype=np.float64)
-        ends = None
-        if "low" in self.columns:
-            low, high = (np.asarray(self.columns[end], dtype=float) for end in ("low", "high"))
-            ends = low, high
-        groups = [list(map(str, self.columns[name])) for name in texts if name != "note"]
+        numbers = self._numbers
+        title, values = next(iter(numbers.items()))
+        ends = (numbers["low"], numbers["high"]) if "low" in numbers else None
+        texts = [name for name in self.columns if name not in numbers and name != "note"]
+        groups = [list(map(str, self.columns[name])) for name in texts]
         if self.curve:
             *groups, labels = groups
             lines = list(map(", ".join, zip(*groups, strict=True))) or ["all"] * len(values)
@@ -105,6 +106,5 @@ class Reply:
         return axes
 
     def _repr_html_(self) -> str:
-        numbers = [n for n, v in self.columns.items() if isinstance(v, np.ndarray)]
-        filled = {n: np.asarray(self.columns[n], dtype=np.float64) for n in numbers if n == "share"}
-        return html.columns(self.texts(), numbers, filled, self.notes)
+        filled = {n: v for n, v in self._numbers.items() if n == "share"}
+        return html.columns(self.texts(), self._numbers, filled, self.notes)

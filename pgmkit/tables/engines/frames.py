@@ -197,8 +197,6 @@ def framed(table: Any, schema: Schema, form: FrameForm) -> Any:
         return pandas_frame(table, schema)
     if not form.lazy:
         return nw.DataFrame.from_arrow(table, backend=library).to_native()
-    if library.is_polars():
-        return nw.DataFrame.from_arrow(table, backend=library).lazy().to_native()
     return nw.from_native(table).lazy(library).to_native()
 
 

@@ -8,10 +8,10 @@ Columns are coded by the code that encodes frames in memory, so the counts are i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import narwhals as nw
 import numpy as np
@@ -23,6 +23,7 @@ from pgmkit.records.counting import CountingPlan
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.values import series_values
 
+T = TypeVar("T")
 Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
 
 _PIECE_ROWS = 16 * BATCH_ROWS
@@ -55,16 +56,8 @@ class Codec:
         """Yield the codes of many frames, joined into pieces of a good size for counting."""
         width = sum(np.min_scalar_type(column.size).itemsize for column in self.columns.values())
         most = min(_PIECE_ROWS, _PIECE_BYTES // max(1, width))
-        held: list[Codes] = []
-        rows = 0
-        for codes in map(self.coded, frames):
-            held.append(codes)
-            rows += _length(codes)
-            if rows >= most:
-                yield _joined(held)
-                held, rows = [], 0
-        if rows:
-            yield _joined(held)
+        pieces = map(_joined, _grouped(map(self.coded, frames), _length, most))
+        return (codes for codes in pieces if _length(codes))
 
     def pandas_codes(self, frame: Any) -> Any:
         """Return a frame of values as a pandas frame of codes, for an engine to keep."""
@@ -168,19 +161,22 @@ class Scan:
 
 def gathered(frames: Iterable[Any]) -> Iterator[Any]:
     """Yield Arrow batches joined to tables of more rows; other frames unchanged."""
-    held: list[Any] = []
+    for held in _grouped(frames, len, BATCH_ROWS):
+        yield from [pa.Table.from_batches(held)] if isinstance(held[0], pa.RecordBatch) else held
+
+
+def _grouped(parts: Iterable[T], rows_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Yield successive parts in lists that reach `most` rows, except for the last list."""
+    held: list[T] = []
     rows = 0
-    for frame in frames:
-        if not isinstance(frame, pa.RecordBatch):
-            yield frame
-            continue
-        held.append(frame)
-        rows += frame.num_rows
-        if rows >= BATCH_ROWS:
-            yield pa.Table.from_batches(held)
+    for part in parts:
+        held.append(part)
+        rows += rows_of(part)
+        if rows >= most:
+            yield held
             held, rows = [], 0
     if held:
-        yield pa.Table.from_batches(held)
+        yield held
 
 
 @lru_cache(maxsize=8)

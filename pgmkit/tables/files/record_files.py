@@ -72,7 +72,7 @@ def encode_file(
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.columns}
     unread: Counter[str] = Counter()
     if not ignore_extra:
-        _check_no_others(path, schema)
+        check_columns(path, schema, ignore_extra=False)
     broken: list[object] | None = None if schema.checked else []
     repeating = {name for name, column in schema.columns.items() if _repeats(column)}
     for batch in batches(path, schema.file, tuple(schema.columns), broken, repeating):
@@ -88,12 +88,7 @@ def encode_file(
 
 
 @unquoted
-def read_frame(
-    path: str | os.PathLike[str],
-    schema: Schema,
-    *,
-    also: Sequence[str] = (),
-) -> Any:
+def read_frame(path: str | os.PathLike[str], schema: Schema, *, also: Sequence[str] = ()) -> Any:
     """Return the schema's columns of a file, and those in `also`, as a pyarrow table of the file's
     values.
 
@@ -144,26 +139,17 @@ def check_columns(
 ) -> None:
     """Raise InvalidInput for a file whose columns are not the schema's and those in `also`.
 
-    Only the names are read. JSON lines have none: a file without the schema's columns has records
-    whose values are all missing.
+    Only the names are read. Those of JSON lines are compared only with a schema that is not
+    `placed`, since the keys of a record may tell what it holds: in a placed schema, the values of a
+    file without the schema's columns are all missing.
     """
-    if is_json_lines(path):
-        return
-    _check_names(path, schema.file, all_names(path, schema.file), (*schema.columns, *also))
-    if not ignore_extra:
-        _check_no_others(path, schema, also)
-
-
-def _check_no_others(
-    path: str | os.PathLike[str], schema: Schema, also: Sequence[str] = ()
-) -> None:
     if is_json_lines(path) and not schema.checked:
-        return  # the keys of a record may tell what it holds, so they are not compared
-    known = {*schema.shown, *also}
+        return
     found = all_names(path, schema.file)
+    _check_names(path, schema.file, found, (*schema.columns, *also))
+    known = {*schema.shown, *also}
     others = [n for n in found if n not in known and not _is_left_out(n, schema.file)]
-    if others:
-        _check_names(path, schema.file, found, (*schema.columns, *also))
+    if others and not ignore_extra:
         raise InvalidInput(
             f"{os.fspath(path)} has columns that the schema does not: "
             f"{', '.join(map(repr, others))}. Describe them, or ignore them: "

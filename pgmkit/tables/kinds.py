@@ -12,7 +12,6 @@ from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 
-
 _TYPES: Mapping[str, type[Column]] = {
     each.type: each
     for each in (Categorical, OpenCategorical, Boolean, Integer, Numeric, Date, DateTime)

@@ -18,7 +18,7 @@ from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
-from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, text_of
+from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tallied, text_of
 
 _PADDED = re.compile("0[0-9]+")
 
@@ -273,11 +273,8 @@ class OpenCategorical(Column):
     def tally(self, values: Any) -> Counter[str | None]:
         """Return the number of values with each text; the number of missing ones is under None."""
         counted: Counter[str | None] = Counter()
-        if len(values) == 0:
-            return counted
-        found, places = distinct(values)
-        for value, rows in zip(found, np.bincount(places).tolist(), strict=True):
-            counted[None if self.is_missing(value) else text_of(value)] += rows
+        for text, rows in tallied(values).items():
+            counted[None if self.is_missing(text) else text] += rows
         return counted
 
     def found(self, labels: Sequence[str]) -> Categorical:

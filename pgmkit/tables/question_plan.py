@@ -88,7 +88,8 @@ class QuestionPlan:
         values: those that the conditions allow, without missing and special values.
         """
         column = self.columns[name]
-        codes = np.flatnonzero(self._allowed(name) & _present(column))
+        present = column.size - (column.missing is not None)
+        codes = np.flatnonzero(self._allowed(name)[:present])
         if column.midpoints is None:
             return codes
         codes = codes[~np.isnan(column.midpoints[codes])]
@@ -172,13 +173,6 @@ class QuestionPlan:
         """
         query = self.weighted(self.rows(np.eye(len(self.codes))))
         return np.maximum(model.answer(query).reshape(-1, len(self.codes)), 0.0)
-
-
-def _present(column: Column) -> NDArray[np.bool_]:
-    """Return a Boolean for each code: True if it stands for a value, False for missing ones."""
-    present = np.ones(column.size, dtype=bool)
-    present[column.size - (column.missing is not None) :] = False
-    return present
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -250,12 +250,6 @@ def _with_bars(
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """Return each column's labels for every combination, in C order."""
     lines = list(itertools.product(*shown.values()))
-    return {title: [line[i] for line in lines] for i, title in enumerate(_titles(shown))}
-
-
-def _titles(names: Mapping[str, object]) -> Iterator[str]:
-    """Yield the names of the data's columns, in quotes where the reply has a computed column of
-    that name, such as count.
-    """
-    for name in names:
-        yield f'"{name}"' if name in _COMPUTED else name
+    # Names of computed columns of the reply, such as count, are in quotes.
+    titles = (f'"{name}"' if name in _COMPUTED else name for name in shown)
+    return {title: [line[i] for line in lines] for i, title in enumerate(titles)}

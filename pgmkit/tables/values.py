@@ -8,6 +8,7 @@ empty text are all missing.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -58,6 +59,24 @@ def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     for i, value in enumerate(array):
         places[i] = seen.setdefault(_key(value), len(seen))
     return [value for _, value in seen], places
+
+
+def tallied(values: Any) -> Counter[str]:
+    """Return the number of rows of each text, in order of occurrence; missing values are under an
+    empty text.
+
+    >>> tallied(np.array([2.0, 1.0, 2.0]))
+    Counter({'2': 2, '1': 1})
+    """
+    found, places = distinct(values)
+    times = np.bincount(places, minlength=len(found))
+    first = np.zeros(len(found), dtype=np.intp)
+    first[places[::-1]] = np.arange(len(places))[::-1]  # of equal places the last one is kept
+    counts: Counter[str] = Counter()
+    for place in np.argsort(first, kind="stable").tolist():
+        if times[place]:  # a dictionary may hold values that do not occur
+            counts["" if is_null(found[place]) else text_of(found[place])] += int(times[place])
+    return counts
 
 
 def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:

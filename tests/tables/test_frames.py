@@ -293,6 +293,13 @@ def test_texts_of_open_columns_are_counted_alike_everywhere(seed: int, rows: int
             assert tally_of(make(columns), name, column) == wanted, kind
 
 
+@pytest.mark.parametrize("texts", [["b", "a", None, "b"], []])
+def test_categories_that_do_not_occur_are_not_counted(texts: list[str | None]) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": pandas.Categorical(texts, categories=["c", "a", "b", "d"])})
+    assert tally_of(frame, "a", OpenCategorical()) == Counter(texts)
+
+
 @pytest.mark.parametrize("kind", ["duckdb", "dask", "polars lazy"])
 def test_open_columns_are_found_in_an_engine(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same labels and noisy counts as in memory, and no column of records comes here."""

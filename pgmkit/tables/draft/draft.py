@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
-
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import on_one_line
 from pgmkit.runtime.typed import typed
@@ -32,7 +30,7 @@ from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import distinct, is_null, is_number, number_of, text_of
+from pgmkit.tables.values import is_number, number_of, tallied
 
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
@@ -224,20 +222,7 @@ def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Draf
     >>> print(draft_column(np.array(["2020-01-31", "2020-02-01"] * 9)).note)
     dates 2020-01-31 to 2020-02-01, by day; decoded uniformly within
     """
-    return _drafted(_tally(values), most_values, decimal)
-
-
-def _tally(values: Any) -> Counter[str]:
-    """Return the number of rows of each text, in order of occurrence; missing values are empty
-    texts.
-    """
-    found, places = distinct(values)
-    times = np.bincount(places, minlength=len(found))
-    occurring, first = np.unique(places, return_index=True)
-    counts: Counter[str] = Counter()
-    for place in occurring[np.argsort(first)].tolist():
-        counts["" if is_null(found[place]) else text_of(found[place])] += int(times[place])
-    return counts
+    return _drafted(tallied(values), most_values, decimal)
 
 
 def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
@@ -367,7 +352,7 @@ def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counte
     tallies: dict[str, Counter[str]] = {}
     for batch in batches(path, form):
         for name, values in batch.items():
-            tallies.setdefault(name, Counter()).update(_tally(values))
+            tallies.setdefault(name, Counter()).update(tallied(values))
     return tallies
 
 

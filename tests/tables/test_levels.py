@@ -256,5 +256,5 @@ def test_spines_beside_nonnegative_least_squares(spines: int) -> None:
 
 @pytest.mark.parametrize("of", ["", 3, None])
 def test_a_level_is_of_a_name(of: Any) -> None:
-    with pytest.raises(InvalidInput, match="`of` must be"):
+    with pytest.raises(InvalidInput, match="of must be a text|needs `of`"):
         Level(of, {"a": ["b"]})

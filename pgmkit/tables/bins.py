@@ -59,16 +59,14 @@ class Binned(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.edges is not None:
-            if self.bins is not None or self.low is not None or self.high is not None:
-                raise InvalidInput("give either edges, or low, high and bins; not both")
-            object.__setattr__(
-                self, "edges", tuple(listed(self.edges, "edges", "numbers or dates"))
-            )
-        elif self.low is None or self.high is None:
+        if self.edges is None and (self.low is None or self.high is None):
             raise InvalidInput("give low and high, or edges")
-        for name in ("spikes", "special"):
-            object.__setattr__(self, name, tuple(listed(getattr(self, name), name, "values")))
+        if self.edges is not None and (self.bins, self.low, self.high) != (None, None, None):
+            raise InvalidInput("give either edges, or low, high and bins; not both")
+        for name in ("edges", "spikes", "special"):
+            value = getattr(self, name)
+            if value is not None or name != "edges":
+                object.__setattr__(self, name, tuple(listed(value, name, "values")))
         if self.bins is not None and (
             isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 1
         ):

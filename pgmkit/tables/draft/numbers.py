@@ -7,7 +7,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -123,7 +122,6 @@ def _whole(
     usual = Counter({n: times for n, times in numbers.items() if n not in special})
     low, high = min(usual), max(usual)
     width = high - low + 1
-    beside = f"; {', '.join(map(str, special))} beside them as special values" if special else ""
     # Whole numbers that fill less than half of their range are taken for codes, not quantities.
     dense = 2 * len(usual) >= width and len(usual) > 1
     if len(numbers) <= most_values and not (dense and width <= _MOST_SINGLE):
@@ -132,15 +130,42 @@ def _whole(
         return Categorical(tuple(found), missing=missing), note
     if width <= _MOST_SINGLE:
         column = Integer(low, high, special=special, missing=missing)
-        return column, f"whole numbers {low}..{high}, a code each{beside}"
-    inside = _inside(usual)
-    spikes = tuple(sorted(n for n, t in usual.items() if t > rows / BINS or n in inside))
-    shared = {n: times for n, times in usual.items() if n not in spikes}
-    edges = crowded_edges(shared, low, high, BINS, whole=True)
-    bins = Bins(low, high, edges)
-    column = Integer(**bins.fields, spikes=spikes, special=special, missing=missing)
-    alone = f"; {', '.join(map(str, spikes))} alone, being frequent" if spikes else ""
-    return column, f"whole numbers {low}..{high} in {bins}{alone}{beside}"
+        return column, f"whole numbers {low}..{high}, a code each{_beside(special)}"
+    bins, said = _binned(usual, rows, low, high, special, whole=True)
+    return Integer(**bins, missing=missing), f"whole numbers {low}..{high} in {said}"
+
+
+def _binned(
+    numbers: Mapping[Any, int],
+    rows: int,
+    low: Any,
+    high: Any,
+    special: Sequence[Any],
+    *,
+    whole: bool,
+) -> tuple[dict[str, Any], str]:
+    """Return the bins, spikes and special values of a drafted column, as arguments of its
+    constructor and in words. The bins have equal widths, or lie between edges if the rows are
+    crowded.
+    """
+    inside, kind, shown = _inside(numbers), int if whole else float, str if whole else _plain
+    spikes = sorted(kind(n) for n, t in numbers.items() if t > rows / BINS or n in inside)
+    shared = {n: times for n, times in numbers.items() if n not in spikes}
+    edges = crowded_edges(shared, low, high, BINS, whole=whole)
+    ends = {"low": low, "high": high, "bins": BINS} if edges is None else {"edges": edges}
+    said = f"{BINS} bins"
+    if edges is not None:
+        said = (
+            f"{len(edges) - 1} bins between round edges at every {1 / BINS:.0%} of the rows, "
+            "which crowd at one end"
+        )
+    if spikes:
+        said += f"; {', '.join(map(shown, spikes))} alone, being frequent"
+    return {**ends, "spikes": tuple(spikes), "special": special}, said + _beside(special)
+
+
+def _beside(special: Sequence[Any]) -> str:
+    return f"; {', '.join(map(text_of, special))} beside them as special values" if special else ""
 
 
 def _is_identifier(numbers: Counter[int]) -> bool:
@@ -232,30 +257,6 @@ def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class Bins:
-    """The bins of a drafted column: of equal width, or between edges if the rows are crowded."""
-
-    low: Any
-    high: Any
-    edges: tuple[Any, ...] | None
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The arguments for the constructors of columns."""
-        if self.edges is not None:
-            return {"edges": self.edges}
-        return {"low": self.low, "high": self.high, "bins": BINS}
-
-    def __str__(self) -> str:
-        if self.edges is None:
-            return f"{BINS} bins"
-        return (
-            f"{len(self.edges) - 1} bins between round edges at every {1 / BINS:.0%} of the rows, "
-            "which crowd at one end"
-        )
-
-
 def _reaches_zero(numbers: Counter[int]) -> bool:
     """Return True if the numbers below 0 become more frequent towards 0 without a gap, as
     quantities do.
@@ -284,23 +285,15 @@ def _real(
     digits = max(0, -math.floor(math.log10(step)))
     first, last = math.floor(low / step) * step, math.ceil(high / step) * step
     first, last = min(low, round(first, digits)), max(high, round(last, digits))
-    inside = _inside(usual)
-    spikes = tuple(sorted(float(n) for n, t in usual.items() if t > rows / BINS or n in inside))
-    shared = {n: times for n, times in usual.items() if n not in spikes}
-    bins = Bins(first, last, crowded_edges(shared, first, last, BINS, whole=False))
+    bins, said = _binned(usual, rows, first, last, special, whole=False)
+    decimals = min(places, 15)
     column = Numeric(
-        **bins.fields,
-        spikes=spikes,
-        special=special,
-        decimals=min(places, 15),
+        **bins,
+        decimals=decimals,
         trailing_zeros=padded and 0 < places <= 15,
         missing=missing,
     )
-    alone = f"; {', '.join(map(_plain, spikes))} alone, being frequent" if spikes else ""
-    beside = f"; {', '.join(map(text_of, special))} beside them as special values"
-    exact = f"{column.decimals} decimals"
-    note = f"numbers {_plain(first)}..{_plain(last)} of {exact} in {bins}{alone}"
-    return column, note + (beside if special else "")
+    return column, f"numbers {_plain(first)}..{_plain(last)} of {decimals} decimals in {said}"
 
 
 def _plain(number: float) -> str:

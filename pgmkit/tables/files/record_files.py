@@ -305,14 +305,12 @@ def write_tables(
             file.write(_csv_rows([names], form.written_separator))
         for table in tables:
             rows += table.num_rows
-            if kind == "csv":
-                file.write(csv_lines(table, schema, form))
-                continue
-            if kind == "json":
-                file.write(json_lines(table, schema, form))
-                continue
-            writer = writer or parquet.ParquetWriter(file, table.schema)
-            writer.write_table(table)
+            if kind == "parquet":
+                writer = writer or parquet.ParquetWriter(file, table.schema)
+                writer.write_table(table)
+            else:
+                lines = csv_lines if kind == "csv" else json_lines
+                file.write(lines(table, schema, form))
         if writer is not None:
             writer.close()
     return rows

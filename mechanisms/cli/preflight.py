@@ -8,7 +8,7 @@ and never at a value: a run that fails because of a value would reveal something
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,12 +42,6 @@ class Files:
         names = [each.name for each in fields(cls) if each.name in options]
         return cls(**{name: options.pop(name) for name in names})
 
-    def _read(self) -> Iterator[tuple[str, str]]:
-        for name in ("data", "schema", "public", "ledger"):
-            path = getattr(self, name)
-            if path is not None:
-                yield name, path
-
     def check_targets(self) -> None:
         """Raise InvalidInput for a file that cannot be written, or that another option
         names too.
@@ -56,7 +50,8 @@ class Files:
         written = [(name, path) for name, path in targets if path is not None]
         for name, path in written:
             (records_file if name == "--out" else writable)(path)
-        check_apart(self._read(), written)
+        read = {n: getattr(self, n) for n in ("data", "schema", "public", "ledger")}
+        check_apart([(name, path) for name, path in read.items() if path is not None], written)
         if self.out is None and self.rows is not None:
             raise InvalidInput("--rows is a number of records to write; give --out for them")
         if self.safe_csv and (self.out is None or not self.out.lower().endswith((".csv", ".xlsx"))):

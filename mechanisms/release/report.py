@@ -103,23 +103,20 @@ def _released(release: TableRelease) -> Iterator[str]:
     yield from (f"<li>{escape(each)}</li>" for each in release.verdict.sentences)
     yield "</ul></div>"
     yield f"<p>{shared}{_HOW_TO_READ}"
+    names = release.schema.columns
     yield "<h2>What was released</h2>"
     yield table(
         ["", ""],
         [
             ["promise", promise(release)],
             ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
-            ["columns", _listed(list(release.schema.columns))],
+            ["columns", ", ".join(names) if len(names) <= NAMED else f"{len(names)}, each below"],
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements) - release.exact)],
             *fit_rows(release),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],
     )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= NAMED else f"{len(names)}, each below"
 
 
 def _structure(model: GraphicalModel) -> Iterator[str]:

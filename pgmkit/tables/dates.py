@@ -23,6 +23,8 @@ _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
+_ISO_FORMAT = re.compile("%Y-%m-%d([^+-]*(%d|%M|%S|00))?", re.DOTALL)
+"""The pattern of a format of such texts."""
 
 
 @typed_class
@@ -66,13 +68,7 @@ class _Temporal(Binned):
     @property
     def _is_iso(self) -> bool:
         """True if texts in the format are ISO 8601, without a zone."""
-        form = self.format
-        return form is None or (
-            form.startswith("%Y-%m-%d")
-            and form[-2:] in ("%d", "%M", "%S", "00")
-            and "+" not in form
-            and "-" not in form[8:]
-        )
+        return self.format is None or _ISO_FORMAT.fullmatch(self.format) is not None
 
     @property
     def step(self) -> str:
@@ -112,7 +108,7 @@ class _Temporal(Binned):
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
         found, places = np.unique(drawn, return_inverse=True)
-        texts = [_text(moment, self.format) for moment in found.tolist()]
+        texts = [m.strftime(self.format) if self.format else m.isoformat() for m in found.tolist()]
         if self.kind == "integer":
             return np.array([int(text) for text in texts], dtype=np.int64)[places]
         return np.array(texts, dtype=object)[places]
@@ -177,10 +173,6 @@ def _iso(text: str) -> np.datetime64:
         raise ValueError(text)
     moment, point, decimals = text.replace(" ", "T").partition(".")
     return np.datetime64(moment + point + decimals[:6])
-
-
-def _text(moment: datetime.date, form: str | None) -> str:
-    return moment.isoformat() if form is None else moment.strftime(form)
 
 
 @dataclass(frozen=True)

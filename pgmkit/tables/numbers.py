@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
@@ -145,16 +146,11 @@ class Numeric(_Numbers):
             raise InvalidInput("a numeric column needs bins, or edges")
         if self.quantiles and self.bins is None:
             raise InvalidInput("quantiles need bins: the number of bins of equal counts")
-        places = self.decimals
-        if places is not None and (
-            isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= 15
-        ):
-            raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
-        if not isinstance(self.trailing_zeros, bool):
-            raise InvalidInput(f"trailing_zeros must be true or false, got {self.trailing_zeros!r}")
-        if self.trailing_zeros and places is None:
+        one_of(self.decimals, (None, *range(16)), "decimals")
+        one_of(self.trailing_zeros, (False, True), "trailing_zeros")
+        if self.trailing_zeros and self.decimals is None:
             raise InvalidInput("trailing_zeros needs decimals: how many places are written")
-        if self.decode_as == "integer" and places != 0:
+        if self.decode_as == "integer" and self.decimals != 0:
             raise InvalidInput('decode_as "integer" needs decimals: 0')
 
     @property

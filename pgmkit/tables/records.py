@@ -145,15 +145,13 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
 
 def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     """Return the records of a table of values as lines of JSON objects; a missing value is null."""
-    columns = []
+    columns = {}
     for name in table.column_names:
         values = table.column(name).combine_chunks()
         kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
         plain = any(is_kind(values.type) for is_kind in kinds)
-        shown = values if plain else _texts(values, schema.shown[name], form)
-        columns.append(shown.to_pylist())
-    rows = zip(*columns, strict=True)
-    records = (dict(zip(table.column_names, row, strict=True)) for row in rows)
+        columns[name] = values if plain else _texts(values, schema.shown[name], form)
+    records = pa.table(columns).to_pylist()
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records).encode()
 
 

@@ -35,7 +35,7 @@ def advice(texts: Sequence[str]) -> str:
     >>> advice(["31/01/2020", "2020.02.28", "03.02.2020", "29/02/2020"])
     ''
     """
-    found, others = _covering(texts, {k: _matches(v) for k, v in _DURATIONS.items()})
+    found, others = _covering(texts, {k: v.fullmatch for k, v in _DURATIONS.items()})
     if found:
         remedy = "write them as numbers of seconds, and draft again"
         return f"durations written {' or '.join(found)}{_beside(others)}: {remedy}"
@@ -57,28 +57,24 @@ def advice(texts: Sequence[str]) -> str:
 
 
 def _covering(
-    texts: Sequence[str], kinds: Mapping[str, Callable[[str], bool]]
+    texts: Sequence[str], kinds: Mapping[str, Callable[[str], object]]
 ) -> tuple[list[str], list[str]]:
     """Return the kinds that together match nearly all texts, most frequent first, and the texts
     that match none of them.
 
-    `kinds` maps a name to a function that is True for texts of that kind. Both lists are empty if
+    `kinds` maps a name to a function whose result is true for texts of that kind. Both lists are empty if
     all kinds together match too few texts.
     """
     left, found = list(texts), list[str]()
     while left:
         some = left[:: max(1, len(left) // _LOOKED_AT)]
-        times = {kind: sum(map(matches, some)) for kind, matches in kinds.items()}
+        times = {kind: sum(map(bool, map(matches, some))) for kind, matches in kinds.items()}
         most = max(times, key=times.__getitem__)
         if not times[most]:
             break
         found.append(most)
         left = [text for text in left if not kinds[most](text)]
     return (found, left) if len(left) <= (1 - NEARLY_ALL) * len(texts) else ([], [])
-
-
-def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: pattern.fullmatch(text) is not None
 
 
 def _beside(others: Sequence[str]) -> str:

@@ -158,9 +158,8 @@ class FrameForm:
     @property
     def distributed(self) -> bool:
         """True if workers make such frames: for Spark and Dask."""
-        library = self.implementation
-        spark = library.is_pyspark() or library.is_pyspark_connect()
-        return bool(spark or library.is_dask())
+        its = self.implementation
+        return bool(its.is_pyspark() or its.is_pyspark_connect() or its.is_dask())
 
     @classmethod
     def of(cls, frame: Any) -> FrameForm:

@@ -38,7 +38,8 @@ class FrameCounts:
     first pass stores the codes, where the engine keeps what it persists, so that later passes need
     not code the columns again. Counted tables are kept for the life of this object.
 
-    `scans`: the number of passes so far. `library`: the library of the frame.
+    `scans`: the number of passes so far. `library`: the library of the frame. `domain`: the
+    schema's domain.
 
     Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
     for a frame whose records have changed; EngineFailed if a pass fails in the engine.
@@ -53,7 +54,7 @@ class FrameCounts:
         keep: bool = False,
     ) -> None:
         self.library = frame.implementation
-        self._domain = schema.domain
+        self.domain = schema.domain
         self._codec = Codec(schema.columns)
         self._engine = engine_of(frame, list(schema.columns))
         if keep:
@@ -71,11 +72,6 @@ class FrameCounts:
                 raise outside_error(name, outside)
         schema.check_rows(self._rows)
         schema.check_constraints(self)
-
-    @property
-    def domain(self) -> Domain:
-        """The schema's domain."""
-        return self._domain
 
     def __len__(self) -> int:
         return self._rows

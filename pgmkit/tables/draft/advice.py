@@ -62,8 +62,8 @@ def _covering(
     """Return the kinds that together match nearly all texts, most frequent first, and the texts
     that match none of them.
 
-    `kinds` maps a name to a function whose result is true for texts of that kind. Both lists are empty if
-    all kinds together match too few texts.
+    `kinds` maps a name to a function whose result is true for texts of that kind. Both lists are
+    empty if all kinds together match too few texts.
     """
     left, found = list(texts), list[str]()
     while left:

@@ -178,13 +178,14 @@ class Binned(Column):
         ends = self._plain_positions
         if not self.spikes:
             return ends
-        starts = [self._position(value) for value in self.spikes]
-        stops = [
-            start + 1 if self.whole else float(np.nextafter(start, math.inf)) for start in starts
-        ]
+        starts = np.array([self._position(value) for value in self.spikes], dtype=ends.dtype)
         # Bins of real numbers are closed below; only the last one is closed above too. So a spike
         # at the upper end of the range gets a bin of its own, the last one.
-        return np.unique(np.array([*ends, *starts, *stops], dtype=ends.dtype))
+        return np.unique(np.concatenate([ends, starts, self._after(starts)]))
+
+    def _after(self, positions: NDArray[Any]) -> NDArray[Any]:
+        """Return the positions right after these."""
+        return positions + 1 if self.whole else np.nextafter(positions, math.inf)
 
     def _position(self, value: object) -> Any:
         position = self.position(value)
@@ -197,8 +198,7 @@ class Binned(Column):
     @property
     def single(self) -> NDArray[np.bool_]:
         """A Boolean for each bin: True if it holds one value only."""
-        starts, stops = self.positions[:-1], self.positions[1:]
-        return np.equal(stops, starts + 1 if self.whole else np.nextafter(starts, math.inf))
+        return np.equal(self.positions[1:], self._after(self.positions[:-1]))
 
     @cached_property
     def bin_labels(self) -> tuple[str, ...]:
@@ -304,18 +304,11 @@ class Binned(Column):
         return BinCodes(self.positions, special, whole=self.whole, clip=self.outside == "clip")
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        positions = np.append(self.positions, [self._position(value) for value in self.special])
-        positions = positions.astype(self.positions.dtype)
-        bins = len(self.positions) - 1
-        # Special values follow the last bin's end, so their places are one higher than their codes.
-        starts = np.where(codes < bins, codes, codes + 1)
-        low = positions[starts]
+        special = np.array([self._position(v) for v in self.special], dtype=self.positions.dtype)
+        low = np.append(self.positions[:-1], special)[codes]
+        high = np.append(self.positions[1:], self._after(special))[codes]
         if self.whole:
-            high = np.where(codes < bins, positions[np.minimum(starts + 1, bins)], low + 1)
             return self._from_positions(rng.integers(low, high), rng)
-        high = np.where(
-            codes < bins, positions[np.minimum(starts + 1, bins)], np.nextafter(low, math.inf)
-        )
         drawn = low + (high - low) * rng.random(len(codes))
         return self._from_positions(np.clip(drawn, low, np.nextafter(high, -math.inf)), rng)
 

@@ -72,9 +72,9 @@ def infer(
     pgmkit infer large.uai --inference auto --task PR
     """
     target = None if out is None else writable(out)
-    from pgmkit import uai
+    from pgmkit import bif, uai
 
-    graph = _read(model)
+    graph = uai.read_model(model) if model.lower().endswith(".uai") else bif.read_bif(model)
     observed = _observed(graph, evidence)
     posterior = graph.posterior(observed, inference=inference, max_seconds=max_seconds)
     if task != "MAR":
@@ -151,12 +151,6 @@ def _approximation(
         "residual": posterior.residual,
         "iterations": posterior.iterations,
     }
-
-
-def _read(path: str) -> FactorGraph:
-    from pgmkit import bif, uai
-
-    return uai.read_model(path) if path.lower().endswith(".uai") else bif.read_bif(path)
 
 
 def _observed(graph: FactorGraph, given: tuple[str, ...]) -> dict[str, Any]:

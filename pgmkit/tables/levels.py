@@ -87,8 +87,8 @@ def level_from_dict(name: object, stored: Any) -> Level:
         return Level(stored["of"], stored["groups"])
 
 
-def lowest(name: str, levels: Mapping[str, Level]) -> str:
-    """Return the column at the bottom of a level's tree.
+def downwards(name: str, levels: Mapping[str, Level]) -> list[str]:
+    """Return a level, the levels below it, and at the end the column at the bottom.
 
     Raises InvalidInput for a level that is, through other levels, a level of itself.
     """
@@ -98,7 +98,7 @@ def lowest(name: str, levels: Mapping[str, Level]) -> str:
         if below in passed:
             raise InvalidInput(f"level {below!r} is a level of itself")
         passed.append(below)
-    return passed[-1]
+    return passed
 
 
 def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> dict[str, Groups]:
@@ -109,7 +109,7 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
     nor a level, and one whose groups leave out a value, have one twice, or have none.
     """
     found: dict[str, Groups] = {}
-    for name in sorted(levels, key=lambda name: _height(name, levels)):
+    for name in sorted(levels, key=lambda name: len(downwards(name, levels))):
         if not isinstance(name, str) or not name or name in columns:
             raise InvalidInput(f"a level needs a name of its own, got {name!r}")
         level, known = levels[name], {**columns, **{n: each.column for n, each in found.items()}}
@@ -127,20 +127,9 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
         with naming(f"level {name!r}"):
             own, codes = _grouped(level, below)
         under = found.get(level.of)
-        found[name] = (
-            Groups(level.of, own, codes)
-            if under is None
-            else Groups(under.base, own, codes[under.codes])
-        )
+        base, codes = (level.of, codes) if under is None else (under.base, codes[under.codes])
+        found[name] = Groups(base, own, codes)
     return {name: found[name] for name in levels}
-
-
-def _height(name: str, levels: Mapping[str, Level]) -> int:
-    """Return the number of levels from the column up to this one, 0 for the column itself. Raises
-    InvalidInput as `lowest` does.
-    """
-    lowest(name, levels)  # refuses circles
-    return 0 if name not in levels else 1 + _height(levels[name].of, levels)
 
 
 def _grouped(level: Level, below: Column) -> tuple[Categorical, NDArray[np.intp]]:

@@ -31,7 +31,7 @@ from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.kinds import column_from_dict
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
-from pgmkit.tables.levels import Groups, Level, found_groups, level_from_dict, lowest
+from pgmkit.tables.levels import Groups, Level, downwards, found_groups, level_from_dict
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat, load, save
 from pgmkit.tables.values import LONE_SURROGATE
@@ -153,7 +153,7 @@ class Schema:
 
     def _with(self, columns: Mapping[str, Column], constraints: Sequence[Constraint]) -> Schema:
         """Return a schema of these columns, with their levels."""
-        own = {n: each for n, each in self.levels.items() if lowest(n, self.levels) in columns}
+        own = {n: e for n, e in self.levels.items() if downwards(n, self.levels)[-1] in columns}
         return Schema(columns, constraints, levels=own, file=self.file, checked=self.checked)
 
     @property

@@ -97,7 +97,7 @@ class LineGrammar(NamedTuple):
         block decides.
         """
         line = _bare(lines[first])
-        if not line or self.is_comment(line):
+        if not line or (self.comment is not None and line.startswith(self.comment)):
             return -1
         if len(line) > MOST_BYTES:
             return None
@@ -110,10 +110,6 @@ class LineGrammar(NamedTuple):
         # If the last line is also the first line of another record, it belongs to that record.
         other = self._closing(lines, last, final=final)
         return last if other is None else other if other == len(lines) else None
-
-    def is_comment(self, line: bytes) -> bool:
-        """Return True if a line is a comment."""
-        return self.comment is not None and line.startswith(self.comment)
 
     def _closing(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
         """Return the place of the line that closes the value which line `first` opens, for a

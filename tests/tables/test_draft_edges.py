@@ -137,7 +137,7 @@ def test_trailing_zeros_are_those_of_python(seed: int, tmp_path: Path) -> None:
 def test_trailing_zeros_need_decimals() -> None:
     with pytest.raises(InvalidInput, match="needs decimals"):
         Numeric(0, 1, bins=2, trailing_zeros=True)
-    with pytest.raises(InvalidInput, match="true or false"):
+    with pytest.raises(InvalidInput, match="one of False, True"):
         Numeric(0, 1, bins=2, decimals=1, trailing_zeros="yes")  # type: ignore[arg-type]
 
 

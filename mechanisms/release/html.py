@@ -18,23 +18,19 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
     rows = [
         ["promise", promise(release)],
         ["mechanism", release.mechanism],
-        *model_rows(release),
+        ["records (estimated)", f"{release.model.total:,.0f}"],
+        ["noisy tables", str(len(release.measurements) - release.exact)],
+        *fit_rows(release),
         *more,
     ]
     spent = "" if release.ledger is None else release.ledger._repr_html_()
     return "".join(warnings(release)) + table(["", ""], rows) + spent
 
 
-def model_rows(release: Any) -> list[list[str]]:
-    """Return rows on the model: its records, the noisy tables behind it, how close it came to the
-    best fit, and how well the tables agree.
-    """
-    rows = [
-        ["records (estimated)", f"{release.model.total:,.0f}"],
-        ["noisy tables", str(len(release.measurements) - release.exact)],
-    ]
-    rows += [["fit of the model to them", release.certificate]] if release.certificate else []
-    return rows + ([["agreement of the tables", str(release.fit)]] if release.fit else [])
+def fit_rows(release: Any) -> list[list[str]]:
+    """Return rows on how close the model came to its best fit, and how well the tables agree."""
+    rows = [["fit of the model to them", release.certificate]] if release.certificate else []
+    return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
 
 
 def promise(release: Any) -> str:

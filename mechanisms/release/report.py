@@ -10,7 +10,7 @@ import numpy as np
 
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.ledger_view import as_html
-from mechanisms.release.html import model_rows, promise, warnings
+from mechanisms.release.html import fit_rows, promise, warnings
 from mechanisms.release.methods import methods
 from mechanisms.release.page import of_columns, page
 from mechanisms.release.quick_bars import REPLICATES
@@ -111,7 +111,9 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["promise", promise(release)],
             ["mechanism", f"{release.mechanism} {release.reason and f'({release.reason})'}"],
             ["columns", ", ".join(names) if len(names) <= NAMED else f"{len(names)}, each below"],
-            *model_rows(release),
+            ["records (estimated)", f"{release.model.total:,.0f}"],
+            ["noisy tables", str(len(release.measurements) - release.exact)],
+            *fit_rows(release),
             ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
         ],
     )

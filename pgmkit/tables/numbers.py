@@ -146,10 +146,9 @@ class Numeric(_Numbers):
             raise InvalidInput("a numeric column needs bins, or edges")
         if self.quantiles and self.bins is None:
             raise InvalidInput("quantiles need bins: the number of bins of equal counts")
-        if self.decimals not in (None, *range(16)) or isinstance(self.decimals, bool):
-            raise InvalidInput(
-                f"decimals must be a whole number from 0 to 15, got {self.decimals!r}"
-            )
+        places = self.decimals
+        if places is not None and (type(places) is not int or not 0 <= places <= 15):
+            raise InvalidInput(f"decimals must be a whole number from 0 to 15, got {places!r}")
         one_of(self.trailing_zeros, (False, True), "trailing_zeros")
         if self.trailing_zeros and self.decimals is None:
             raise InvalidInput("trailing_zeros needs decimals: how many places are written")

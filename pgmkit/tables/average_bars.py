@@ -44,8 +44,9 @@ def average_bars(
         stddev = (high - low) / (2 * float(ndtri((1 + level) / 2)))
     stddev, low, high = (np.where(counts > 0, each, np.nan) for each in (stddev, low, high))
     of_counts = (each.reshape(-1) for each in (records.stddev, records.low, records.high))
-    rows = map(np.stack, zip((stddev, low, high), of_counts, strict=True))
-    return Interval(np.stack([values, counts]), *rows, level, "closed form")
+    pairs = zip((stddev, low, high), of_counts, strict=True)
+    stddev, low, high = (np.stack(pair) for pair in pairs)
+    return Interval(np.stack([values, counts]), stddev, low, high, level, "closed form")
 
 
 def _of_means(

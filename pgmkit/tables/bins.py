@@ -185,7 +185,8 @@ class Binned(Column):
 
     def _after(self, positions: NDArray[Any]) -> NDArray[Any]:
         """Return the positions right after these."""
-        return positions + 1 if self.whole else np.nextafter(positions, math.inf)
+        after: NDArray[Any] = positions + 1 if self.whole else np.nextafter(positions, math.inf)
+        return after
 
     def _position(self, value: object) -> Any:
         position = self.position(value)
@@ -198,7 +199,8 @@ class Binned(Column):
     @property
     def single(self) -> NDArray[np.bool_]:
         """A Boolean for each bin: True if it holds one value only."""
-        return np.equal(self.positions[1:], self._after(self.positions[:-1]))
+        found: NDArray[np.bool_] = self.positions[1:] == self._after(self.positions[:-1])
+        return found
 
     @cached_property
     def bin_labels(self) -> tuple[str, ...]:

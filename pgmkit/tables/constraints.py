@@ -35,10 +35,10 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
     >>> codes_of("age", Integer(0, 4), "2..")
     array([False, False,  True,  True,  True])
     """
-    several = isinstance(condition, list | tuple | set | frozenset)
+    wanted = condition if isinstance(condition, list | tuple | set | frozenset) else [condition]
     met = np.zeros(column.size, dtype=bool)
     with naming(f"column {name!r}"):
-        for each in condition if several else [condition]:
+        for each in wanted:
             met |= _codes_of_one(column, each)
     return met
 
@@ -187,4 +187,5 @@ def _all_met(conditions: Mapping[str, Condition], columns: Mapping[str, Column])
     conditions.
     """
     masks = (codes_of(name, columns[name], wanted) for name, wanted in conditions.items())
-    return reduce(np.logical_and.outer, masks)
+    met: Mask = reduce(np.logical_and.outer, masks)
+    return met

@@ -289,7 +289,7 @@ def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[s
         points = _present(values[x], values[y])
         if len(points[0]) < 20 or not np.ptp(points, axis=1).all():
             continue
-        strength = abs(float(np.corrcoef(points)[0, 1]))
+        strength = abs(float(np.corrcoef(points[0], points[1])[0, 1]))
         if strength > best:
             best, found = strength, (y, x)
     return found

@@ -62,10 +62,10 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
     least = noise / UNRELIABLE
     weak = np.asarray(reply.columns["count"], dtype=np.float64) < least
     if weak.any():
-        columns = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
+        shown = {**reply.columns, "note": ["unreliable" if each else "" for each in weak]}
         note = (
             f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines have fewer than {least:.3g} "
             f"records, three times the noise of a measured cell ({noise:.3g})"
         )
-        reply = replace(reply, columns=columns, notes=(*reply.notes, note))
+        reply = replace(reply, columns=shown, notes=(*reply.notes, note))
     return replace(reply, notes=(*reply.notes, said))

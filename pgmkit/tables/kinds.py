@@ -25,7 +25,7 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     >>> column_from_dict({"type": "integer", "low": 0, "high": 3})
     Integer(missing=None, outside=None, decode_as=None, low=0, high=3, bins=None, ...)
     """
-    given = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
+    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
     kind = given.pop("type", None)
     check_known([kind], _TYPES, "there is no type", "types are")
     allowed = sorted(each.name for each in fields(_TYPES[kind]))

@@ -93,14 +93,10 @@ class Factor:
 
     # Python calls the next four methods if the left operand is a number. If it is a factor, Python
     # calls that factor's method above.
-    def __radd__(self, other: Real | float) -> Factor:
-        return self._combined(other, operator.add)
+    __radd__, __rmul__ = __add__, __mul__
 
     def __rsub__(self, other: Real | float) -> Factor:
         return self._combined(other, lambda mine, number: number - mine)
-
-    def __rmul__(self, other: Real | float) -> Factor:
-        return self._combined(other, operator.mul)
 
     def __rtruediv__(self, other: Real | float) -> Factor:
         # For a plain number torch would compute number * (1 / tensor), and the reciprocal is

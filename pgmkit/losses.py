@@ -9,10 +9,11 @@ it certifies how far a model is from the optimum.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Cut:
         )
 
 
-class Loss(Protocol):
+class Loss(ABC):
     """A convex function of the flat vector of clique marginals (counts)."""
 
     unit: float
@@ -63,29 +64,40 @@ class Loss(Protocol):
     least: float
     """A lower bound of the loss for all marginals and measurements; -inf if none is known."""
 
+    @abstractmethod
+    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss as a tensor without axes, and its gradient, without waiting for their
+        device.
+        """
+
     def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return the loss as a tensor without axes, without waiting for its device."""
-        ...
+        """Return the loss as ``scalar_and_gradient`` does."""
+        return self.scalar_and_gradient(marginals)[0]
 
-    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+    def value(self, marginals: torch.Tensor) -> float:
+        """Return the loss."""
+        return float(self.scalar(marginals))
 
-    def value(self, marginals: torch.Tensor) -> float: ...
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        """Return the loss and its gradient."""
+        value, gradient = self.scalar_and_gradient(marginals)
+        return float(value), gradient
 
-    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]: ...
+    @abstractmethod
+    def cut(self, marginals: torch.Tensor) -> Cut:
+        """Return a cut that is equal to the loss at these marginals."""
 
-    def cut(self, marginals: torch.Tensor) -> Cut: ...
-
+    @abstractmethod
     def rounding(self, marginals: torch.Tensor) -> float:
         """Return the change of the loss when every marginal and value changes by a few units in its
         last place: no search in this precision can do better.
         """
-        ...
 
     def smooth_stages(self) -> Sequence[Loss]:
         """Return differentiable lower bounds that approach the loss; a smooth loss is its own only
         stage.
         """
-        ...
+        return [self]
 
 
 def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -170,7 +182,7 @@ _ABSOLUTE_WIDTHS = tuple(10.0**-digits for digits in range(4))
 """The widths, in standard deviations, of the Huber functions that approach the absolute loss."""
 
 
-class MeasuredLoss:
+class MeasuredLoss(Loss):
     """The loss sum_i phi((Q mu - y)_i / stddev_i) over all measured values, with matrix Q,
     marginals mu, noisy values y and a penalty phi.
     """
@@ -195,13 +207,6 @@ class MeasuredLoss:
     def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         r = self.observations.residual(marginals)
         return self.penalty.value(r), self.observations.adjoint(self.penalty.slope(r))
-
-    def value(self, marginals: torch.Tensor) -> float:
-        return float(self.scalar(marginals))
-
-    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
-        value, gradient = self.scalar_and_gradient(marginals)
-        return float(value), gradient
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         """Return the cut at u = phi'(r)."""
@@ -236,7 +241,7 @@ class MeasuredLoss:
 CallableLoss = Callable[[Mapping[Clique, torch.Tensor]], torch.Tensor]
 
 
-class DifferentiableLoss:
+class DifferentiableLoss(Loss):
     """A convex differentiable function of the measured cliques' marginals, differentiated
     automatically.
 
@@ -248,16 +253,6 @@ class DifferentiableLoss:
         self.layout, self.function = layout, function
         self._places = {clique: host(layout, clique) for clique in cliques}
         self.unit, self.least = 1.0, -inf
-
-    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
-        return self.scalar_and_gradient(marginals)[0]
-
-    def value(self, marginals: torch.Tensor) -> float:
-        return float(self.scalar(marginals))
-
-    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
-        value, gradient = self.scalar_and_gradient(marginals)
-        return float(value), gradient
 
     def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
@@ -278,9 +273,6 @@ class DifferentiableLoss:
         value, gradient = self.value_and_gradient(marginals)
         eps = ULPS * torch.finfo(marginals.dtype).eps
         return eps * (abs(value) + float((gradient * marginals).abs().sum()))
-
-    def smooth_stages(self) -> Sequence[Loss]:
-        return [self]
 
     def _named(self, point: torch.Tensor) -> dict[Clique, torch.Tensor]:
         tables = self.layout.split(point)

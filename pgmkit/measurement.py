@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
-from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, is_sparse
+from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, check_finite, is_sparse
 from pgmkit.queries import FactoredQuery
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import listed, number
 from pgmkit.runtime.precision import EXACT
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
@@ -147,12 +147,7 @@ def _checked_clique(clique: Any) -> tuple[str, ...]:
             f"measurement: clique is the string {clique!r}, but must be a sequence of attributes; "
             f"write ({clique!r},)"
         )
-    try:
-        names = tuple(clique)
-    except TypeError:
-        raise InvalidInput(
-            f"measurement: clique is {clique!r}, but must be a sequence of attributes"
-        ) from None
+    names = tuple(listed(clique, "measurement: clique", "attributes"))
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput(
             f"measurement: clique is {names!r}, but attributes are strings; use the domain's names"
@@ -176,23 +171,13 @@ def _checked_values(values: Any, name: str) -> NDArray[np.float64]:
             f"{name} has values of type {given.dtype}, but they must be real numbers (counts)"
         )
     checked = np.array(given, dtype=np.float64, order="C")
-    bad = checked[~np.isfinite(checked)]
-    if bad.size:
-        raise InvalidInput(
-            f"{name} has {bad.size} values that are not finite (the first is {bad[0]}), but all "
-            "must be finite; drop those cells, and their rows of the matrix"
-        )
+    check_finite(checked, name, "values", "drop those cells, and their rows of the matrix")
     return checked
 
 
 def _checked_stddev(stddev: Any, name: str) -> float:
-    if isinstance(stddev, numbers.Real) and not isinstance(stddev, bool):
-        try:
-            checked = float(stddev)
-        except OverflowError:
-            checked = math.inf
-        if 0 < checked < math.inf:
-            return checked
+    if isinstance(stddev, numbers.Real) and 0 < (checked := number(stddev)) < math.inf:
+        return checked
     raise InvalidInput(
         f"{name} has stddev {stddev!r}, but it must be a finite number above 0, the noise's "
         "standard deviation in counts; for an exact answer use a hundredth of the least stddev of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import exp, inf
@@ -16,6 +16,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits
+from pgmkit.inference.answer_checks import SecondOpinion
 from pgmkit.inference.model_tables import ModelTables
 from pgmkit.inference.potentials import checked_potentials, checked_total, impossible_cells
 from pgmkit.inference.query_answers import checked_queries
@@ -207,10 +208,21 @@ class GraphicalModel:
         (``time.perf_counter``).
         """
         structure = len(tables), *list(tables)[:2], self._tables.calibrated
+        self._check("marginals", structure, started, lambda op, s: op.tables(tables, self.total, s))
+
+    def _check(
+        self,
+        kind: str,
+        structure: Hashable,
+        started: float,
+        at: Callable[[SecondOpinion, float], None],
+    ) -> None:
+        """Check an answer by a second computation, unless an answer of the same kind and structure
+        was checked before. ``started`` is the time at which it was begun, and ``at`` checks it,
+        given the second computation and the seconds that it may take.
+        """
         opinion = self._tables.second_opinion
-        self._tables.uses.check(
-            "marginals", structure, started, partial(opinion.tables, tables, self.total)
-        )
+        self._tables.uses.check(kind, structure, started, partial(at, opinion))
 
     def each_marginal(self, cliques: Iterable[Iterable[str]]) -> Iterator[tuple[Clique, Array]]:
         """Yield many marginals one after the other, in no stated order and in bounded memory.
@@ -256,10 +268,9 @@ class GraphicalModel:
         found = self._tables.answers(several)
         if not several:
             return []
-        one = several[place := len(several) // 2]
-        check = partial(self._tables.second_opinion.answer, one, found[place], self.total)
+        one, its = several[len(several) // 2], found[len(several) // 2]
         structure = (len(several), one.attributes, one.shape)
-        self._tables.uses.check("answer", structure, started, check)
+        self._check("answer", structure, started, lambda op, s: op.answer(one, its, self.total, s))
         return found[0] if isinstance(query, FactoredQuery) else found
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GraphicalModel:
@@ -295,13 +306,8 @@ class GraphicalModel:
             raise
         except NumericalFailure:
             share = 0.0
-        opinion = self._tables.second_opinion
-        self._tables.uses.check(
-            "given",
-            tuple((name, np.size(codes)) for name, codes in evidence.items()),
-            started,
-            partial(opinion.share, evidence, share),
-        )
+        structure = tuple((name, np.size(codes)) for name, codes in evidence.items())
+        self._check("given", structure, started, lambda op, s: op.share(evidence, share, s))
         expected = self.total * min(share, 1.0)
         if expected <= 0:
             raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
@@ -312,8 +318,7 @@ class GraphicalModel:
         started = time.perf_counter()
         best = self._tables.oracle.mode(self._tables.potentials)
         record = {name: best.get(name, 0) for name in self.domain}
-        opinion = self._tables.second_opinion
-        self._tables.uses.check("map", None, started, partial(opinion.most_probable, record))
+        self._check("map", None, started, lambda op, s: op.most_probable(record, s))
         return record
 
     def sample(
@@ -326,13 +331,8 @@ class GraphicalModel:
         """
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)
-        opinion = self._tables.second_opinion
-        self._tables.uses.check(
-            "sample",
-            (method, int(n).bit_length() // 4),
-            started,
-            partial(opinion.drawn, columns, n),
-        )
+        structure = method, int(n).bit_length() // 4
+        self._check("sample", structure, started, lambda op, s: op.drawn(columns, n, s))
         return Dataset(self.domain, columns)
 
     def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
@@ -350,9 +350,11 @@ class GraphicalModel:
         started = time.perf_counter()
         check_fits(self.tree, self.memory_limit)
         made = parted_sample(self.tree, self._tables.belief, n, rows, generator(rng))
-        counted, kind = self._tables.second_opinion.counted, int(n).bit_length() // 4
-        self._tables.uses.check(
-            "sample in parts", kind, started, lambda sec: counted(*made.some_cell(), n, sec)
+        self._check(
+            "sample in parts",
+            int(n).bit_length() // 4,
+            started,
+            lambda op, s: op.counted(*made.some_cell(), n, s),
         )
         return made
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
+from pgmkit.linear.named_axes import spread
 from pgmkit.runtime.arguments import listed
 
 
@@ -45,11 +46,9 @@ class Zeros:
         """
         check_domain(domain)
         clique = domain.clique(clique)
-        held = [name for name in clique if name in self.clique]
-        if len(held) < len(self.clique):
+        if not set(self.clique) <= set(clique):
             raise InvalidInput(f"clique must contain {self.clique!r}, got {clique!r}")
-        table = self.allowed.transpose([self.clique.index(name) for name in held])
-        return table.reshape([domain.sizes[n] if n in self.clique else 1 for n in clique])
+        return spread(clique, self.clique, self.allowed)
 
     def __repr__(self) -> str:
         impossible = int((~self.allowed).sum())

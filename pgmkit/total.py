@@ -54,12 +54,8 @@ def estimate_total(
     1033.333
     """
     checked = checked_measurements(measurements, domain)
-    found = _determining(checked)
-    values = [
-        float(Kronecker(weights).matvec(checked[place].values)[0]) for place, weights, _ in found
-    ]
-    shares, stddev = _shares([stddev for *_, stddev in found])
-    return TotalEstimate(value=float(shares @ values), stddev=stddev)
+    values, stddev = _combined(checked, [m.values for m in checked])
+    return TotalEstimate(float(values), stddev)
 
 
 def estimate_totals(
@@ -73,39 +69,37 @@ def estimate_totals(
     >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])
     array([ 3., 30.])
     """
-    found = _determining(measurements)
-    shares, _ = _shares([stddev for *_, stddev in found])
-    each = []
-    for place, parts, _ in found:
+    return _combined(measurements, values)[0]
+
+
+def _combined(
+    measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
+) -> tuple[NDArray[np.float64], float]:
+    """Return the combination by inverse variance of the measurements' estimates w . y of the total,
+    from the ``values`` y of each, and its standard deviation.
+    """
+    estimates, stddevs, reasons = [], [], []
+    for measurement, y in zip(measurements, values, strict=True):
+        parts = _weights(measurement)
+        if isinstance(parts, str):
+            reasons.append(parts)
+            continue
         weights: NDArray[np.float64] = np.ones(1)
         for part in parts:
             weights = np.asarray(np.kron(weights, part), dtype=np.float64)
-        each.append(weights @ values[place])
-    return np.asarray(shares @ np.array(each))
-
-
-_Determining = tuple[int, list[NDArray[np.float64]], float]
-"""The place of a measurement, the factors of its w (``estimate_total``), and the standard deviation
-of w . y.
-"""
-
-
-def _determining(measurements: Sequence[Measurement]) -> list[_Determining]:
-    found: list[_Determining] = []
-    reasons: list[str] = []
-    for place, measurement in enumerate(measurements):
-        weights = _weights(measurement)
-        if isinstance(weights, str):
-            reasons.append(weights)
-            continue
-        length = math.prod(float(np.linalg.norm(part)) for part in weights)
-        found.append((place, weights, measurement.stddev * length))
-    if not found:
+        estimates.append(weights @ y)
+        length = math.prod(float(np.linalg.norm(part)) for part in parts)
+        stddevs.append(measurement.stddev * length)
+    if not estimates:
         raise TotalUndetermined(
             f"no measurement determines the total: {_listed(reasons)}; pass total=..., or measure "
             "a whole marginal or the empty clique"
         )
-    return found
+    # Deviations are taken relative to the smallest, so that no variance underflows.
+    least = min(stddevs)
+    shares = (least / np.array(stddevs)) ** 2
+    found = np.asarray((shares / shares.sum()) @ np.array(estimates))
+    return found, least / math.sqrt(shares.sum())
 
 
 def _weights(measurement: Measurement) -> list[NDArray[np.float64]] | str:
@@ -145,16 +139,6 @@ def _shortest_solution(matrix: Matrix) -> tuple[NDArray[np.float64], float]:
     else:
         w = np.linalg.lstsq(as_dense(matrix).T, ones, rcond=None)[0]
     return w, float(np.abs(matrix.T @ w - ones).max())
-
-
-def _shares(stddevs: Sequence[float]) -> tuple[NDArray[np.float64], float]:
-    """Return the weight of each estimate in their combination by inverse variance, and the standard
-    deviation of the combination; ``stddevs`` are those of the estimates.
-    """
-    # Deviations are taken relative to the smallest, so that no variance underflows.
-    least = min(stddevs)
-    weights = (least / np.array(stddevs)) ** 2
-    return weights / weights.sum(), least / math.sqrt(weights.sum())
 
 
 def _listed(reasons: list[str]) -> str:

@@ -58,6 +58,8 @@ class BatchedMessages(Messages):
     whose products underflow; their results are not valid.
     """
 
+    always = RECORDS
+
     def _upward(self, tables: Sequence[Array]) -> None:
         self.lost = np.zeros(self.tree.sizes[0], dtype=bool)
         super()._upward([*tables, np.ones(())])
@@ -77,20 +79,9 @@ class BatchedMessages(Messages):
         """Return the marginals over the attributes ``members``: the axis of records comes first,
         then the others ascending.
         """
-        single = not members & (members - 1)
-        home = self.homes[members.bit_length() - 1] if single else self._home(members)
-        table = self.joint(members) if home is None else self.belief(home, members | RECORDS)
-        values = table[1] if table[0] & RECORDS else table[1][None]
+        held, values = self.table(members)
+        values = values if held & RECORDS else values[None]
         return np.broadcast_to(values, (self.tree.sizes[0], *values.shape[1:]))
-
-    def joint(self, members: int) -> Table:
-        found: Table = (0, np.array(1.0))
-        for root in self.tree.roots:
-            inside = members & (self.tree.below[root] | self.tree.scopes[root]) & ~RECORDS
-            if inside:
-                part = self._connected(root, inside | RECORDS)
-                found = self.product(found, part, found[0] | part[0])
-        return found
 
     def _sound(self, table: Table, numbers: Array) -> Array:
         """Return ``numbers``, one for each record or one for all, for use as divisors of ``table``.

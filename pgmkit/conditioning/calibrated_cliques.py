@@ -18,49 +18,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit.conditioning.evidence import Evidence
 from pgmkit.domain import Domain
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.linear.named_axes import Axes, spread, sum_to
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CALL_CELLS
 
-__all__ = ["Axes", "Clique", "Frame", "LargeClique", "ScaledEvidence", "SmallClique", "frame_of"]
 
-
-@dataclass(frozen=True)
-class ScaledEvidence:
-    """Evidence: the codes of observed attributes and, for other attributes, a likelihood in [0, 1]
-    for each value.
-    """
-
-    codes: Mapping[str, int]
-    weights: Mapping[str, Array]
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The attributes of a clique and the orders of axes: ``axes`` of its own table, ``separator``
-    of the table over its separator, and ``below`` of those over its children's separators. ``rest``
-    are the attributes that its parent lacks. ``small`` is True for a SmallClique.
-    """
-
-    domain: Domain
-    separator: Axes
-    rest: Axes
-    axes: Axes
-    below: tuple[Axes, ...]
-    """The separators of the children, each with its attributes in the order of ``axes``."""
-    small: bool
-
-
-def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes]) -> Frame:
-    """Return the frame of a clique. The order of ``separator`` is kept; ``below`` are the
+def clique_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes]) -> Clique:
+    """Return a clique without its table. The order of ``separator`` is kept; ``below`` are the
     children's separators, in any order of their attributes.
 
     The axes of a large clique are ordered by S, the separator of its largest child: the separator's
@@ -68,8 +41,9 @@ def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes])
     sums for this child and for the parent are then over long vectors.
     """
     axes = separator + rest
-    small = domain.size(axes) <= CALL_CELLS
-    if not small and below:
+    if domain.size(axes) <= CALL_CELLS:
+        return SmallClique(domain, separator, rest, axes, below)
+    if below:
         on = max(below, key=domain.size)
         axes = tuple(
             [name for name in separator if name not in on]
@@ -77,47 +51,58 @@ def frame_of(domain: Domain, separator: Axes, rest: Axes, below: Sequence[Axes])
             + [name for name in rest if name in on]
             + [name for name in separator if name in on]
         )
-    ordered = tuple([tuple([name for name in axes if name in each]) for each in below])
-    return Frame(domain, separator, rest, axes, ordered, small)
+    return LargeClique(domain, separator, rest, axes, below)
 
 
 class Clique(ABC):
-    """A clique's table P(rest | separator).
+    """A clique and its table P(rest | separator).
 
     Args:
-        frame: the clique's attributes and the order of their axes.
-        table: the probabilities, with the axes of the frame.
+        domain: all attributes.
+        separator: the attributes that the clique shares with its parent, in the order of the axes
+            of tables over them.
+        rest: the attributes that its parent lacks.
+        axes: the attributes of the clique, in the order of its table's axes.
+        below: the separators of its children.
     """
 
-    def __init__(self, frame: Frame, table: Array) -> None:
-        self.frame = frame
-        self.domain, self.separator, self.rest = frame.domain, frame.separator, frame.rest
-        self.axes, self.table, self.below = frame.axes, table, frame.below
+    table: Array
+
+    def __init__(
+        self, domain: Domain, separator: Axes, rest: Axes, axes: Axes, below: Sequence[Axes]
+    ) -> None:
+        self.domain, self.separator, self.rest, self.axes = domain, separator, rest, axes
+        self.below = [tuple([name for name in axes if name in each]) for each in below]
+        """The separators of the children, each with its attributes in the order of ``axes``."""
         self.spans: dict[Axes, tuple[int, int]] = {}
         """The slice of each output in the vector of outputs; equal separators share one."""
         self.outputs = self.own = 0
-        for axes in (*((name,) for name in frame.rest), *frame.below):
-            if axes not in self.spans:
-                end = self.outputs + self.domain.size(axes)
-                self.spans[axes] = self.outputs, end
+        for output in (*((name,) for name in rest), *self.below):
+            if output not in self.spans:
+                end = self.outputs + domain.size(output)
+                self.spans[output] = self.outputs, end
                 self.outputs = end
-            if axes[0] in frame.rest and len(self.spans) <= len(frame.rest):
+            if output[0] in rest and len(self.spans) <= len(rest):
                 self.own = self.outputs
+
+    def hold(self, table: Array) -> None:
+        """Take the table, which has the clique's axes."""
+        self.table = table
 
     @abstractmethod
     def absorb(
-        self, evidence: ScaledEvidence, received: Iterable[tuple[int, Array]]
+        self, evidence: Evidence, received: Iterable[tuple[Axes, Array]]
     ) -> tuple[Array, Array]:
         """Return the table multiplied by the evidence on the rest and by the children's messages,
         and the sum of this product over the rest, which is the message to the parent.
 
         Args:
             evidence: the evidence; only that on the rest is used here.
-            received: the number of each child and its message.
+            received: the children's separators, each with its message.
         """
 
     @abstractmethod
-    def outputs_of(self, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
+    def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
         """Return the outputs as one vector.
 
         Args:
@@ -128,7 +113,7 @@ class Clique(ABC):
         """
 
     @abstractmethod
-    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: Evidence) -> Array:
         """Return the joint marginal of some of the clique's unobserved attributes.
 
         Args:
@@ -136,23 +121,27 @@ class Clique(ABC):
             table, posterior, evidence: as ``outputs_of`` takes them.
         """
 
-    @abstractmethod
     def prepare(self) -> None:
         """Compute the tables and indices that do not depend on evidence now, instead of with the
         first evidence.
         """
+        self._sums  # noqa: B018 - kept from now on
+
+    @abstractmethod
+    def _summing(self, held: Axes, axes: Axes) -> Any:
+        """Return what a table over ``held`` needs to be summed to ``axes``."""
 
     @cached_property
-    def readings(self) -> list[tuple[Axes, int]]:
-        """The order in which outputs are computed, the largest first: pairs of an output's axes and
-        the number of the smallest earlier table from which it can be summed. Table 0 is the
-        clique's own, and table k the result of pair k - 1.
+    def _sums(self) -> list[tuple[Axes, int, Any]]:
+        """The order in which outputs are computed, the largest first: the axes of each output, the
+        number of the smallest earlier table from which it can be summed, and what that needs. Table
+        0 is the clique's own, and table k the result of entry k - 1.
         """
-        made, work = [self.axes], [self.table.size]
-        found = []
+        made, work, found = [self.axes], [self.table.size], []
         for axes in sorted(self.spans, key=self.domain.size, reverse=True):
             held = [i for i, each in enumerate(made) if set(axes) <= set(each)]
-            found.append((axes, min(held, key=work.__getitem__)))
+            source = min(held, key=work.__getitem__)
+            found.append((axes, source, self._summing(made[source], axes)))
             made.append(axes)
             work.append(self.domain.size(axes))
         return found
@@ -177,24 +166,24 @@ class SmallClique(Clique):
     each cell of the rest.
     """
 
-    def __init__(self, frame: Frame, table: Array) -> None:
-        super().__init__(frame, table.reshape(frame.domain.size(frame.separator), -1))
+    def hold(self, table: Array) -> None:
+        self.table = table.reshape(self.domain.size(self.separator), -1)
         self._ones = np.ones(self.table.shape[1])
         self._cells: dict[Axes, NDArray[np.int64]] = {}
 
     def absorb(
-        self, evidence: ScaledEvidence, received: Iterable[tuple[int, Array]]
+        self, evidence: Evidence, received: Iterable[tuple[Axes, Array]]
     ) -> tuple[Array, Array]:
         table = self._agreeing(evidence.codes)
-        if evidence.weights:
+        if evidence.likelihood:
             for name in self.rest:
-                if (weights := evidence.weights.get(name)) is not None:
+                if (weights := evidence.likelihood.get(name)) is not None:
                     table = table * weights.take(self.cells_of((name,)))
-        for child, message in received:
-            table = table * message.take(self.cells_of(self.below[child]))
+        for axes, message in received:
+            table = table * message.take(self.cells_of(axes))
         return table, np.dot(table, self._ones)
 
-    def outputs_of(self, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
+    def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
         joint = (table * posterior[:, None]).reshape(-1)
         made: list[Array] = [joint]
         found = np.empty(self.outputs)
@@ -204,7 +193,7 @@ class SmallClique(Clique):
             found[start:end] = made[-1]
         return found
 
-    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: Evidence) -> Array:
         shape = self.domain.shape
         return self._joint(
             axes, table.reshape(shape(self.axes)), posterior.reshape(shape(self.separator))
@@ -221,9 +210,9 @@ class SmallClique(Clique):
         return found
 
     def prepare(self) -> None:
+        super().prepare()
         for axes in self.below:
             self.cells_of(axes)
-        self._sums  # noqa: B018 - kept from now on
 
     def _agreeing(self, codes: Mapping[str, int]) -> Array:
         """Return the table with zeros where the rest differs from the observed codes."""
@@ -236,13 +225,8 @@ class SmallClique(Clique):
         found[cut] = table.reshape(shape)[cut]
         return found.reshape(table.shape)
 
-    @cached_property
-    def _sums(self) -> list[tuple[Axes, int, NDArray[np.int64]]]:
-        made = [self.axes, *(axes for axes, _ in self.readings)]
-        return [
-            (axes, source, self.domain.cell_map(made[source], axes))
-            for axes, source in self.readings
-        ]
+    def _summing(self, held: Axes, axes: Axes) -> NDArray[np.int64]:
+        return self.domain.cell_map(held, axes)
 
 
 class LargeClique(Clique):
@@ -250,31 +234,23 @@ class LargeClique(Clique):
     codes and summed over axes.
     """
 
-    def prepare(self) -> None:
-        self._sums  # noqa: B018 - kept from now on
-
-    @cached_property
-    def _sums(self) -> list[tuple[Axes, int, tuple[int, ...]]]:
-        made = [self.axes, *(axes for axes, _ in self.readings)]
-        return [
-            (axes, source, tuple([i for i, n in enumerate(made[source]) if n not in axes]))
-            for axes, source in self.readings
-        ]
+    def _summing(self, held: Axes, axes: Axes) -> tuple[int, ...]:
+        return tuple([place for place, name in enumerate(held) if name not in axes])
 
     def absorb(
-        self, evidence: ScaledEvidence, received: Iterable[tuple[int, Array]]
+        self, evidence: Evidence, received: Iterable[tuple[Axes, Array]]
     ) -> tuple[Array, Array]:
         codes = evidence.codes
         table = self.table[_cut(self.axes, codes)]
         for name in self.rest:
-            if (weights := evidence.weights.get(name)) is not None:
+            if (weights := evidence.likelihood.get(name)) is not None:
                 table = table * spread(self.axes, (name,), weights)
-        for child, message in received:
-            table = table * spread(self.axes, *self._sliced(self.below[child], message, codes))
+        for axes, message in received:
+            table = table * spread(self.axes, *self._sliced(axes, message, codes))
         held = sum_to(table, self.axes, self.separator)
         return table, self._whole(self.separator, held, codes)
 
-    def outputs_of(self, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
+    def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
         codes = evidence.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]
@@ -287,7 +263,7 @@ class LargeClique(Clique):
             found[start:end] = self._whole(axes, made[-1], codes)
         return found
 
-    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: ScaledEvidence) -> Array:
+    def joint(self, axes: Axes, table: Array, posterior: Array, evidence: Evidence) -> Array:
         codes = evidence.codes
         if table is self.table:
             table = table[_cut(self.axes, codes)]

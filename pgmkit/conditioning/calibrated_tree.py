@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from string import ascii_letters
+from typing import Any
 
 import numpy as np
 
 from pgmkit.conditioning.calibrated_cliques import Clique as TreeClique
-from pgmkit.conditioning.calibrated_cliques import Frame, LargeClique, SmallClique, frame_of
+from pgmkit.conditioning.calibrated_cliques import clique_of
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
-from pgmkit.domain import Clique, Domain
-from pgmkit.errors import ModelTooLarge
+from pgmkit.domain import Clique
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import TINY
-from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
+from pgmkit.runtime.sizes import CACHE_CELLS, CALL_CELLS
 
 Input = tuple[int, Array, float]
 
@@ -34,8 +33,6 @@ LEAST_PROBABILITY = TINY ** (2 / 3)
 """The smallest probability of evidence for which the terms lost to underflow are negligible; for
 less probable evidence ``Underflow`` is raised.
 """
-_MOST_BYTES = 4 * TABLE_CELLS * CELL_BYTES
-"""The largest number of bytes that the tables of a calibrated tree may take."""
 
 
 class CalibratedTree:
@@ -47,34 +44,16 @@ class CalibratedTree:
         inputs: for each table its attributes as a bit set, the table with its axes in the domain's
             order and entries in [0, 1], and the logarithm of the number it was divided by.
         conditional: whether the tables are the conditional distributions of a Bayesian network.
-        most: the largest number of cells that all clique tables together may have.
 
-    Raises Underflow if the sum over all records is zero or too small to be reliable, and
-    ModelTooLarge if the clique tables have more than ``most`` cells or take too much memory.
+    Raises Underflow if the sum over all records is zero or too small to be reliable.
     """
 
-    def __init__(
-        self,
-        tree: JunctionTree,
-        inputs: Sequence[Input],
-        conditional: bool,
-        most: float,
-    ) -> None:
+    def __init__(self, tree: JunctionTree, inputs: Sequence[Input], conditional: bool) -> None:
         self.tree, self.domain = tree, tree.domain
-        if 8 * (cells := tree.domain.size(tree.largest)) > _MOST_BYTES:
-            raise ModelTooLarge(f"a clique has {cells:,} cells; the limit is {_MOST_BYTES:,} bytes")
         self.parents, self.children = tree.parents, tree.children
-        self.number = {}
-        """The position of each clique among its parent's children."""
-        for below in self.children:
-            self.number.update({child: place for place, child in enumerate(below)})
         self.log_sum = sum([log for _, _, log in inputs])
-        self.cliques: list[TreeClique] = []
+        self.cliques = self._cliques()
         self._calibrate(inputs, conditional)
-        if self.work > most:
-            raise ModelTooLarge(
-                f"the cliques have {self.work:,.0f} cells; the limit is {most:,.0f}"
-            )
         self._lay_out()
         if tree.cells <= CACHE_CELLS:
             for here, clique in enumerate(self.cliques):
@@ -83,42 +62,37 @@ class CalibratedTree:
 
     def _calibrate(self, inputs: Sequence[Input], conditional: bool) -> None:
         domain, children = self.domain, self.children
-        given, frames = self._assigned(inputs), self._frames()
+        given = self._assigned(inputs)
         messages: dict[int, Array] = {}
-        held = 0
-        for here in range(len(frames) - 1, -1, -1):
-            frame = frames[here]
+        for here in range(len(self.cliques) - 1, -1, -1):
+            clique = self.cliques[here]
             factors = given[here] + [
                 (axes, messages.pop(child))
-                for axes, child in zip(frame.below, children[here], strict=True)
+                for axes, child in zip(clique.below, children[here], strict=True)
             ]
             if not conditional:
                 _check_nothing_lost(factors)
-            table = _product(domain, frame.axes, factors)
-            message = sum_to(table, frame.axes, frame.separator)
+            table = np.ones(domain.shape(clique.axes))
+            for held, values in factors:
+                table *= spread(clique.axes, held, values)
+            message = sum_to(table, clique.axes, clique.separator)
             peak = float(message.max())
             if not LEAST_PROBABILITY < peak < math.inf:
                 raise Underflow
             self.log_sum += math.log(peak)
             messages[here] = message / peak
-            table /= spread(frame.axes, frame.separator, np.where(message > 0, message, 1.0))
-            self.cliques.append((SmallClique if frame.small else LargeClique)(frame, table))
-            if 8 * (held := held + self.cliques[-1].table.size) > _MOST_BYTES:
-                raise ModelTooLarge(f"{held:,} cells; the limit is {_MOST_BYTES:,} bytes")
-        self.cliques.reverse()
+            table /= spread(clique.axes, clique.separator, np.where(message > 0, message, 1.0))
+            clique.hold(table)
 
-    @property
-    def work(self) -> int:
-        """The number of cells of all clique tables together."""
-        return sum([clique.table.size for clique in self.cliques])
-
-    def _frames(self) -> list[Frame]:
-        tree = self.tree
-        found: list[Frame] = []
+    def _cliques(self) -> list[TreeClique]:
+        """Return the cliques without their tables; each has its separator's axes in the order of
+        its parent's.
+        """
+        tree, found = self.tree, list[TreeClique]()
         ordered = list(tree.separators)
         for here, rest in enumerate(tree.residuals):
             separator, below = ordered[here], [tree.separators[c] for c in self.children[here]]
-            found.append(frame_of(self.domain, separator, rest, below))
+            found.append(clique_of(self.domain, separator, rest, below))
             for child, axes in zip(self.children[here], found[-1].below, strict=True):
                 ordered[child] = axes
         return found
@@ -200,27 +174,15 @@ class CalibratedTree:
                 return None
             axes = self.cliques[child].separator
             met = clique.separator + tuple([name for name in axes if name in clique.rest])
-            letter = dict(zip(met, ascii_letters, strict=False))
             held, given, made = (
-                "".join([letter[name] for name in each]) for each in (met, axes, clique.separator)
+                [met.index(n) for n in each] for each in (met, axes, clique.separator)
             )
-            joined = np.einsum(
-                f"{held},{given}...->{made}...",
-                clique.summed(met),
-                below.reshape(*self.domain.shape(axes), -1),
-            )
+            matrices = below.reshape(*self.domain.shape(axes), -1)
+            # numpy's types know no lists of numbers and an ellipsis.
+            operands: list[Any] = [clique.summed(met), held, matrices, [*given, ...], [*made, ...]]
+            joined = np.einsum(*operands)
             parts.append(joined.reshape(rows, -1))
         return np.concatenate(parts, axis=1)
-
-
-def _product(
-    domain: Domain, axes: tuple[str, ...], factors: Sequence[tuple[tuple[str, ...], Array]]
-) -> Array:
-    """Return the product of tables whose attributes are all among ``axes``."""
-    found = np.ones(domain.shape(axes))
-    for held, table in factors:
-        found *= spread(axes, held, table)
-    return found
 
 
 def _check_nothing_lost(factors: Sequence[tuple[tuple[str, ...], Array]]) -> None:

@@ -11,10 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
-from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibrated_tree import LEAST_PROBABILITY, CalibratedTree
+from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.linear.named_axes import Axes
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import CLOSE, TINY
 
@@ -30,7 +31,7 @@ class Calibration:
     been lost.
     """
 
-    def __init__(self, calibrated: CalibratedTree, evidence: ScaledEvidence) -> None:
+    def __init__(self, calibrated: CalibratedTree, evidence: Evidence) -> None:
         self.calibrated, self.evidence = calibrated, evidence
         self.place = calibrated.place
         self.tables: dict[int, Array] = {}
@@ -45,18 +46,18 @@ class Calibration:
 
     def _absorb(self) -> None:
         calibrated = self.calibrated
-        parents, number = calibrated.parents, calibrated.number
-        received: dict[int, list[tuple[int, Array]]] = {}
-        for name in (*self.evidence.codes, *self.evidence.weights):
+        cliques, parents = calibrated.cliques, calibrated.parents
+        received: dict[int, list[tuple[Axes, Array]]] = {}
+        for name in (*self.evidence.codes, *self.evidence.likelihood):
             here = calibrated.top[name]
             while here >= 0 and here not in received:
                 received[here] = []
                 here = parents[here]
         for here in sorted(received, reverse=True):  # children before their parents
-            table, message = calibrated.cliques[here].absorb(self.evidence, received[here])
+            table, message = cliques[here].absorb(self.evidence, received[here])
             self.tables[here], self.messages[here] = table, message
             if parents[here] >= 0:
-                received[parents[here]].append((number[here], message))
+                received[parents[here]].append((cliques[here].separator, message))
                 continue
             total = float(message[0])
             if not total > LEAST_PROBABILITY:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgmkit.graphs.bit_sets import cells_of, each_bit, union
+from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
@@ -63,14 +63,14 @@ class EliminationTree:
     """The node that each node is an operand of; -1 for a root."""
     inputs: int
     roots: list[int] = field(default_factory=list)
-    cells: float = 0.0
+    cells: int = 0
     """The cost of an upward and a downward pass, in multiplications: those of the products, and the
     time for writing cells in the same unit.
     """
     order: list[int] = field(default_factory=list)
     """The elimination order that the tree was built from."""
-    _counted: dict[int, float] = field(default_factory=dict)
-    _joint_cells: dict[int, float] = field(default_factory=dict)
+    _cells: dict[int, int] = field(default_factory=dict)
+    _joint_cells: dict[int, int] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
@@ -88,19 +88,13 @@ class EliminationTree:
         return range(self.inputs, len(self.scopes))
 
     def cells_of(self, members: int) -> int:
-        """Return the number of cells of a table over these attributes."""
-        return cells_of(members, self.sizes)
-
-    def counted(self, members: int) -> float:
-        """Return the number of cells of a table over these attributes, which is remembered: inf if
-        there are too many for a float.
-        """
-        found = self._counted.get(members)
+        """Return the number of cells of a table over these attributes, which is remembered."""
+        found = self._cells.get(members)
         if found is None:
-            found = 1.0
+            found = 1
             for v in each_bit(members):
                 found *= self.sizes[v]
-            self._counted[members] = found
+            self._cells[members] = found
         return found
 
     def summed(self, node: int) -> int:
@@ -136,20 +130,20 @@ class EliminationTree:
             if inside:
                 yield node, inside
 
-    def joint_cells(self, members: int) -> float:
+    def joint_cells(self, members: int) -> int:
         """Return the cost, in multiplications, of the joint marginal of some attributes by messages
         on the tree: of the products and of writing their results. It is 0 if the table of one node
         has all the attributes.
         """
         if (found := self._joint_cells.get(members)) is None:
-            found = 0.0
+            found = 0
             if members & (members - 1) and all([members & ~table for table in self.tables]):
                 for node, inside in self.lowest(members):
                     for product, made in self.products_across(node, inside):
                         # The other attributes are those of the tree's own tables, which were
                         # counted when the tree was built.
-                        both = self.counted(product & members), self.counted(product & ~members)
-                        kept = self.counted(made & members), self.counted(made & ~members)
+                        both = self.cells_of(product & members), self.cells_of(product & ~members)
+                        kept = self.cells_of(made & members), self.cells_of(made & ~members)
                         found += both[0] * both[1] + _WRITTEN * kept[0] * kept[1]
             self._joint_cells[members] = found
         return found
@@ -188,16 +182,15 @@ class Planning:
         for v in each_bit(held):
             neighbours[v] ^= 1 << v
         self._search = Search(neighbours, sizes, held)
-        self._ways = self._search.ways(seed=0)
+        self._ways = self._search.ways()
         self.first = self._tree(next(self._ways))
         """The tree of the first greedy order."""
 
     def _tree(self, way: Way) -> EliminationTree:
         return elimination_tree(self.scopes, self.heads, [v for v, _ in way()], self.sizes)
 
-    def best(self, start: EliminationTree | None = None) -> EliminationTree:
-        """Return the cheapest tree among those of many orders and ``start``, by
-        ``EliminationTree.cells``.
+    def best(self) -> EliminationTree:
+        """Return the cheapest tree among those of many orders, by ``EliminationTree.cells``.
 
         The search stops when one more order would bring its total work above the share of the best
         tree's run that the constants above state, or when many orders in a row brought no
@@ -205,12 +198,10 @@ class Planning:
         graph gets the same tree on every machine.
         """
         best, improved = self.first, 1
-        if start is not None and start.cells <= best.cells:
-            best, improved = start, 0
         tried = 1
         while tried <= FEW_ROUNDS + 2 * improved:
             spent = self._search.measured + _MEASURES_OF_A_TABLE * tried * len(self.scopes)
-            if spent * (tried + 1) / tried > _MEASURES_OF_A_CELL * best.cells:
+            if spent * (tried + 1) / tried / _MEASURES_OF_A_CELL > best.cells:
                 break
             if (way := next(self._ways, None)) is None:
                 break
@@ -247,45 +238,42 @@ class _Growing:
             return
         tree = self.tree
         if len(held) == 1:
-            self.join(next(iter(held)), None)
+            self.join(*held)
             return
-        cells = tree.counted
+        cells = tree.cells_of
         queue = [(cells(tree.tables[node]), node) for node in held]
         heapq.heapify(queue)
         while len(queue) > 1:
             made = self.join(heapq.heappop(queue)[1], heapq.heappop(queue)[1])
             heapq.heappush(queue, (cells(tree.tables[made]), made))
 
-    def join(self, left: int, right: int | None) -> int:
+    def join(self, *operands: int) -> int:
         """Add the product of two nodes, or a copy of one, to the tree and return the new node. The
         attributes that no other node has are summed out.
         """
         tree, holders = self.tree, self.holders
         node = len(tree.scopes)
-        operands = (left,) if right is None else (left, right)
-        scope = tree.scopes[left] | (0 if right is None else tree.scopes[right])
-        table = tree.tables[left] | (0 if right is None else tree.tables[right])
-        gone = 0
+        scope = table = heads = gone = 0
+        for operand in operands:
+            scope |= tree.scopes[operand]
+            table |= tree.tables[operand]
+            other = self.heads[operand]
+            heads = -1 if heads < 0 or other < 0 else heads | other
+            tree.parents[operand] = node
         for v in each_bit(scope):
             held = holders[v]
-            held.discard(left)
-            if right is not None:
-                held.discard(right)
+            held.difference_update(operands)
             if held:
                 held.add(node)
             else:
                 gone |= 1 << v
-        heads = self.heads[left]
-        if right is not None:
-            other = self.heads[right]
-            heads = -1 if heads < 0 or other < 0 else heads | other
         if heads > 0:
             heads &= ~gone
         barren = heads == 0
         # The cost is that of one product upward, one product downward for each operand, and the
         # cells that each of them writes.
-        cells = tree.counted
-        value = 0.0 if barren else cells(table) + _WRITTEN * cells(table & ~gone)
+        cells = tree.cells_of
+        value = 0 if barren else cells(table) + _WRITTEN * cells(table & ~gone)
         adjoint = len(operands) * cells(scope) + _WRITTEN * cells(scope & ~gone)
         tree.cells += value + adjoint
         tree.scopes.append(scope & ~gone)
@@ -294,8 +282,6 @@ class _Growing:
         tree.operands.append(operands)
         tree.parents.append(-1)
         self.heads.append(heads)
-        for operand in operands:
-            tree.parents[operand] = node
         return node
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import float_array, listed
+from pgmkit.runtime.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Evidence:
     """
 
     codes: Mapping[str, int]
-    likelihood: Mapping[str, NDArray[np.float64]]
+    likelihood: Mapping[str, Array]
 
     @classmethod
     def of(
@@ -49,6 +52,25 @@ class Evidence:
         soft = {name: _weights(domain, name, value) for name, value in (likelihood or {}).items()}
         return cls(codes, soft)
 
+    def scaled(self) -> tuple[Evidence, float]:
+        """Return this evidence with likelihoods of maximum 1, of unobserved attributes alone, and
+        the logarithm of the number that all of them were divided by.
+
+        Raises Underflow if a likelihood is zero, or some of its weights are so small that products
+        without logarithms may underflow.
+        """
+        weights, log_scale = {}, 0.0
+        for name, values in self.likelihood.items():
+            peak = float(values[self.codes[name]] if name in self.codes else values.max())
+            if not peak:
+                raise Underflow
+            log_scale += math.log(peak)
+            if name not in self.codes:
+                weights[name] = values / peak
+                if (weights[name][values > 0] < LEAST_ENTRY).any():
+                    raise Underflow
+        return Evidence(self.codes, weights), log_scale
+
     def __str__(self) -> str:
         parts = [f"{name} = {code}" for name, code in self.codes.items()]
         parts += [f"likelihood of {name} {w.tolist()}" for name, w in self.likelihood.items()]
@@ -57,9 +79,9 @@ class Evidence:
 
 def sliced(
     domain: Domain,
-    tables: Iterable[tuple[Clique, NDArray[np.float64]]],
+    tables: Iterable[tuple[Clique, Array]],
     evidence: Evidence,
-) -> Iterator[tuple[Clique, NDArray[np.float64]]]:
+) -> Iterator[tuple[Clique, Array]]:
     """Yield the logarithms of the tables with observed attributes fixed at their codes, then those
     of the likelihoods, each with its unobserved attributes.
 
@@ -135,7 +157,7 @@ def _code(
     )
 
 
-def _weights(domain: Domain, name: str, value: ArrayLike) -> NDArray[np.float64]:
+def _weights(domain: Domain, name: str, value: ArrayLike) -> Array:
     size = domain.shape(domain.clique([name], "likelihood"))[0]
     weights = float_array(value, f"the likelihood of {name!r}")
     if weights.shape != (size,) or not (np.isfinite(weights).all() and weights.min() >= 0):

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
-from pgmkit.conditioning.calibrated_cliques import ScaledEvidence
 from pgmkit.conditioning.calibration import Calibration
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import (
-    CELLS_OF_A_TABLE,
-    Draft,
-    GraphTables,
-    Inputs,
-)
+from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE, GraphTables, Inputs
 from pgmkit.conditioning.grouping import LARGE_PASS, Cost, may_pay, split_questions
-from pgmkit.conditioning.joint import GivenJoint, JointTable, is_small, product
-from pgmkit.conditioning.message_passing import LEAST_ENTRY, Messages, Sums, Underflow
+from pgmkit.conditioning.joint import GivenJoint
+from pgmkit.conditioning.message_passing import Messages, Sums, Underflow
 from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_fits
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
@@ -47,7 +41,7 @@ class EvidenceMarginals:
 
     def __init__(self, graph: GraphTables, evidence: Evidence) -> None:
         self.graph, self.evidence = graph, evidence
-        self._found: dict[int, tuple[Messages | JointTable, float]] = {}
+        self._found: dict[int, tuple[Messages, float]] = {}
         self._inputs_of: dict[int, Inputs] = {}
         self._place = -1
 
@@ -70,8 +64,7 @@ class EvidenceMarginals:
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:
             return everything
         relevant = graph.relevant(union(sets) | self.known)
-        small = is_small(relevant & ~self.observed, graph.sizes)
-        if small or any(not relevant & ~known for known in self._found):
+        if any(not relevant & ~known for known in self._found):
             return everything
         key = tuple(sets), self.known
         found = graph.groups.pop(key, None)
@@ -103,14 +96,14 @@ class EvidenceMarginals:
         logarithm of the number that the likelihoods were divided by; None if the graph has neither,
         or it cannot answer for these cliques.
         """
-        if self.graph.joint is not None:
-            return self._given_joint
-        calibrated = self.graph.calibrated_for(asked)
-        return None if calibrated is None or self._found else self._calibrated
+        graph = self.graph
+        if graph.joint is None and (graph.calibrated_for(asked) is None or self._found):
+            return None
+        return self._prepared
 
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
-    ) -> tuple[Messages | Calibration | JointTable, float]:
+    ) -> tuple[Messages | Prepared, float]:
         """Return messages that give the marginals of these sets of attributes, and the logarithm of
         the number that their tables were divided by. ``asked`` are all cliques of the question, of
         this group and of others.
@@ -123,11 +116,10 @@ class EvidenceMarginals:
         relevant = self.graph.relevant(union(sets) | self.known)
         for known, found in self._found.items():
             if not relevant & ~known:
-                if isinstance(found[0], Messages):
-                    self._check_marginals(found[0].tree, sets, made=True)
+                self._check_marginals(found[0].tree, sets, made=True)
                 return found
         inputs = self._sound(relevant)
-        made = self._written_out(inputs) or self._passed(inputs, sets)
+        made = self._passed(inputs, sets)
         del self._inputs_of[relevant]
         self._found[relevant] = made, inputs.log_scale
         return made, inputs.log_scale
@@ -143,7 +135,7 @@ class EvidenceMarginals:
             messages, log_scale = self.messages((), ())
         except ModelTooLarge:
             inputs = self._sound(self.graph.relevant(self.known))
-            tree, limit = self.graph.tree(self._drafted(inputs)), self.graph.memory_limit
+            tree, limit = self.graph.tree(inputs), self.graph.memory_limit
             check_sum(tree, limit)
             conditional = self.graph.children is not None
             sums = Sums(tree, inputs.tables, conditional, limit, self.graph.kernels)
@@ -155,7 +147,7 @@ class EvidenceMarginals:
         of them is zero, or so small that products without logarithms may underflow.
         """
         inputs = self._sliced(relevant)
-        if inputs.log_scale == -math.inf or inputs.lost or self.graph.lost:
+        if inputs.log_scale == -math.inf or self.graph.lost:
             raise Underflow
         return inputs
 
@@ -176,7 +168,7 @@ class EvidenceMarginals:
         most = OWN_TREE * (tree.cells + CELLS_OF_A_TABLE * tree.inputs)
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
-    def marginal(self, messages: Messages | Calibration | JointTable, members: int) -> Array:
+    def marginal(self, messages: Messages | Prepared, members: int) -> Array:
         """Return a marginal from messages, or from messages on a tree of its own if these would
         need much larger tables.
         """
@@ -202,122 +194,57 @@ class EvidenceMarginals:
         """Return the tables of the relevant attributes (a bit mask), sliced at the codes of
         observed attributes, and the likelihoods.
         """
-        graph, observed = self.graph, self.observed
-        inputs = Inputs()
-        codes = {graph.bits[name].bit_length() - 1: c for name, c in self.evidence.codes.items()}
-        children = graph.children
-        bits = each_bit(relevant)
-        numbers = (
-            range(len(graph.tables)) if children is None else sorted([graph.own[v] for v in bits])
-        )
-        # Each table is restricted to the observed codes. If the variable whose conditional
-        # distribution a table is has been observed, the restricted table is no longer a
-        # distribution, so its head is -1.
-        for number in numbers:
-            members, table, log_peak = graph.input(number)
-            head = -1 if children is None else graph.bits[children[number]]
+        graph, inputs = self.graph, Inputs(self.graph.sizes)
+        evidence, inputs.log_scale = self._scaled
+        codes = {graph.bits[name].bit_length() - 1: code for name, code in evidence.codes.items()}
+        for (members, table, log_peak), free, head in graph.parts(relevant, self.observed):
             inputs.log_scale += log_peak
-            if members & observed:
-                at = tuple([codes.get(v, ALL) for v in each_bit(members)])
-                inputs.add(members & ~observed, table[at], -1 if head & observed else head)
-            else:
-                inputs.add(members, table, head)
-        for name, weights in self.evidence.likelihood.items():
-            peak = float(weights.max())
-            inputs.log_scale += math.log(peak) if peak else -math.inf
-            scaled = weights / (peak or 1.0)
-            inputs.lost |= bool((scaled[weights > 0] < LEAST_ENTRY).any())
-            bit = graph.bits[name]
-            if bit & observed:
-                inputs.add(0, scaled[self.evidence.codes[name]], -1)
-            else:
-                inputs.add(bit, scaled, -1)
-        # Every unobserved attribute must be in some table, so one without gets a table of ones.
-        if children is None:
-            held = union(inputs.scopes)
-            for v in each_bit(relevant & ~held & ~observed):
-                inputs.add(1 << v, np.ones(graph.sizes[v]), -1)
+            if free != members:
+                table = table[tuple([codes.get(v, ALL) for v in each_bit(members)])]
+            inputs.add(free, table, head)
+        for name, weights in evidence.likelihood.items():
+            inputs.add(graph.bits[name], weights, -1)
         return inputs
 
     def _draft(self, relevant: int, asked: Sequence[int]) -> Cost:
         """Return an estimate of the cost of answering for the sets ``asked`` on one tree of the
         relevant attributes.
         """
-        draft = self._drafted(self._sliced(relevant))
-        cells, sizes = draft.tree.cells, self.graph.sizes
+        inputs = self._sliced(relevant)
+        tree, sizes = self.graph.draft(inputs), self.graph.sizes
+        cells = tree.cells
         for members in asked:
             if members & (members - 1) and cells * cells_of(members, sizes) > LARGE_PASS:
-                cells += draft.tree.joint_cells(members & ~self.observed)
-        return Cost(cells, CELLS_OF_A_TABLE * len(draft.scopes))
-
-    def _drafted(self, inputs: Inputs) -> Draft:
-        if inputs.draft is None:
-            inputs.draft = self.graph.draft(tuple(inputs.scopes), tuple(inputs.heads))
-        return inputs.draft
-
-    def _count(self, cells: float, tables: int) -> None:
-        """Add the cost of a pass over this many cells of this many tables to the cost of this
-        evidence.
-        """
-        passes = self.graph.passes
-        if self._place < 0:
-            self._place = len(passes)
-            passes.append(0.0)
-        passes[self._place] += cells + CELLS_OF_A_TABLE * tables
+                cells += tree.joint_cells(members & ~self.observed)
+        return Cost(cells, CELLS_OF_A_TABLE * len(inputs.scopes))
 
     @cached_property
-    def _given_joint(self) -> tuple[Prepared, float] | None:
-        assert self.graph.joint is not None
-        return self._given(self.graph.joint.given)
+    def _scaled(self) -> tuple[Evidence, float]:
+        return self.evidence.scaled()
 
     @cached_property
-    def _calibrated(self) -> tuple[Prepared, float] | None:
-        assert self.graph.calibrated is not None
-        return self._given(partial(Calibration, self.graph.calibrated))
-
-    def _given(
-        self, prepare: Callable[[ScaledEvidence], Prepared]
-    ) -> tuple[Prepared, float] | None:
-        """Return the joint distribution or calibrated tree given the evidence, and the logarithm of
-        the number that the likelihoods were divided by; None if the evidence is so unlikely that it
+    def _prepared(self) -> tuple[Prepared, float] | None:
+        """The joint distribution or calibrated tree given the evidence, and the logarithm of the
+        number that the likelihoods were divided by; None if the evidence is so unlikely that it
         would underflow.
         """
-        if (known := self._scaled_evidence()) is None:
-            return None
         try:
-            return prepare(known[0]), known[1]
+            evidence, log_scale = self._scaled
+            if self.graph.joint is not None:
+                return self.graph.joint.given(evidence), log_scale
+            assert self.graph.calibrated is not None
+            return Calibration(self.graph.calibrated, evidence), log_scale
         except Underflow:
             return None
 
-    def _scaled_evidence(self) -> tuple[ScaledEvidence, float] | None:
-        """Return the evidence with likelihoods of maximum 1, and the logarithm of the number that
-        they were divided by; None if some weights are so small that products may underflow.
-        """
-        codes = self.evidence.codes
-        weights, log_scale = {}, 0.0
-        for name, values in self.evidence.likelihood.items():
-            peak = float(values[codes[name]] if name in codes else values.max())
-            if not peak or (values[values > 0] / peak < LEAST_ENTRY).any():
-                return None
-            log_scale += math.log(peak)
-            if name not in codes:
-                weights[name] = values / peak
-        return ScaledEvidence(codes, weights), log_scale
-
     def _passed(self, inputs: Inputs, sets: Sequence[int]) -> Messages:
         graph = self.graph
-        tree = graph.tree(self._drafted(inputs))
+        tree = graph.tree(inputs)
         self._check_marginals(tree, sets)
-        self._count(tree.cells, tree.inputs)
+        # The cost of the pass is added to that of this evidence.
+        if self._place < 0:
+            self._place = len(graph.passes)
+            graph.passes.append(0.0)
+        graph.passes[self._place] += tree.cells + CELLS_OF_A_TABLE * tree.inputs
         conditional = graph.children is not None
         return Messages(tree, inputs.tables, conditional, graph.memory_limit, graph.kernels)
-
-    def _written_out(self, inputs: Inputs) -> JointTable | None:
-        """Return the joint distribution of the inputs' attributes, or None if it has many cells."""
-        held, sizes = union(inputs.scopes), self.graph.sizes
-        if not is_small(held, sizes):
-            return None
-        axes = each_bit(held)
-        made = JointTable(axes, product(inputs.scopes, inputs.tables, axes, sizes))
-        self._count(made.table.size, len(inputs.scopes))
-        return made

@@ -5,24 +5,22 @@ next.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import Any
 
+import numpy as np
+
 from pgmkit.conditioning.calibrated_tree import CalibratedTree
-from pgmkit.conditioning.elimination import (
-    EliminationTree,
-    Planning,
-    elimination_tree,
-)
+from pgmkit.conditioning.elimination import EliminationTree, Planning
 from pgmkit.conditioning.joint import Joint, is_small
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.pass_memory import kept_bytes
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
-from pgmkit.graphs.elimination_search import MEASURES_A_SECOND
 from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
 from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
@@ -32,19 +30,19 @@ from pgmkit.runtime.sizes import (
     FEW_CELLS,
     MULTIPLICATIONS_A_SECOND,
     REMEMBERED,
+    TABLE_CELLS,
     UNNOTICED_SECONDS,
 )
 
 Input = tuple[int, Array, float]
+Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
+_MOST_CELLS = 4 * TABLE_CELLS
+"""The largest number of cells that the tables of a calibrated tree may have."""
 _REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
-CELLS_OF_A_TABLE = MULTIPLICATIONS_A_SECOND / 50_000
+CELLS_OF_A_TABLE = int(MULTIPLICATIONS_A_SECOND) // 50_000
 """The number of cells that a pass processes in the time that handling one table (ordering it and
 reading its marginal) takes.
-"""
-_SEARCH_CELLS = MULTIPLICATIONS_A_SECOND / MEASURES_A_SECOND
-"""The number of cells that a pass processes in the time that a search for orders spends on one
-attribute.
 """
 
 
@@ -61,9 +59,7 @@ class GraphTables:
     children: tuple[str, ...] | None
     states: Mapping[str, tuple[Hashable, ...]]
     memory_limit: int
-    trees: dict[tuple[tuple[int, ...], tuple[int, ...]], EliminationTree] = field(
-        default_factory=dict
-    )
+    trees: dict[Structure, EliminationTree] = field(default_factory=dict)
     kernels: dict[tuple[int, int, int], Kernel] = field(default_factory=dict)
     structures: dict[tuple[int, int], Any] = field(default_factory=dict)
     """The structures that batches of records share, by relevant and observed attributes (bit
@@ -98,8 +94,8 @@ class GraphTables:
         order = () if latest is None else tuple([names[v] for v in latest.order])
         if latest is not None:
             kept = kept_bytes(latest, self.memory_limit)
-        if (calibrated := self.__dict__.get("_calibrated")) is not None:
-            kept = max(kept, 2.0 * CELL_BYTES * calibrated.work)
+        if (calibrated := self.__dict__.get("calibrated")) is not None:
+            kept = max(kept, 2.0 * CELL_BYTES * calibrated.tree.cells)
         return PlainSums(
             self.tables,
             self.domain.sizes,
@@ -171,20 +167,12 @@ class GraphTables:
         return [sum([bits[name] for name in self.tables[number][0]]) for number in self.own]
 
     @cached_property
-    def ancestors(self) -> list[int]:
+    def ancestors(self) -> dict[int, int]:
         """For each attribute the set of itself and its ancestors in a Bayesian network."""
-        found = [0] * len(self.domain)
-        for start in range(len(found)):
-            waiting = [start]
-            while waiting:
-                v = waiting[-1]
-                parents = each_bit(self.families[v] & ~(1 << v))
-                missing = [u for u in parents if not found[u]]
-                if missing and not found[v]:
-                    waiting += missing
-                    continue
-                found[v] = union([1 << v, *(found[u] for u in parents)])
-                waiting.pop()
+        parents = {v: each_bit(family & ~(1 << v)) for v, family in enumerate(self.families)}
+        found: dict[int, int] = {}
+        for v in TopologicalSorter(parents).static_order():
+            found[v] = union([1 << v, *(found[u] for u in parents[v])])
         return found
 
     def relevant(self, asked: int) -> int:
@@ -203,59 +191,48 @@ class GraphTables:
             new = around & ~found
         return found
 
-    @cached_property
-    def order(self) -> list[int]:
-        """An elimination order of the whole graph without evidence. It can be used with any
-        evidence.
-        """
-        children = self.children or (None,) * len(self.tables)
-        scopes = [members for members, _, _ in self.inputs]
-        heads = [-1 if child is None else self.bits[child] for child in children]
-        # An attribute in no table belongs to the order as well.
-        held = {v for scope in scopes for v in each_bit(scope)}
-        scopes += [1 << v for v in range(len(self.domain)) if v not in held]
-        heads += [-1] * (len(scopes) - len(heads))
-        return Planning(scopes, heads, self.sizes).best().order
+    def parts(self, relevant: int, observed: int) -> Iterator[tuple[Input, int, int]]:
+        """Yield the tables of the relevant attributes, as ``input`` returns them, each with its
+        attributes that are not observed, as a set, and its head.
 
-    def draft(self, scopes: tuple[int, ...], heads: tuple[int, ...]) -> Draft:
-        """Return what is known about a structure's elimination tree before a search: a remembered
-        tree, one by the whole graph's order, or one by a greedy order. ``scopes`` and ``heads`` are
-        those of ``elimination_tree``.
-
-        The whole graph's order is not used for the first structure, for one with fewer than half of
-        the tables, or where its tree costs more than a search.
+        The head is the variable whose conditional distribution the table is, as a set. It is -1 for
+        other tables, and if the variable is observed: the table at its code is no distribution.
+        Every attribute must be in some table, so one without gets a table of ones.
         """
-        sizes, best = self.sizes, self.trees.get((scopes, heads))
-        if best is not None:
-            return Draft(scopes, heads, best, None)
-        if self.trees and 2 * len(scopes) > len(self.tables) and not self.was_split:
-            best = elimination_tree(scopes, heads, self.order, sizes)
-        if best is not None and best.cells <= _SEARCH_CELLS * len(sizes):
-            return Draft(scopes, heads, best, None)
-        return Draft(scopes, heads, best, Planning(scopes, heads, sizes))
+        numbers: Sequence[int] = range(len(self.tables))
+        missing = relevant & ~observed
+        if self.children is not None:
+            numbers, missing = sorted([self.own[v] for v in each_bit(relevant)]), 0
+        for number in numbers:
+            given = self.input(number)
+            head = -1 if self.children is None else self.bits[self.children[number]]
+            missing &= ~given[0]
+            yield given, given[0] & ~observed, -1 if head & observed else head
+        for v in each_bit(missing):
+            yield (1 << v, np.ones(self.sizes[v]), 0.0), 1 << v, -1
 
-    def tree(self, draft: Draft) -> EliminationTree:
-        """Return the tree of a draft, after the search for a better one if the draft has one, and
-        remember it.
+    def draft(self, inputs: Inputs) -> EliminationTree:
+        """Return the elimination tree of these tables that is known before a search: a remembered
+        one, or that of a greedy order.
         """
-        key = draft.scopes, draft.heads
-        found = self.trees.get(key)
+        return self.trees.get(inputs.structure) or inputs.planning.first
+
+    def tree(self, inputs: Inputs) -> EliminationTree:
+        """Return the elimination tree of these tables, after a search, and remember it."""
+        found = self.trees.get(inputs.structure)
         if found is None:
-            found = draft.start
-            if draft.planning is not None:
-                found = draft.planning.best(found)
-            assert found is not None
+            found = inputs.planning.best()
             if len(self.trees) >= REMEMBERED:
                 del self.trees[next(iter(self.trees))]
             if len(self.kernels) >= _REMEMBERED_KERNELS:
                 self.kernels.clear()
-            self.trees[key] = found
+            self.trees[inputs.structure] = found
         return found
 
     @property
     def was_split(self) -> bool:
-        """True if the last question about most attributes was answered by several trees. The tree
-        of the whole graph's order is then too large, so the order is not reused.
+        """True if the last question about most attributes was answered by several trees, as one
+        tree for all of them is too large.
         """
         for (sets, _), found in reversed(self.groups.items()):
             if 2 * len(sets) > len(self.domain):
@@ -271,32 +248,18 @@ class GraphTables:
             return None
         return Joint(self.domain, self.inputs)
 
-    @property
-    def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree from which further evidence is answered.
-
-        It is None until one set of evidence has been answered by messages in an elimination tree
-        (``passes``), and always if the tree is too large, or slower than an elimination tree for
-        each set of evidence.
-        """
-        if "_calibrated" in self.__dict__:
-            return self._calibrated
-        # Whether to calibrate is decided once. While questions are answered by several smaller
-        # trees, it is not decided yet, since a later question may still need the tree of the whole
-        # graph.
-        return self._calibrated if self.passes and not self.was_split else None
-
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
         """Return the calibrated tree if each of these cliques is within a clique of the tree; else
         None.
 
-        If all cliques are single attributes, the tree is calibrated first where `calibrated` allows
-        it. If one has several attributes, None is returned unless the tree has been calibrated
-        before: few attributes are relevant to such a clique, and an elimination tree leaves the
-        others out.
+        If it was not calibrated before, that is done now, unless a clique has several attributes:
+        few attributes are relevant to such a clique, and an elimination tree leaves the others out.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
-        if sets and "_calibrated" not in self.__dict__:
+        # Whether to calibrate is decided once. While questions are answered by several smaller
+        # trees, it is not decided yet, since a later question may still need the tree of the whole
+        # graph.
+        if "calibrated" not in self.__dict__ and (sets or not self.passes or self.was_split):
             return None
         found = self.calibrated
         if found is None or any(found.tree.holds(clique) is None for clique in sets):
@@ -304,17 +267,23 @@ class GraphTables:
         return found
 
     @cached_property
-    def _calibrated(self) -> CalibratedTree | None:
-        if self.lost:
+    def calibrated(self) -> CalibratedTree | None:
+        """A calibrated tree from which further evidence is answered. None before one set of
+        evidence has been answered by messages in an elimination tree (``passes``), and if the
+        calibrated tree is too large, or slower than an elimination tree for each set of evidence.
+        """
+        if self.lost or not self.passes:
             return None
-        tree = tree_of_order(self.domain, [members for members, _, _ in self.inputs], self.order)
+        whole = Inputs(self.sizes)
+        for (members, table, _), _, head in self.parts((1 << len(self.sizes)) - 1, 0):
+            whole.add(members, table, head)
+        order = whole.planning.best().order
+        tree = tree_of_order(self.domain, whole.scopes, order)
         # An answer from a calibrated tree reads the tree's cliques about twice, and evidence
         # shrinks fewer tables of such a tree than of a pass made for the question. So the tree
         # saves time only if it has at most half as many cells as an average pass.
-        most = min(
-            sum(self.passes) / len(self.passes) / 2,
-            self.memory_limit // CELL_BYTES,
-        )
+        average, limit = sum(self.passes) / len(self.passes), self.memory_limit // CELL_BYTES
+        most = min(average / 2, limit, _MOST_CELLS)
         if tree.cells > most:
             return None
         # This tree serves all further evidence, so a search of its own pays: it halves the cells of
@@ -323,27 +292,9 @@ class GraphTables:
         searched = junction_tree(self.domain, cliques, seconds=UNNOTICED_SECONDS)
         tree = min(tree, searched, key=lambda each: each.cells)
         try:
-            return CalibratedTree(tree, self.inputs, self.children is not None, most)
+            return CalibratedTree(tree, self.inputs, self.children is not None)
         except (Underflow, MemoryError):
             return None
-
-
-@dataclass
-class Draft:
-    """The facts about a structure's elimination tree that are known before a search."""
-
-    scopes: tuple[int, ...]
-    heads: tuple[int, ...]
-    start: EliminationTree | None
-    """A tree that exists already, or None."""
-    planning: Planning | None
-    """A search for a better tree, if it may save more time than it takes, or None."""
-
-    @property
-    def tree(self) -> EliminationTree:
-        """The cheapest tree so far."""
-        known = [self.start, None if self.planning is None else self.planning.first]
-        return min([tree for tree in known if tree is not None], key=lambda each: each.cells)
 
 
 @dataclass
@@ -352,21 +303,26 @@ class Inputs:
     sets.
     """
 
+    sizes: tuple[int, ...]
+    """The sizes of all attributes."""
     scopes: list[int] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
     """The attribute that each table is a conditional distribution of, as a set; -1 for any other
     table.
     """
     tables: list[Array] = field(default_factory=list)
-    lost: bool = False
-    """True if some entries are so far below their table's maximum that products may underflow
-    unless they are computed in logarithms.
-    """
     log_scale: float = 0.0
     """The logarithm of the product of the numbers that the tables were divided by."""
 
-    draft: Draft | None = None
-    """The draft of the tables' elimination tree; None until it is made."""
+    @property
+    def structure(self) -> Structure:
+        """The attributes and heads of all tables, by which their elimination tree is remembered."""
+        return tuple(self.scopes), tuple(self.heads)
+
+    @cached_property
+    def planning(self) -> Planning:
+        """The search for the tables' elimination tree."""
+        return Planning(self.scopes, self.heads, self.sizes)
 
     def add(self, members: int, table: Array, head: int) -> None:
         """Add a table over the attributes ``members``; the logarithm of a table without attributes,

@@ -7,19 +7,17 @@ from math import prod
 
 import numpy as np
 
-from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.sizes import CELL_BYTES, FEW_CELLS
+from pgmkit.runtime.sizes import FEW_CELLS
 
 
 class Kernel:
     """A callable that returns the product of two tables, summed over all but the wanted attributes.
 
-    Few cells are multiplied with broadcasting and then summed, unless both tables have at most two
-    axes, one of them in common that is summed over: that is a product of matrices. More cells are
-    summed by a batch of matrix products: attributes in both tables form the batch if they are
+    Few cells are multiplied with broadcasting and then summed. More cells are summed by a batch of
+    matrix products: attributes in both tables form the batch if they are
     wanted, and are summed over if not. Those in one table only are rows or columns if they are
     wanted, and are summed out before the product if not. If nothing is left to sum over, the tables
     are multiplied with broadcasting, and the result has the memory order of the larger one.
@@ -28,14 +26,12 @@ class Kernel:
     __slots__ = ("away", "cells", "first", "form", "left", "out", "right", "second", "shape")
     left: tuple[list[int] | None, list[int] | tuple[int, ...]]
     right: tuple[list[int] | None, list[int] | tuple[int, ...]]
-    out: list[int] | None
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         self.first: tuple[int, ...] = ()
         self.second: tuple[int, ...] = ()
         if _cells(each_bit(one | other), sizes) <= FEW_CELLS:
-            if not self._of_matrices(one, other, wanted, sizes):
-                self._broadcast(one, other, wanted, sizes)
+            self._broadcast(one, other, wanted, sizes)
             return
         self.first = axes_alone(one, other | wanted)
         self.second = axes_alone(other, one | wanted)
@@ -61,24 +57,6 @@ class Kernel:
         ascending = sorted(order)
         self.out = None if ascending == list(order) else [order.index(v) for v in ascending]
 
-    def _of_matrices(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> bool:
-        """Plan the product of two matrices, or of a matrix and a vector, and return True; return
-        False for any other tables.
-        """
-        both = one & other
-        rows, columns = one ^ both, other ^ both
-        if not both or both & (both - 1) or rows & (rows - 1) or columns & (columns - 1):
-            return False
-        if not (kept := rows | columns) or kept != (one | other) & wanted:
-            return False
-        # The shared axis has to be the last one on the left and the first one on the right.
-        self.form = "dot"
-        self.left = [1, 0] if both < rows else None, ()
-        self.right = [1, 0] if 0 < columns < both else None, ()
-        self.out = [1, 0] if 0 < columns < rows else None
-        self.cells = _cells(each_bit(kept), sizes)
-        return True
-
     def _broadcast(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         """Plan a product with broadcasting, then a sum."""
         axes, held, more = each_bit(one | other), each_bit(one), each_bit(other)
@@ -99,9 +77,6 @@ class Kernel:
         a = one if order is None else one.transpose(order)
         order, columns = self.right
         b = other if order is None else other.transpose(order)
-        if self.form == "dot":
-            made = np.dot(a, b)
-            return made if self.out is None else made.transpose(self.out)
         a, b = a.reshape(shape), b.reshape(columns)
         if self.form == "multiply":
             made = a * b
@@ -109,33 +84,6 @@ class Kernel:
         made = np.einsum("brs,bsc->b", a, b) if self.form == "inner" else np.matmul(a, b)
         made = made.reshape(self.shape)
         return made if self.out is None else made.transpose(self.out)
-
-
-def kernel_of(
-    kernels: dict[tuple[int, int, int], Kernel],
-    sizes: Sequence[int],
-    limit: int,
-    one: int,
-    other: int,
-    wanted: int,
-) -> Kernel:
-    """Return the kernel that multiplies tables over the attributes ``one`` and ``other`` and sums
-    over all but ``wanted``. It is looked up in ``kernels``, where a new one is added.
-
-    Raises ModelTooLarge if the result takes more than ``limit`` bytes.
-    """
-    key = (one, other, wanted)
-    found = kernels.get(key)
-    if found is None:
-        found = Kernel(one, other, wanted, sizes)
-        if CELL_BYTES * found.cells > limit:
-            raise ModelTooLarge(
-                f"a table of {found.cells:,} cells ({CELL_BYTES * found.cells:,} bytes) is needed; "
-                f"the limit is {limit:,} bytes. Ask for fewer attributes at once, observe "
-                "more, or raise memory_limit"
-            )
-        kernels[key] = found
-    return found
 
 
 def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:

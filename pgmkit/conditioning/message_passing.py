@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from pgmkit.conditioning.elimination import EliminationTree
-from pgmkit.conditioning.kernels import Kernel, axes_alone, kernel_of
+from pgmkit.conditioning.kernels import Kernel, axes_alone
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.linear.axis_sums import sum_axes
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.memory import check_room
 from pgmkit.runtime.precision import CLOSE, EPSILON, TINY
-from pgmkit.runtime.sizes import CALL_CELLS
+from pgmkit.runtime.sizes import CALL_CELLS, CELL_BYTES
 
 Table = tuple[int, Array]
 """Attributes as a set, and a table over them with its axes ascending."""
@@ -66,6 +68,9 @@ class Messages:
 
     Raises Underflow if the sum over all records is zero or too small to be reliable.
     """
+
+    always = 0
+    """The attributes that are never summed out, as a set."""
 
     def __init__(
         self,
@@ -135,7 +140,16 @@ class Messages:
         return value
 
     def kernel(self, one: int, other: int, wanted: int) -> Kernel:
-        return kernel_of(self.kernels, self.tree.sizes, self.limit, one, other, wanted)
+        """Return the kernel that multiplies tables over the attributes ``one`` and ``other`` and
+        sums over all but ``wanted``. Raises ModelTooLarge if the result exceeds the limit.
+        """
+        found = self.kernels.get((one, other, wanted))
+        if found is None:
+            found = Kernel(one, other, wanted, self.tree.sizes)
+            needed = f"a table of {found.cells:,} cells"
+            check_room(CELL_BYTES * found.cells, needed, self.limit, "observe more")
+            self.kernels[one, other, wanted] = found
+        return found
 
     def reduced(self, table: Table, wanted: int) -> Table:
         """Return the table, summed over all attributes but the wanted ones."""
@@ -212,31 +226,29 @@ class Messages:
 
     def marginal(self, members: int) -> Array:
         """Return the marginal over these attributes (a bit mask), axes ascending."""
+        return self.table(members)[1]
+
+    def table(self, members: int) -> Table:
+        """Return the marginal over these attributes and those that are never summed out."""
         if members & (members - 1):
             home = self._home(members)
         else:
             home = self.homes[members.bit_length() - 1] if members else None
-        found = self.joint(members) if home is None else self.belief(home, members)
-        return found[1]
+        return self.joint(members) if home is None else self.belief(home, members | self.always)
 
-    @property
+    @cached_property
     def homes(self) -> list[int]:
         """For each attribute the node with the smallest value that depends on it; -1 if there is
         none.
         """
-        if not hasattr(self, "_homes"):
-            tree = self.tree
-            cells = [math.inf] * len(tree.sizes)
-            self._homes = [-1] * len(tree.sizes)
-            for node, members in enumerate(tree.tables):
-                value = self.values[node]
-                if value is None:
-                    continue
+        cells, found = [math.inf] * len(self.tree.sizes), [-1] * len(self.tree.sizes)
+        for node, members in enumerate(self.tree.tables):
+            if (value := self.values[node]) is not None:
                 size = value.size
                 for v in each_bit(members):
                     if size <= cells[v]:
-                        cells[v], self._homes[v] = size, node
-        return self._homes
+                        cells[v], found[v] = size, node
+        return found
 
     def _home(self, members: int) -> int | None:
         """Return the node with the smallest value that depends on all these attributes, or None if
@@ -332,7 +344,8 @@ class Messages:
         """Return the joint marginal of the attributes in the bit set ``members``, even if no single
         node contains all of them.
         """
-        parts = [self._connected(node, inside) for node, inside in self.tree.lowest(members)]
+        lowest = self.tree.lowest(members)
+        parts = [self._connected(node, inside | self.always) for node, inside in lowest]
         found = parts[0] if parts else (0, np.array(1.0))
         for part in parts[1:]:
             found = self.product(found, part, found[0] | part[0])

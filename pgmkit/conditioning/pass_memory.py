@@ -74,10 +74,10 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
     The bound for one record is twice the tree's multiplications, which is more than the cells of
     all its tables and copies.
     """
-    each = 2 * CELL_BYTES * max(tree.cells, 1.0)
+    each = 2 * CELL_BYTES * max(tree.cells, 1)
     if count * each > _SMALL_PASS:
         limit = min(limit, room())
-    return int(limit // each)
+    return limit // each
 
 
 def kept_bytes(tree: EliminationTree, limit: int) -> float:

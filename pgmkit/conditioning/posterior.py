@@ -15,7 +15,7 @@ import numpy as np
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.evidence_marginals import ALL, EvidenceMarginals
-from pgmkit.conditioning.graph_tables import GraphTables
+from pgmkit.conditioning.graph_tables import GraphTables, Inputs
 from pgmkit.conditioning.message_passing import Underflow
 from pgmkit.conditioning.modes import MaxMessages, most_likely
 from pgmkit.conditioning.pass_memory import check_marginals, check_record
@@ -262,7 +262,10 @@ class Posterior:
         _ = self.log_partition  # raises for evidence of probability zero
         started = self._started
         model = self._as_model(total)
-        self._check("model", (), started, lambda op, s: op.same_sum(model._tables.sums, s))
+        sums = model._tables.sums
+        self._check(
+            "model", (), started, lambda op, s: op.log_sum(sums.log_sum(seconds=s / 2).real, s / 2)
+        )
         return model
 
     def _as_model(self, total: float) -> GraphicalModel:
@@ -378,15 +381,11 @@ class Posterior:
         ascending axes, and the summed logarithms of tables of which all attributes are observed.
         """
         bits, constant = self.graph.bits, 0.0
-        scopes, tables = list[int](), list[Array]()
+        inputs = Inputs(self.graph.sizes)
         for clique, table in self._logarithms():
             if not clique:
                 constant += float(table)
                 continue
-            scopes.append(sum([bits[name] for name in clique]))
-            tables.append(
-                table.transpose(sorted(range(len(clique)), key=lambda i: bits[clique[i]]))
-            )
-        draft = self.graph.draft(tuple(scopes), (-1,) * len(scopes))
-        tree = self.graph.tree(draft)
-        return tree, tables, constant
+            axes = sorted(range(len(clique)), key=lambda i: bits[clique[i]])
+            inputs.add(sum([bits[name] for name in clique]), table.transpose(axes), -1)
+        return self.graph.tree(inputs), inputs.tables, constant

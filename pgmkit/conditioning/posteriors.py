@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from pgmkit.conditioning.batched_messages import BatchedMessages, batched_tree
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import GraphTables
+from pgmkit.conditioning.graph_tables import GraphTables, Input
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput, ModelTooLarge, naming
-from pgmkit.graphs.bit_sets import cells_of, each_bit
+from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, REMEMBERED
@@ -147,7 +147,7 @@ class Posteriors:
     def _new_passes(self, relevant: int, observed: int) -> list[_Pass]:
         first, _ = self._different
         if len(first) < FEW_RECORDS:
-            return [_OneByOne(self, observed, first)]
+            return [_OneByOne(self, first)]
         known = self.graph.structures
         structure = known.get((relevant, observed))
         if structure is None:
@@ -160,7 +160,7 @@ class Posteriors:
             records_within(structure.tree, len(first), self.graph.memory_limit),
         )
         if size < FEW_RECORDS:
-            return [_OneByOne(self, observed, first)]
+            return [_OneByOne(self, first)]
         parts = np.split(first, range(size, len(first), size))
         return [_Batch(self, observed, part, structure) for part in parts]
 
@@ -180,47 +180,27 @@ class _Structure:
 
     graph: GraphTables
     observed: int
-    places: list[int]
-    """The index of each of the tree's inputs among the graph's tables; -1 for an attribute in no
-    table.
-    """
-    scopes: list[int]
-    """The unobserved attributes of each input."""
-    numbers: list[int]
-    """The indices of the tables of which all attributes are observed."""
+    inputs: list[Input]
+    """The tables that the tree's inputs are slices of."""
+    numbers: list[Input]
+    """The tables of which all attributes are observed."""
     tree: EliminationTree
     kernels: dict[int, dict[tuple[int, int, int], Kernel]] = field(default_factory=dict)
     """The kernels made so far, for each number of records in a batch."""
 
     @classmethod
     def of(cls, graph: GraphTables, relevant: int, observed: int) -> _Structure:
-        places, scopes, heads, own, numbers = [], [], [], [], []
-        missing = 0 if graph.children is not None else relevant & ~observed
-        for place, (members, _, _) in enumerate(graph.inputs):
-            head = -1 if graph.children is None else graph.bits[graph.children[place]]
-            if head >= 0 and not head & relevant:
-                continue
-            missing &= ~members
-            if not members & ~observed:
-                numbers.append(place)
-                continue
-            places.append(place)
-            scopes.append(members & ~observed)
-            heads.append(-1 if head & observed else head)
-            own.append(bool(members & observed))
-        for v in each_bit(missing):
-            places.append(-1)
-            scopes.append(1 << v)
-            heads.append(-1)
-            own.append(False)
+        parts = list(graph.parts(relevant, observed))
+        inputs = [given for given, free, _ in parts if free]
+        scopes, heads = [free for _, free, _ in parts if free], [h for _, free, h in parts if free]
+        own = [bool(members & observed) for members, _, _ in inputs]
         tree = batched_tree(scopes, heads, own, (1, *graph.sizes))
-        return cls(graph, observed, places, scopes, numbers, tree)
+        return cls(graph, observed, inputs, [given for given, free, _ in parts if not free], tree)
 
     @property
     def largest(self) -> int:
         """The number of cells of the largest table for one record."""
-        sizes = self.tree.sizes
-        return max((cells_of(scope, sizes) for scope in self.tree.scopes), default=1)
+        return max(map(self.tree.cells_of, self.tree.scopes), default=1)
 
     def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
         """Return the messages of a batch of ``count`` records."""
@@ -232,11 +212,11 @@ class _Structure:
         tree = replace(self.tree, sizes=(count, *self.graph.sizes))
         return BatchedMessages(tree, tables, False, self.graph.memory_limit, kernels)
 
-    def sliced(self, place: int, codes: dict[int, Codes]) -> Array:
+    def sliced(self, given: Input, codes: dict[int, Codes]) -> Array:
         """Return a table at the observed codes of all records. If it has an observed attribute, its
         first axis numbers the records; otherwise it is the table itself.
         """
-        members, table, _ = self.graph.inputs[place]
+        members, table, _ = given
         if not members & self.observed:
             return table
         axes = each_bit(members)
@@ -250,7 +230,6 @@ class _OneByOne:
     """The different records with the numbers ``rows``, answered one after the other."""
 
     whole: Posteriors
-    observed: int
     rows: Codes
 
     @cached_property
@@ -283,23 +262,18 @@ class _Batch:
         places = [graph.bits[name].bit_length() - 1 for name in whole.names]
         codes = dict(zip(places, whole.codes[rows].T, strict=True))
         self.scale = np.zeros(len(rows))
-        tables = []
         with np.errstate(divide="ignore"):
-            for place in structure.numbers:
-                self.scale += np.log(structure.sliced(place, codes)) + graph.inputs[place][2]
-        for place, scope in zip(structure.places, structure.scopes, strict=True):
-            if place < 0:
-                tables.append(np.ones(cells_of(scope, graph.sizes)))
-            else:
-                tables.append(structure.sliced(place, codes))
-                self.scale += graph.inputs[place][2]
+            for given in structure.numbers:
+                self.scale += np.log(structure.sliced(given, codes)) + given[2]
+        tables = [structure.sliced(given, codes) for given in structure.inputs]
+        self.scale += sum([log_peak for _, _, log_peak in structure.inputs])
         self.messages = structure.messages(len(rows), tables)
         self.messages.lost |= np.isneginf(self.scale) | graph.lost
 
     def log_sums(self) -> Array:
         found = self.messages.log_sum + self.scale
         lost = self._lost()
-        found[lost] = _OneByOne(self.whole, self.observed, self.rows[lost]).log_sums()
+        found[lost] = _OneByOne(self.whole, self.rows[lost]).log_sums()
         return found
 
     def marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
@@ -310,7 +284,7 @@ class _Batch:
             found[clique] = self._arranged(clique, self.messages.marginal(members << 1))
         lost = self._lost()
         if len(lost):
-            alone = _OneByOne(self.whole, self.observed, self.rows[lost]).marginals(asked)
+            alone = _OneByOne(self.whole, self.rows[lost]).marginals(asked)
             for clique, tables in alone.items():
                 found[clique][lost] = tables
         return found

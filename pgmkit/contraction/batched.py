@@ -27,15 +27,8 @@ def batched(plan: Plan, count: int) -> Plan:
 
     def step(each: Step) -> Step:
         k = each.kernel
-        kernel = (
-            None if k is None else Kernel(beside(k.left), beside(k.right), beside(k.out), sizes)
-        )
+        kernel = k and Kernel(beside(k.left), beside(k.right), beside(k.out), sizes)
         return replace(each, kernel=kernel, source=beside(each.source), kept=beside(each.kept))
 
-    return Plan(
-        inputs=tuple(map(beside, plan.inputs)),
-        output=beside(plan.output),
-        sizes=sizes,
-        steps=tuple(map(step, plan.steps)),
-        axes=tuple(map(beside, plan.axes)),
-    )
+    inputs, axes = tuple(map(beside, plan.inputs)), tuple(map(beside, plan.axes))
+    return Plan(inputs, beside(plan.output), sizes, tuple(map(step, plan.steps)), axes)

@@ -10,10 +10,10 @@ shape run as one batched product.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.kernels.levels import is_small, launches
@@ -220,9 +220,7 @@ class ContractionBuffers:
         end = start + prod(shape)
         return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
 
-    def operand(
-        self, values: list[int], orders: list[Axes], shape: tuple[int, ...]
-    ) -> _Strided | _Gathered:
+    def operand(self, values: list[int], orders: list[Axes], shape: tuple[int, ...]) -> Operand:
         """Return the left or the right operands of a group of steps as one array of ``shape``.
 
         ``values`` numbers the operand of each step, and ``orders`` has the order in which its axes
@@ -237,11 +235,8 @@ class ContractionBuffers:
             if key not in patterns:
                 patterns[key] = np.arange(prod(sizes)).reshape(sizes).transpose(key[1]).reshape(-1)
             np.add(patterns[key], self.offsets[value], out=cells[place])
-        strides = _strides(cells.reshape(shape))
-        if strides is not None:
-            return _Strided(self.values, self.adjoint, int(cells[0, 0]), shape, strides)
         flat = torch.from_numpy(cells.reshape(-1)).to(self.device)
-        return _Gathered(self.values, self.adjoint, flat, shape)
+        return Operand(self.values, self.adjoint, flat, shape)
 
 
 class Spread:
@@ -263,61 +258,22 @@ class Spread:
         torch.mul(self._cells, self._adjoint, out=out)
 
 
-class _Strided:
-    """An operand whose cells lie at regular distances in the buffers, so that a view gives it."""
-
-    def __init__(
-        self,
-        values: torch.Tensor,
-        adjoint: torch.Tensor,
-        start: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-    ) -> None:
-        self._values = values.as_strided(shape, strides, start)
-        self._adjoint = adjoint.as_strided(shape, strides, start)
-
-    def read(self) -> torch.Tensor:
-        return self._values
-
-    def write(self, adjoint: torch.Tensor) -> None:
-        self._adjoint.copy_(adjoint)
-
-
-class _Gathered:
-    """An operand whose cells lie at irregular distances in the buffers: it is copied from the
-    values and to the adjoints by an index.
+@dataclass(frozen=True)
+class Operand:
+    """One operand of a group of steps, which is copied from the values, and to the adjoints, by the
+    index of its cells. Views, which the cells of some operands would allow, are no faster.
     """
 
-    def __init__(
-        self,
-        values: torch.Tensor,
-        adjoint: torch.Tensor,
-        cells: torch.Tensor,
-        shape: tuple[int, ...],
-    ) -> None:
-        self._from, self._to, self._cells, self._shape = values, adjoint, cells, shape
+    values: torch.Tensor
+    adjoint: torch.Tensor
+    cells: torch.Tensor
+    shape: tuple[int, ...]
 
     def read(self) -> torch.Tensor:
-        return self._from.index_select(0, self._cells).view(self._shape)
+        return self.values.index_select(0, self.cells).view(self.shape)
 
     def write(self, adjoint: torch.Tensor) -> None:
-        self._to.index_copy_(0, self._cells, adjoint.reshape(-1))
-
-
-def _strides(cells: NDArray[np.int64]) -> tuple[int, ...] | None:
-    """Return the distance between neighbouring cells along each axis, given every cell's place in a
-    buffer, or None if a distance varies or is negative.
-    """
-    first = cells[(0,) * cells.ndim]
-    strides = []
-    expected = np.asarray(first)
-    for axis, count in enumerate(cells.shape):
-        ahead = tuple(int(count > 1 and other == axis) for other in range(cells.ndim))
-        strides.append(int(cells[ahead] - first))
-        expected = np.add.outer(expected, np.arange(count) * strides[-1])
-    regular = min(strides) >= 0 and np.array_equal(cells, expected)
-    return tuple(strides) if regular else None
+        self.adjoint.index_copy_(0, self.cells, adjoint.reshape(-1))
 
 
 def is_large_input(plan: Plan, value: int) -> bool:

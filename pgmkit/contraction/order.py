@@ -66,7 +66,7 @@ class _Planner:
         self.holders: dict[str, dict[int, None]] = {}
         named = dict.fromkeys(name for axes in inputs for name in axes)
         self.rank = {name: place for place, name in enumerate(named)}
-        self.most = max(SHARED_STEP, *map(self.cells, range(len(inputs))))
+        self.most = max(SHARED_STEP, *self.counts)
         self.uses = dict.fromkeys(output, 1)
         for axes in inputs:
             for name in axes:
@@ -100,7 +100,7 @@ class _Planner:
         """
         added = self.steps[len(start.steps) :]
         products = sum(step.kernel.cost for step in added if step.kernel is not None)
-        return products + MOVE_COST * sum(self.cells(step.out) for step in added)
+        return products + MOVE_COST * sum(self.counts[step.out] for step in added)
 
     def follow_path(self) -> None:
         """Multiply the remaining values in the order that opt_einsum finds."""
@@ -174,25 +174,22 @@ class _Planner:
                     cells *= self.sizes[other]
             if cells > self.most:  # a hub is refused before all its tables are read
                 return None
-            largest = max(largest, self.cells(key))
+            largest = max(largest, self.counts[key])
             level = max(level, self.levels[key])
         small = cells <= SHARED_STEP and len(around) <= 3 and cells <= largest * self.sizes[name]
         return (level, cells, self.rank[name], name) if cells <= largest or small else None
-
-    def cells(self, key: int) -> int:
-        return self.counts[key]
 
     def merge(self, keys: list[int]) -> int:
         """Multiply these values in pairs, the smallest ones first and, of equal ones, those of the
         earliest level; return the number of the product. The values no longer remain to be
         multiplied.
         """
-        queue = [(self.cells(key), self.levels[key], key) for key in keys]
+        queue = [(self.counts[key], self.levels[key], key) for key in keys]
         heapq.heapify(queue)
         while len(queue) > 1:
             left, right = heapq.heappop(queue)[-1], heapq.heappop(queue)[-1]
             key = self.pair(left, right)
-            heapq.heappush(queue, (self.cells(key), self.levels[key], key))
+            heapq.heappush(queue, (self.counts[key], self.levels[key], key))
         for key in keys:
             self.forget(key)
         return queue[0][-1]
@@ -235,7 +232,7 @@ class _Planner:
         return key if kept == axes else self.add(key, None, None, kept)
 
     def pair(self, left: int, right: int) -> int:
-        if self.cells(left) < self.cells(right):
+        if self.counts[left] < self.counts[right]:
             left, right = right, left
         left_axes, right_axes = self.axes[left], self.axes[right]
         shared = set(left_axes) & set(right_axes)

@@ -8,8 +8,10 @@ minus infinity. ``MAX`` has the product ``+`` and the sum ``max``, for most prob
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel
@@ -37,35 +39,28 @@ class Linear:
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
         return arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).sum(1)
 
-    def multiply(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return left * right
-
     def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
         a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
         b = arrange(right, kernel.right, kernel.batch, kernel.summed, kernel.columns)
         return torch.bmm(a, b)
 
 
-class _LogSpace(ABC):
-    """A semiring on logarithms, whose product is ``+``; each subclass defines the sum."""
+@dataclass(frozen=True)
+class LogSpace:
+    """A semiring on logarithms, whose product is ``+``."""
 
-    one = 0.0
-
-    @abstractmethod
-    def over(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the semiring's sum over the last dimension: log-sum-exp or the maximum."""
-
-    @abstractmethod
-    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Return the semiring's product of two stacks of matrices, of shapes (batch, rows, summed)
-        and (batch, columns, summed).
-        """
+    one: ClassVar[float] = 0.0
+    over: Callable[[torch.Tensor], torch.Tensor]
+    """The semiring's sum over the last dimension: log-sum-exp, minus infinity if all terms are, or
+    the maximum.
+    """
+    stacks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """The semiring's product of two stacks of matrices, of shapes (batch, rows, summed) and (batch,
+    columns, summed).
+    """
 
     def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
         return self.over(arrange(value, axes, kept, tuple(n for n in axes if n not in kept)))
-
-    def multiply(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return left + right
 
     def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
         a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
@@ -73,25 +68,7 @@ class _LogSpace(ABC):
         return self.stacks(a, b)
 
 
-class Log(_LogSpace):
-    """The semiring of logarithms: the sum is log-sum-exp, minus infinity if all terms are."""
-
-    def over(self, value: torch.Tensor) -> torch.Tensor:
-        return kernels.log_sum(value)
-
-    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return kernels.log_contract(left, right)
-
-
-class Max(_LogSpace):
-    """The semiring of maxima: the product is ``+`` and the sum ``max``."""
-
-    def over(self, value: torch.Tensor) -> torch.Tensor:
-        return value.amax(-1)
-
-    def stacks(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return kernels.max_contract(left, right)
-
-
-Semiring = Linear | Log | Max
-LINEAR, LOG, MAX = Linear(), Log(), Max()
+Semiring = Linear | LogSpace
+LINEAR = Linear()
+LOG = LogSpace(kernels.log_sum, kernels.log_contract)
+MAX = LogSpace(lambda value: value.amax(-1), kernels.max_contract)

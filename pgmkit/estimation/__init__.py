@@ -323,8 +323,8 @@ def factors(
     """
     layout = inference.layout
     tables = layout.split(inference.masked(potentials).to(dtype, copy=True))
-    held = zip(layout.cliques, layout.domains, tables, strict=True)
-    return tuple(Factor(domain, table) for clique, domain, table in held if clique)
+    held = zip(layout.cliques, tables, strict=True)
+    return tuple(Factor(layout.domain.project(c), table) for c, table in held if c)
 
 
 def fitted(

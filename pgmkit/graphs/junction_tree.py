@@ -7,17 +7,16 @@ attributes as integers, with one bit for each attribute.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from numbers import Real
 
-from pgmkit.domain import Clique, Domain, check_domain
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.domain import Clique, Domain
+from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.sizes import CELL_BYTES
 
 
@@ -113,20 +112,15 @@ def junction_tree(
     some tens of passes over the best tree's tables, which is a millisecond for a small graph; a
     chordal graph needs no search and gets none.
 
-    Raises InvalidInput for cliques that are not in the domain, `seconds` that is not a number of at
-    least 0, or a `seed` that is not an integer.
+    Raises InvalidInput for cliques that are not in the domain.
 
     >>> cycle = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
     >>> tree = junction_tree(Domain({"a": 2, "b": 9, "c": 2, "d": 9}), cycle)
     >>> tree.cliques, tree.separators, tree.parents
     ((('a', 'c', 'd'), ('a', 'b', 'c')), ((), ('a', 'c')), (-1, 0))
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 <= seconds < math.inf:
-        raise InvalidInput(f"seconds must be a number of at least 0, got {seconds!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InvalidInput(f"seed must be an integer, got {seed!r}")
     neighbours, sizes = _graph(domain, cliques)
-    return _build(domain, _searched(tuple(neighbours), sizes, float(seconds), seed))
+    return _build(domain, _searched(tuple(neighbours), sizes, seconds, seed))
 
 
 def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -> JunctionTree:
@@ -192,14 +186,9 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
     """Return the set of neighbours of every attribute as an integer, and the sizes of the
     attributes.
     """
-    check_domain(domain)
-    if isinstance(cliques, (str, bytes)) or not isinstance(cliques, Iterable):
-        raise InvalidInput(
-            f"cliques must be a sequence of cliques such as [('age', 'sex')], got {cliques!r}"
-        )
     bit = {name: 1 << place for name, place in domain.places.items()}
     joined = dict.fromkeys(bit, 0)
-    for number, clique in enumerate(cliques):
+    for number, clique in enumerate(listed(cliques, "cliques", "cliques such as [('age', 'sex')]")):
         names = domain.clique(clique, f"cliques[{number}]")
         members = sum(bit[name] for name in names)
         for name in names:

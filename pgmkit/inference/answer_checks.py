@@ -1,5 +1,5 @@
-"""A second computation that checks answers of models and factor graphs, by sums that share no code
-with inference.
+"""A second computation that checks answers of models and factor graphs, by sums that share with
+inference only the search for an elimination order; any order gives the same sums.
 
 A check of an answer picks one or a few of its numbers and computes them again from the tables
 (``plain_sums``). If even one of them would take too long, cheaper properties are checked: that
@@ -146,7 +146,8 @@ class SecondOpinion:
             mask[np.atleast_1d(codes)] = 0.0
             weights.append(((name,), mask))
         part = self.sums.log_sum(weights=weights, seconds=seconds / 2).real
-        expected = _ratio(part, self._log_sum(seconds / 2))
+        whole = self._log_sum(seconds / 2)
+        expected = exp(min(part - whole, 1.0)) if part > -inf else 0.0
         self._compare(f"the share of the records with {dict(allowed)!r}", found, expected)
 
     def most_probable(
@@ -198,12 +199,6 @@ class SecondOpinion:
         """
         what = f"the sum over all records with {dict(self.evidence)!r:.200}"
         self._same_logarithm(what, found, self._log_sum(seconds))
-
-    def same_sum(self, other: PlainSums, seconds: float) -> None:
-        """Check that the sum of ``other`` over all records equals the sum of these tables over the
-        records with the evidence. ``other`` has tables over the attributes that were not observed.
-        """
-        self.log_sum(other.log_sum(seconds=seconds / 2).real, seconds / 2)
 
     def max_marginals(self, found: Mapping[str, Array], seconds: float) -> None:
         """Check one entry, drawn at random, of max-marginals: for an attribute and a code of it,
@@ -362,11 +357,6 @@ class SecondOpinion:
                 line = table.sum(axis=away) / total
                 apart = float(np.abs(line - shares.setdefault(name, line)).max())
                 self._compare(f"what two marginals say of {name!r}: apart, {clique},", apart, 0.0)
-
-
-def _ratio(part: float, whole: float) -> float:
-    """Return the ratio of two sums given by logarithms: at most e; 0 if the first sum is 0."""
-    return exp(min(part - whole, 1.0)) if part > -inf else 0.0
 
 
 def _cells(table: Array, seconds: float) -> Iterable[int]:

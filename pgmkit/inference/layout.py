@@ -37,11 +37,6 @@ class Layout:
         """An index that finds the cliques that contain given attributes."""
         return CliqueIndex(self.cliques)
 
-    @cached_property
-    def domains(self) -> tuple[Domain, ...]:
-        """The domain of each clique."""
-        return tuple(self.domain.project(clique) for clique in self.cliques)
-
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return views of a flat vector, one table for each clique."""
         return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
@@ -59,10 +54,10 @@ def impossible_cells(
     if not zeros:
         return None
     ruled_out = torch.zeros(layout.cells, dtype=torch.bool)
-    for clique, table in zip(layout.cliques, layout.split(ruled_out), strict=True):
-        for each in zeros:
-            if set(each.clique) <= set(clique):
-                table |= torch.from_numpy(~each.within(layout.domain, clique))
+    tables = layout.split(ruled_out)
+    for each in zeros:
+        for place in layout.index.containing(each.clique):
+            tables[place] |= torch.from_numpy(~each.within(layout.domain, layout.cliques[place]))
     return ruled_out.to(device)
 
 

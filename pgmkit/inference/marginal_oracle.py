@@ -20,7 +20,7 @@ from pgmkit.contraction.order import plan
 from pgmkit.contraction.semirings import LOG, MAX
 from pgmkit.contraction.streamed import StreamedBuffers
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
+from pgmkit.errors import ModelTooLarge, NumericalFailure
 from pgmkit.inference.diffusion import Diffusion
 from pgmkit.inference.layout import Layout, Shifts, impossible_cells
 from pgmkit.runtime.deferred import torch
@@ -67,7 +67,6 @@ class MarginalOracle:
         zeros: Sequence[Zeros] = (),
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype or torch.float64
-        _check_cliques(domain, cliques, memory_limit)
         self.layout = Layout(domain, cliques)
         self.shifts = Shifts(self.layout, self.device)
         self.plan = plan(list(cliques), (), domain.sizes)
@@ -208,11 +207,8 @@ class MarginalOracle:
         """Return terms that leave the distribution as it is when they are added to the potentials,
         which then cancel each other less (max-sum diffusion).
         """
-        return self.layout.join(self._diffusion.change(self.layout.split(potentials)))
-
-    @cached_property
-    def _diffusion(self) -> Diffusion:
-        return Diffusion(self.layout.cliques, self.layout.shapes)
+        diffusion = Diffusion(self.layout.cliques, self.layout.shapes)
+        return self.layout.join(diffusion.change(self.layout.split(potentials)))
 
     def log_partition(self, potentials: torch.Tensor) -> float:
         """Return the log partition function, from a forward pass alone; minus infinity if no record
@@ -375,17 +371,3 @@ class MarginalOracle:
         logs = [own + rest - values[-1] for own, rest in zip(tables, others, strict=True)]
         log_partition = below_peaks + float(peaks.sum())
         return self.layout.join(logs).exp_().mul_(total), log_partition
-
-
-def _check_cliques(domain: Domain, cliques: Sequence[Clique], limit: int | None) -> None:
-    if not cliques:
-        raise InvalidInput("cliques is empty; inference needs at least one clique")
-    for clique in cliques:
-        domain.clique(clique)
-        cells = domain.size(clique)
-        if limit is not None and 16 * cells > limit:
-            raise ModelTooLarge(
-                f"clique {clique} has {cells:,} cells ({8 * cells / 2**20:,.0f} MiB a table); "
-                f"the limit is {limit / 2**20:,.0f} MiB. Measure smaller cliques, merge codes, or "
-                "raise memory_limit"
-            )

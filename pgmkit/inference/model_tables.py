@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.factor import Factor
-from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits, junction_tree
 from pgmkit.inference.answer_checks import SecondOpinion
 from pgmkit.inference.first_uses import FirstUses
@@ -194,10 +193,11 @@ class ModelTables:
     @cached_property
     def sums(self) -> PlainSums:
         """Plain sums over the potentials for the check by a second computation (`SecondOpinion`),
-        which shares no other code with inference.
+        which shares with inference only the elimination order; any order gives the same sums.
         """
         tables = [(factor.domain.attributes, factor.numpy()) for factor in self.factors]
-        return PlainSums(tables, dict(self.domain.sizes), room=self.memory_limit)
+        sizes, order = dict(self.domain.sizes), self.tree.order
+        return PlainSums(tables, sizes, order=order, room=self.memory_limit)
 
     @cached_property
     def second_opinion(self) -> SecondOpinion:
@@ -227,16 +227,13 @@ class ModelTables:
         """Return the number of the smallest potential that contains the attributes of ``clique``,
         or None if there is none.
         """
-        places = self._index.containing(clique)
-        return min(places, key=lambda p: self.domain.size(self.cliques[p]), default=None)
-
-    @cached_property
-    def _index(self) -> CliqueIndex:
-        return CliqueIndex(self.cliques)
+        layout = self.oracle.layout
+        places = layout.index.containing(clique)
+        return min(places, key=lambda place: prod(layout.shapes[place]), default=None)
 
     def summed(self, place: int, clique: Clique) -> Array:
         table = self.clique_marginals[0][place]
-        return as_array(tensor_sum_to(table, self.cliques[place], clique))
+        return as_array(tensor_sum_to(table, self.oracle.layout.cliques[place], clique))
 
     @cached_property
     def plain(self) -> PlainBeliefs | None:

@@ -48,7 +48,8 @@ class Observations:
             (dense if alone else sparse).append(m)
         self._sparse_rows = sum(len(m.values) for m in sparse)
         if self._is_identity:
-            weights = _inverses(measurements)
+            counts = [len(m.values) for m in measurements]
+            weights = np.repeat([1 / m.stddev for m in measurements], counts)
         else:
             rows, columns, weights = standardised(layout, sparse)
             self._rows, self._columns = (torch.as_tensor(p, device=device) for p in (rows, columns))
@@ -198,11 +199,6 @@ class Observations:
             view.add_adjoint(dual[start : start + view.rows], into)
             start += view.rows
         return into
-
-
-def _inverses(measurements: Sequence[Measurement]) -> np.ndarray:
-    """Return 1 / stddev for each measured value."""
-    return np.repeat([1 / m.stddev for m in measurements], [len(m.values) for m in measurements])
 
 
 def host(layout: Layout, clique: Clique) -> int:

@@ -7,7 +7,7 @@ searches. Here a small model answers in less time than it takes to load torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
@@ -16,7 +16,7 @@ import numpy as np
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.query_answers import answers_of_table
-from pgmkit.linear.named_axes import sum_to
+from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS, TABLE_CELLS
@@ -57,14 +57,11 @@ class PlainBeliefs:
         The attributes of each potential must lie in one clique of the tree. Minus infinity marks
         impossible cells.
         """
-        sizes = tree.domain.sizes
-        logs = [np.zeros([sizes[name] for name in clique]) for clique in tree.cliques]
+        logs = [np.zeros(tree.domain.shape(clique)) for clique in tree.cliques]
         for names, values in potentials:
             place = tree.holds(names)
             assert place is not None
-            ordered = [name for name in tree.cliques[place] if name in names]
-            turned = values.transpose([names.index(name) for name in ordered])
-            logs[place] += _spread(turned, ordered, tree.cliques[place], sizes)
+            logs[place] += spread(tree.cliques[place], names, values)
         messages = _collected(tree, logs)
         log_partition = float(sum(m for m, p in zip(messages, tree.parents, strict=True) if p < 0))
         if not isfinite(log_partition):
@@ -96,20 +93,19 @@ class PlainBeliefs:
             for second in others:
                 place = self.tree.holds((second,))
                 assert place is not None
-                clique = self.tree.cliques[place]
-                away = tuple(1 + axis for axis, name in enumerate(clique) if name != second)
-                found[first, second] = joint[place].sum(axis=away)
+                axes = ("", *self.tree.cliques[place])
+                found[first, second] = sum_to(joint[place], axes, ("", second))
         return found
 
     def _joint_with(self, name: str) -> dict[int, Array]:
         """Return, for each clique of the tree, the joint probabilities of one attribute (first
         axis) and the clique.
         """
-        tree, size = self.tree, self.tree.domain.sizes[name]
+        tree, size, mine = self.tree, self.tree.domain.sizes[name], ("",)  # no attribute's name
         start = tree.holds((name,))
         assert start is not None
-        own = [size, *(size if each == name else 1 for each in tree.cliques[start])]
-        found = {start: np.eye(size).reshape(own) * self.tables[start]}
+        chosen = spread(mine + tree.cliques[start], (*mine, name), np.eye(size))
+        found = {start: chosen * self.tables[start]}
         waiting = [start]
         while waiting:
             place = waiting.pop()
@@ -118,13 +114,11 @@ class PlainBeliefs:
                     continue
                 # P(x, near) = P(near) P(x, separator) / P(separator), one neighbour after another.
                 shared = tree.separators[near if tree.parents[near] == place else place]
-                away = [axis for axis, n in enumerate(tree.cliques[place]) if n not in shared]
-                message = found[place].sum(axis=tuple(1 + axis for axis in away))
-                summed = [axis for axis, n in enumerate(tree.cliques[near]) if n not in shared]
-                belief = self.tables[near].sum(axis=tuple(summed))
+                message = sum_to(found[place], mine + tree.cliques[place], mine + shared)
+                belief = sum_to(self.tables[near], tree.cliques[near], shared)
                 given = message / np.where(belief == 0, 1.0, belief)
-                spread = [tree.domain.sizes[n] if n in shared else 1 for n in tree.cliques[near]]
-                found[near] = given.reshape([size, *spread]) * self.tables[near]
+                spread_out = spread(mine + tree.cliques[near], mine + shared, given)
+                found[near] = spread_out * self.tables[near]
                 waiting.append(near)
         alone = self.marginal((name,))
         assert alone is not None
@@ -153,8 +147,7 @@ def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:
         parent, shared = tree.parents[place], tree.separators[place]
         messages.append(_log_sums(logs[place], tree.cliques[place], shared))
         if parent >= 0:
-            spread = _spread(messages[-1], shared, tree.cliques[parent], tree.domain.sizes)
-            logs[parent] += spread
+            logs[parent] += spread(tree.cliques[parent], shared, messages[-1])
     return messages[::-1]
 
 
@@ -167,14 +160,7 @@ def _distribute(tree: JunctionTree, logs: list[Array], messages: Sequence[Array]
         known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
         # Where the message is minus infinity, `known` is too, and their difference would be NaN.
         change = known - np.where(np.isneginf(message), 0.0, message)
-        logs[place] += _spread(change, shared, tree.cliques[place], tree.domain.sizes)
-
-
-def _spread(values: Array, names: Sequence[str], clique: Clique, sizes: Mapping[str, int]) -> Array:
-    """Return the values with one axis for each attribute of the clique, of length 1 for those not
-    in ``names``.
-    """
-    return values.reshape([sizes[name] if name in names else 1 for name in clique])
+        logs[place] += spread(tree.cliques[place], shared, change)
 
 
 def _log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:

@@ -1,15 +1,15 @@
 """Sums and maxima over all records, attribute by attribute, on plain arrays of logarithms.
 
-This shares no code with inference, which plans a contraction, runs it in flat buffers and
-differentiates it. So these sums can contradict it (``self_check``, ``answer_checks``).
+This shares nothing with inference but the search for an elimination order, and any order gives the
+same sums. Inference plans a contraction, runs it in flat buffers and differentiates it, so these
+sums can contradict it (``self_check``, ``answer_checks``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import inf, isinf, log, prod
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
+from pgmkit.graphs.elimination_search import Search
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS, MULTIPLICATIONS_A_SECOND
 
@@ -35,35 +36,15 @@ are.
 
 
 def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
-    """Return the attributes in a greedy order of elimination: the next attribute is always the one
-    whose elimination builds the smallest table.
-    """
-    around: dict[str, set[str]] = {name: {name} for name in sizes}
+    """Return the attributes in a greedy order of elimination."""
+    bits = {name: 1 << place for place, name in enumerate(sizes)}
+    neighbours = dict.fromkeys(sizes, 0)
     for clique in cliques:
+        members = sum([bits[name] for name in clique])
         for name in clique:
-            around[name].update(clique)
-    logs = {name: log(size) for name, size in sizes.items()}
-    cells = {name: sum([logs[n] for n in near]) for name, near in around.items()}
-    heap = [(size, name) for name, size in cells.items()]
-    heapify(heap)
-    order: list[str] = []
-    while heap:
-        size, name = heappop(heap)
-        if cells.get(name) != size:  # eliminated already, or an outdated entry
-            continue
-        order.append(name)
-        del cells[name]
-        near = around.pop(name)
-        near.discard(name)
-        for other in near:
-            # Sizes are updated by differences, as recounting thousands of neighbours of a hub each
-            # time would be slow.
-            joined = near - around[other]
-            around[other] |= joined
-            around[other].discard(name)
-            cells[other] += sum([logs[n] for n in joined]) - logs[name]
-            heappush(heap, (cells[other], other))
-    return order
+            neighbours[name] |= members & ~bits[name]
+    search, names = Search(list(neighbours.values()), tuple(sizes.values())), list(sizes)
+    return [names[v] for v, _ in next(search.ways())()]
 
 
 class TooLong(Exception):
@@ -81,7 +62,7 @@ class PlainSums:
         children: for a Bayesian network, one variable for each table, the one whose distribution
             given its parents the table holds; None for other tables.
         order: attributes in an order of elimination that is known to be cheap. Any order gives the
-            same sums; attributes that it lacks follow by the greedy order.
+            same sums; attributes that it lacks follow by a greedy order.
         plain: whether the tables hold the numbers themselves instead of their logarithms. The
             logarithms of the part that agrees with the evidence are then computed in every sum.
         power: a number that the tables' logarithms are multiplied by.
@@ -116,8 +97,7 @@ class PlainSums:
                 found[name] = self.tables[self._places[name]]
                 waiting += found[name][0]
         sizes = {name: self.sizes[name] for name in found}
-        tables = list(found.values())
-        return PlainSums(tables, sizes, None, self.order, self.plain, self.power, self.room)
+        return replace(self, tables=list(found.values()), sizes=sizes, children=None)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -245,7 +225,9 @@ class PlainSums:
         """Return the maximum, over all records with the evidence, of the sum of the log tables and
         ``weights`` at the record. Raises TooLong as ``log_sum`` does.
         """
-        return float(self._eliminated((), evidence, weights, _maximum, seconds).real)
+        return float(
+            self._eliminated((), evidence, weights, partial(np.max, axis=-1), seconds).real
+        )
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
         """Return the sum of the tables at one record."""
@@ -359,11 +341,6 @@ def _block(shape: Sequence[int]) -> int:
     """Return the number of cells of a sum of this shape that are in memory at a time."""
     rows = max(1, BLOCK_CELLS // prod(shape[1:])) if len(shape) > 1 else shape[0]
     return min(rows, shape[0]) * prod(shape[1:])
-
-
-def _maximum(values: Array) -> Array:
-    """Return the maximum over the last axis."""
-    return np.asarray(values.max(axis=-1))
 
 
 def _log_sum(values: Array) -> Array:

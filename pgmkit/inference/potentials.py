@@ -13,7 +13,7 @@ from pgmkit.domain import Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.factor import Factor
 from pgmkit.inference.self_check import DEFECT, ROUNDINGS
-from pgmkit.runtime.arguments import number
+from pgmkit.runtime.arguments import listed, number
 from pgmkit.runtime.deferred import torch
 from pgmkit.structural_zeros import Zeros
 
@@ -26,12 +26,7 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
     they are so large that rounding errors would exceed what the self-check allows.
     """
     check_domain(domain)
-    if isinstance(potentials, Factor) or not isinstance(potentials, Iterable):
-        raise InvalidInput(
-            f"potentials must be a sequence of factors, got {type(potentials).__name__}; write "
-            "(factor,) for one factor"
-        )
-    checked = tuple(potentials)
+    checked = tuple(listed(potentials, "potentials", "factors, such as (factor,)"))
     size = 0.0
     for place, factor in enumerate(checked):
         if not isinstance(factor, Factor):

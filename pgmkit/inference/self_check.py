@@ -1,4 +1,5 @@
-"""A check of an inference pass by a second computation that shares no code with it.
+"""A check of an inference pass by a second computation, which shares with it only the search for an
+elimination order; any order gives the same sums.
 
 Inference plans a contraction, runs it in flat buffers and differentiates it. Here attributes are
 summed out one by one on plain arrays in log space (``plain_sums``), with the values of one clique
@@ -17,15 +18,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgmkit.errors import NumericalFailure
+from pgmkit.inference.layout import Layout, impossible_cells
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.precision import EPSILON, ULPS
 from pgmkit.runtime.sizes import TABLE_CELLS, UNASKED_SECONDS, UNNOTICED_SECONDS
+from pgmkit.structural_zeros import Zeros
 
 if TYPE_CHECKING:
-    from pgmkit.inference.layout import Layout
     from pgmkit.inference.marginal_oracle import MarginalOracle
 
 
@@ -192,16 +194,12 @@ def _restricted(
     inference: MarginalOracle, potentials: torch.Tensor, evidence: Mapping[str, int]
 ) -> torch.Tensor:
     """Return the potentials with minus infinity in every cell that contradicts the evidence."""
-    layout = inference.layout
-    excluded = np.zeros(layout.cells, dtype=np.bool_)
-    for name, value in evidence.items():
-        for place in layout.index.places[name]:
-            cells, shape = layout.slices[place], layout.shapes[place]
-            axis = layout.cliques[place].index(name)
-            table = excluded[cells].reshape(prod(shape[:axis]), shape[axis], -1)
-            table[:, :value] = True
-            table[:, value + 1 :] = True
-    return potentials.masked_fill(torch.from_numpy(excluded).to(potentials.device), -inf)
+    layout, device = inference.layout, potentials.device
+    codes = {name: np.arange(layout.domain.sizes[name]) for name in evidence}
+    zeros = [Zeros((name,), codes[name] == value) for name, value in evidence.items()]
+    excluded = impossible_cells(layout, zeros, device)
+    assert excluded is not None
+    return potentials.masked_fill(excluded, -inf)
 
 
 def _array(tensor: torch.Tensor) -> Array:

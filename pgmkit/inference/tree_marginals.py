@@ -23,12 +23,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pgmkit.contraction.plan import Kernel
 from pgmkit.contraction.semirings import LINEAR
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import ModelTooLarge
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.inference.tree_paths import TreePaths, tree_paths
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.memory import check_limit
 from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELLS
 
 KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
@@ -60,7 +59,7 @@ def marginals(
             separator's cell has count 0, so have all cells with it.
 
     Raises:
-        InvalidInput: a request has an attribute twice or an unknown one, or beliefs do not fit.
+        InvalidInput: a request has an attribute twice or an unknown one.
         ModelTooLarge: a table exceeds the memory limit; raised before it is allocated.
 
     >>> from pgmkit.domain import Domain
@@ -71,14 +70,7 @@ def marginals(
     {('b', 'a'): tensor([[0.5000, 1.5000],
             [0.5000, 1.5000]])}
     """
-    _check_beliefs(tree, beliefs, memory_limit)
-    if isinstance(requested, (str, bytes)) or not isinstance(requested, Iterable):
-        raise InvalidInput(
-            f"requested must be a sequence of cliques such as [('age', 'sex')], got {requested!r}"
-        )
-    wanted = [
-        tree.domain.clique(attrs, f"requested[{number}]") for number, attrs in enumerate(requested)
-    ]
+    wanted = list(map(tree.domain.clique, requested))
     paths = tree_paths(tree)
     tables = Tables(paths, beliefs, memory_limit)
     tables.reserve_results({paths.members(clique) for clique in wanted})
@@ -99,7 +91,6 @@ def each_marginal(
     tables in memory at one time. Each distinct request is yielded once, in an order that shares
     work.
     """
-    _check_beliefs(tree, beliefs, memory_limit)
     yield from _each(Tables(tree_paths(tree), beliefs, memory_limit), requested)
 
 
@@ -121,25 +112,6 @@ def _each(tables: Tables, requested: Iterable[Clique]) -> Iterator[tuple[Clique,
                 yield clique, paths.arranged(table, clique)
 
 
-def _check_beliefs(
-    tree: JunctionTree, beliefs: Sequence[torch.Tensor], memory_limit: int | None
-) -> None:
-    """Raise InvalidInput for beliefs that do not fit the tree, or a limit that is not a number."""
-    if memory_limit is not None:
-        check_limit(memory_limit)
-    if len(beliefs) != len(tree.cliques):
-        raise InvalidInput(
-            f"beliefs must hold one table for each of the {len(tree.cliques)} cliques of the tree, "
-            f"got {len(beliefs)}"
-        )
-    for clique, belief in zip(tree.cliques, beliefs, strict=True):
-        if tuple(belief.shape) != tree.domain.shape(clique):
-            raise InvalidInput(
-                f"the belief of clique {clique!r} must have shape {tree.domain.shape(clique)}, "
-                f"got {tuple(belief.shape)}"
-            )
-
-
 class Tables:
     """The intermediate tables of one run, each computed when it is first needed and remembered."""
 
@@ -151,9 +123,7 @@ class Tables:
         self.itemsize = beliefs[0].element_size()
         self.results: set[int] = set()
         self.results_bytes = self.kept = 0
-        self._inside: dict[tuple[int, int], torch.Tensor] = {}
-        self._local: dict[tuple[int, int, int], torch.Tensor] = {}
-        self._given: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._memory: dict[tuple[object, ...], torch.Tensor] = {}
 
     def reserve_results(self, results: set[int]) -> None:
         """Count results over these sets of attributes towards the memory limit. Raises
@@ -180,14 +150,15 @@ class Tables:
                 "smaller marginals at once, or raise the limit"
             )
 
-    def keep(self, members: int, table: torch.Tensor) -> torch.Tensor:
+    def keep(self, key: tuple[object, ...], members: int, table: torch.Tensor) -> torch.Tensor:
+        """Remember a table over `members` under this key, and return it."""
         if members not in self.results:
             self.kept += table.numel() * self.itemsize
+        self._memory[key] = table
         return table
 
     def drop(self) -> None:
-        for memory in (self._inside, self._local, self._given):
-            memory.clear()
+        self._memory.clear()
         self.kept = 0
 
     def marginal(self, here: int, members: int) -> torch.Tensor:
@@ -213,7 +184,7 @@ class Tables:
         clique = self.paths.cliques[here]
         if members == clique:
             return self.beliefs[here]
-        found = self._inside.get((here, members))
+        found = self._memory.get((here, members))
         if found is None:
             # The largest attribute of a large table is summed out first, so that the next sum is
             # small.
@@ -224,14 +195,13 @@ class Tables:
                 )
             self.reserve(members)
             dims = [axis for axis, index in enumerate(each_bit(source)) if not members >> index & 1]
-            found = self.keep(members, self.inside(here, source).sum(dims))
-            self._inside[here, members] = found
+            found = self.keep((here, members), members, self.inside(here, source).sum(dims))
         return found
 
     def local(self, before: int, here: int, members: int) -> torch.Tensor:
         """Return P(members | separator to `before`); `members`, all in `here`, include it."""
         key = (before, here, members)
-        found = self._local.get(key)
+        found = self._memory.get(key)
         if found is None:
             given = self.paths.separators[before, here]
             joint = self.inside(here, members)
@@ -241,8 +211,8 @@ class Tables:
             ]
             over_separator = self.inside(here, given).reshape(shape)
             self.reserve(members)
-            found = self.keep(members, joint / over_separator.masked_fill(over_separator == 0, 1.0))
-            self._local[key] = found
+            table = joint / over_separator.masked_fill(over_separator == 0, 1.0)
+            found = self.keep(key, members, table)
         return found
 
     def given(self, before: int, here: int, members: int) -> torch.Tensor:
@@ -252,7 +222,7 @@ class Tables:
         The axes are those of the separator and the members together.
         """
         path = [(before, here)]
-        while (*path[-1], members) not in self._given:
+        while ("given", *path[-1], members) not in self._memory:
             v = path[-1][1]
             sides = self.paths.sides(v, members)
             if len(sides) != 1 or members & self.paths.cliques[v]:
@@ -260,11 +230,10 @@ class Tables:
             path.append((v, next(iter(sides))))
         # The path is followed from its far end, so that a long chain needs no deep recursion.
         for u, v in reversed(path):
-            if (u, v, members) not in self._given:
+            if (key := ("given", u, v, members)) not in self._memory:
                 axes = members | self.paths.separators[u, v]
-                table = self._conditional(u, v, members)
-                self._given[u, v, members] = self.keep(axes, table)
-        return self._given[before, here, members]
+                self.keep(key, axes, self._conditional(u, v, members))
+        return self._memory["given", before, here, members]
 
     def _conditional(self, before: int, here: int, members: int) -> torch.Tensor:
         separator = self.paths.separators[before, here]

@@ -7,13 +7,12 @@ follow the domain's order, so a set of attributes determines a table's axes.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 
 from pgmkit.contraction.plan import Kernel
 from pgmkit.domain import Clique
-from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.bit_sets import cells_of, each_bit
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.runtime.deferred import torch
 
@@ -50,8 +49,10 @@ class TreePaths:
             self.separators[child, above] = self.separators[above, child] = shared
         self._number()
         self._ranks = [tree.containing[1][name] for name in self.names]
-        self._cells: dict[int, int] = {}
-        self._kernels: dict[tuple[int, int, int], Kernel] = {}
+        self.cells = cache(partial(cells_of, sizes=self.lengths))
+        """A function of a set of attributes that returns the number of cells of a table over it."""
+        self.kernel = cache(self._kernel)
+        """A function that returns the kernel of two sets of attributes and that of their result."""
 
     def _number(self) -> None:
         """Number the cliques so that the cliques of each subtree have consecutive numbers, and find
@@ -82,13 +83,6 @@ class TreePaths:
     def axes(self, members: int) -> Clique:
         return tuple(self.names[index] for index in each_bit(members))
 
-    def cells(self, members: int) -> int:
-        found = self._cells.get(members)
-        if found is None:
-            found = math.prod(self.lengths[index] for index in each_bit(members))
-            self._cells[members] = found
-        return found
-
     def arranged(self, table: torch.Tensor, clique: Clique) -> torch.Tensor:
         """Return a table, whose axes are in the domain's order, with its axes in the order of
         `clique`.
@@ -96,13 +90,8 @@ class TreePaths:
         places = sorted(clique, key=self.bits.__getitem__)
         return table.permute([places.index(name) for name in clique])
 
-    def kernel(self, left: int, right: int, out: int) -> Kernel:
-        key = (left, right, out)
-        found = self._kernels.get(key)
-        if found is None:
-            found = Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
-            self._kernels[key] = found
-        return found
+    def _kernel(self, left: int, right: int, out: int) -> Kernel:
+        return Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
 
     def holder(self, members: int) -> int | None:
         """Return the smallest clique that contains all of `members`, or None if there is none."""

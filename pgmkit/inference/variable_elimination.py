@@ -46,28 +46,13 @@ def answers(
         groups[(query.attributes, query.shape)].append(place)
     found: list[NDArray[np.float64]] = [np.empty(0)] * len(queries)
     for places in groups.values():
-        together = _answer_alike(domain, factors, [queries[i] for i in places], memory_limit)
+        alike = [queries[place] for place in places]
+        # Queries without attributes all have the same answer, which was computed once.
+        rows = _contracted(domain, factors, alike, memory_limit).reshape(-1, prod(alike[0].shape))
+        together = np.broadcast_to(rows, (len(alike), rows.shape[1]))
         for place, answer in zip(places, together, strict=True):
             found[place] = answer.reshape(queries[place].answer_shape).copy()
     return found
-
-
-def _answer_alike(
-    domain: Domain,
-    factors: Sequence[tuple[Clique, torch.Tensor]],
-    queries: Sequence[FactoredQuery],
-    memory_limit: int,
-) -> NDArray[np.float64]:
-    """Return the answers to queries with the same attributes and matrices of the same shapes, as an
-    array with a flat row for each query.
-    """
-    tables = [table for _, table in factors]
-    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
-    _check_fits(prepared, 1, tables[0], queries[0], memory_limit)
-    result = contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
-    # Queries without attributes all have the same answer, which was computed once.
-    rows = result.reshape(-1, prod(queries[0].shape))
-    return np.broadcast_to(rows, (len(queries), rows.shape[1]))
 
 
 def answers_of_many(
@@ -80,13 +65,32 @@ def answers_of_many(
     result, numbers the models; otherwise this is ``answers`` for one model.
     """
     query.check(domain)
+    count = len(factors[0][1])
+    result = _contracted(domain, factors, [query], memory_limit, count)
+    return result.reshape(count, *query.answer_shape)
+
+
+def _contracted(
+    domain: Domain,
+    factors: Sequence[tuple[Clique, torch.Tensor]],
+    queries: Sequence[FactoredQuery],
+    limit: int,
+    models: int | None = None,
+) -> NDArray[np.float64]:
+    """Return the answers to queries with the same attributes and matrices of the same shapes. With
+    ``models``, the first axis of each factor, and of the result, numbers so many models.
+    """
     tables = [table for _, table in factors]
-    count = len(tables[0])
-    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], [query], tables[0])
-    _check_fits(prepared, count, tables[0], query, memory_limit)
-    tensors = tables + [matrix.expand(count, *matrix.shape) for matrix in matrices]
-    result = contract(batched(prepared, count), tensors, LINEAR).cpu().numpy()
-    return result.reshape(count, *query.answer_shape).astype(np.float64)
+    prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])
+    if models is not None:
+        prepared = batched(prepared, models)
+        matrices = [matrix.expand(models, *matrix.shape) for matrix in matrices]
+    if (cells := prepared.largest) * tables[0].element_size() > limit:
+        raise ModelTooLarge(
+            f"answering the query over {queries[0].attributes} builds a table of {cells:,} cells; "
+            f"the limit is {limit / 2**20:,.0f} MiB. Ask for fewer rows or attributes at once"
+        )
+    return contract(prepared, tables + matrices, LINEAR).cpu().numpy().astype(np.float64)
 
 
 def _prepared(
@@ -119,14 +123,3 @@ def _prepared(
     if not queries[0].attributes:
         output = ()
     return plan(inputs, output, sizes), matrices_of
-
-
-def _check_fits(
-    prepared: Plan, count: int, like: torch.Tensor, query: FactoredQuery, limit: int
-) -> None:
-    cells = count * prepared.largest
-    if cells * like.element_size() > limit:
-        raise ModelTooLarge(
-            f"answering the query over {query.attributes} builds a table of {cells:,} cells; the "
-            f"limit is {limit / 2**20:,.0f} MiB. Ask for fewer rows or attributes at once"
-        )

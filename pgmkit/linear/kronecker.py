@@ -60,7 +60,12 @@ class Kronecker:
         """Return Q @ x for a vector of length ``shape[1]``. Raises `InvalidInput` for another
         length.
         """
-        return _multiply(self.factors, _vector(x, self.shape[1]))
+        x = _vector(x, self.shape[1])
+        # Each step multiplies the leading axis and moves it to the end; after one step for each
+        # factor the axes are in their first order again.
+        for factor in self.factors:
+            x = (factor @ x.reshape(factor.shape[1], -1)).T
+        return np.array(x, order="C").reshape(-1)
 
     def to_dense(self) -> NDArray[np.float64]:
         """Return the whole matrix written out, for small products and for tests."""
@@ -84,14 +89,6 @@ def nonzeros(matrix: Matrix | Kronecker) -> int:
     if isinstance(matrix, Kronecker):
         return math.prod(map(nonzeros, matrix.factors))
     return int(np.count_nonzero(matrix if isinstance(matrix, np.ndarray) else matrix.data))
-
-
-def _multiply(factors: Sequence[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:
-    # Each step multiplies the leading axis and moves it to the end; after one step for each
-    # factor the axes are in their first order again.
-    for factor in factors:
-        x = (factor @ x.reshape(factor.shape[1], -1)).T
-    return np.array(x, order="C").reshape(-1)
 
 
 def _vector(x: ArrayLike, length: int) -> NDArray[np.float64]:

@@ -75,7 +75,7 @@ def _as_array(value: Any, name: str) -> NDArray[Any]:
 
 def _frozen_dense(array: NDArray[Any], name: str) -> NDArray[np.float64]:
     frozen = np.array(array, dtype=np.float64, order="C")
-    _check_finite(frozen, name)
+    check_finite(frozen, name, "entries", "mend them or drop their rows")
     frozen.setflags(write=False)
     return frozen
 
@@ -85,16 +85,19 @@ def _frozen_sparse(array: Any, name: str) -> csr_array:
 
     frozen = csr_array(array, dtype=np.float64, copy=True)
     frozen.sum_duplicates()  # in place, so before the arrays are read-only
-    _check_finite(frozen.data, name)
+    check_finite(frozen.data, name, "entries", "mend them or drop their rows")
     for part in (frozen.data, frozen.indices, frozen.indptr):
         part.setflags(write=False)
     return frozen
 
 
-def _check_finite(entries: NDArray[np.float64], name: str) -> None:
+def check_finite(entries: NDArray[np.float64], name: str, what: str, remedy: str) -> None:
+    """Raise InvalidInput unless all entries are finite; the message calls them ``what``, and ends
+    with the remedy.
+    """
     bad = entries[~np.isfinite(entries)]
     if bad.size:
         raise InvalidInput(
-            f"{name} has {bad.size} entries that are not finite (the first is {bad[0]}), but all "
-            "must be finite numbers; mend them or drop their rows"
+            f"{name} has {bad.size} {what} that are not finite (the first is {bad[0]}), but all "
+            f"must be finite numbers; {remedy}"
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,11 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
-from pgmkit.runtime import memory
+from pgmkit.runtime.memory import MEMORY_LIMIT as MODEL_LIMIT
+from pgmkit.runtime.memory import counted
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS
 
-MEMORY_LIMIT = memory.MEMORY_LIMIT // 2
+MEMORY_LIMIT = MODEL_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
 # Cliques are planned so many at a time, since the time for planning grows with their square.
@@ -100,26 +100,15 @@ def check_memory(cliques: Collection[Clique], sizes: Mapping[str, int]) -> None:
         return
     largest = max(cells, key=cells.__getitem__)
     if 8 * cells[largest] > MEMORY_LIMIT:
-        problem = f"has {_number(cells[largest])} cells and needs {_gib(8 * cells[largest])}"
+        problem = f"needs {counted(8 * cells[largest])} bytes"
         remedy = "leave out attributes, or merge values of the largest ones"
     else:
-        problem = (
-            f"({_number(cells[largest])} cells) is the largest of tables that need {_gib(needed)}"
-        )
+        problem = f"is the largest of tables that need {counted(needed)} bytes"
         remedy = "ask for fewer marginals at once"
     raise ModelTooLarge(
-        f"the marginal over {largest!r} {problem}; "
-        f"the limit is {_gib(MEMORY_LIMIT)} a call: {remedy}"
+        f"the marginal over {largest!r} ({counted(cells[largest])} cells) {problem}; "
+        f"the limit is {counted(MEMORY_LIMIT)} bytes a call: {remedy}"
     )
-
-
-def _number(count: int) -> str:
-    # Decimal is used here and below, since the count may exceed the range of a float.
-    return f"{count:,}" if count < 10**15 else f"{Decimal(count):.3g}"
-
-
-def _gib(size: int) -> str:
-    return f"{Decimal(size) / 2**30:.3g} GiB"
 
 
 def _count(

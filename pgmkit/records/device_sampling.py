@@ -56,7 +56,7 @@ def sample_on_device(
     device: torch.device,
 ) -> dict[str, np.ndarray]:
     """Draw the records that ``pgmkit.records.sampling.sample`` draws, on a GPU."""
-    check_request(n, rng, method)
+    check_request(n, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: Columns = {}
     for i, clique in enumerate(tree.cliques):

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
@@ -61,12 +60,9 @@ def fit_records(
 ) -> Dataset:
     """Return the records with some codes exchanged, so that pairs of columns are near the tables.
 
-    `tables` are tables of pairs of attributes, with entries of at least 0 and any total above 0. No
-    code is put where a table is 0. Rows keep their places. `rng`: a seed, a numpy Generator, or
-    None for a fresh one.
-
-    Raises InvalidInput for tables that are not of two attributes, have a wrong shape, a negative
-    entry or only zeros, and for a domain of more than `LARGEST_WIDTH` codes.
+    `tables` are tables of pairs of attributes, with finite entries of at least 0 and any total
+    above 0. No code is put where a table is 0. Rows keep their places. The domain has at most
+    `LARGEST_WIDTH` codes in all. `rng`: a seed, a numpy Generator, or None for a fresh one.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -115,11 +111,6 @@ class _Columns:
         self.names = list(self.domain)
         self.sizes = self.domain.shape()
         self.ends = np.cumsum([0, *self.sizes])
-        if self.ends[-1] > LARGEST_WIDTH:
-            raise InvalidInput(
-                f"the domain has {self.ends[-1]} codes in all; records can be fitted to tables up "
-                f"to {LARGEST_WIDTH}: leave out or merge some"
-            )
         self.places = np.stack(
             [
                 np.asarray(records.columns[name]).astype(np.int64) + start
@@ -171,15 +162,6 @@ def _targets(
     for given, values in tables.items():
         clique = columns.domain.clique(given, "table")
         table = np.asarray(values, dtype=np.float64)
-        if len(clique) != 2 or table.shape != columns.domain.shape(clique):
-            raise InvalidInput(
-                f"the table of {clique!r} has shape {table.shape}; give tables of two attributes, "
-                f"of shape {columns.domain.shape(clique)}"
-            )
-        if not np.isfinite(table).all() or table.min() < 0 or table.sum() <= 0:
-            raise InvalidInput(
-                f"the table of {clique!r} must be finite, at least 0 and of a sum above 0; clip it"
-            )
         a, b = map(columns.named, clique)
         scaled = table * (len(columns.places) / table.sum())
         wanted[a, b], wanted[b, a] = scaled, scaled.T

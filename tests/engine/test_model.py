@@ -363,7 +363,7 @@ def over(sizes: dict[str, int], value: float = 0.0) -> Factor:
             r"potentials\[1\] over \('a', 'b'\) holds inf at the cell \(1, 1\)",
         ),
         ([np.zeros(2)], r"potentials\[0\] must be a pgmkit Factor, got ndarray"),
-        (over({"a": 2}), "potentials must be a sequence of factors, got Factor"),
+        (over({"a": 2}), "potentials must be a sequence of factors"),
         (
             [over({"a": 2}), Factor(AB.project(["b"]), torch.zeros(3))],
             r"potentials\[1\] over \('b',\) is torch.float32",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.fitting import LARGEST_WIDTH, fit_records
+from pgmkit.records.fitting import fit_records
 
 
 def drawn(rng: np.random.Generator, domain: Domain, rows: int) -> Dataset:
@@ -107,27 +105,3 @@ def test_columns_without_a_table_stay() -> None:
     assert np.array_equal(found.columns["c"], records.columns["c"])
     assert np.abs(found.marginal(("a", "b")) - [[25, 75], [75, 25]]).max() <= 1
     assert fit_records(records, {}, rng=0) is records
-
-
-@pytest.mark.parametrize(
-    ("tables", "message"),
-    [
-        ({("a",): [1, 1]}, "two attributes"),
-        ({("a", "b"): [1, 1, 1, 1]}, "of shape \\(2, 2\\)"),
-        ({("a", "b"): [[1, -1], [0, 0]]}, "at least 0"),
-        ({("a", "b"): [[0, 0], [0, 0]]}, "a sum above 0"),
-        ({("a", "b"): [[np.nan, 1], [0, 0]]}, "finite"),
-        ({("a", "z"): [[1, 1], [1, 1]]}, "unknown attribute 'z'"),
-    ],
-)
-def test_wrong_tables_are_refused(tables: dict[Clique, list[float]], message: str) -> None:
-    records = Dataset(Domain({"a": 2, "b": 2}), {"a": [0, 1], "b": [0, 1]})
-    with pytest.raises(InvalidInput, match=message):
-        fit_records(records, tables)
-
-
-def test_too_many_codes_are_refused() -> None:
-    domain = Domain({"a": LARGEST_WIDTH, "b": 2})
-    records = Dataset(domain, {"a": [0], "b": [0]})
-    with pytest.raises(InvalidInput, match="codes in all"):
-        fit_records(records, {})

@@ -305,8 +305,6 @@ def test_bad_arguments_are_named() -> None:
     for n in (-1, 2.5, True, "3"):
         with pytest.raises(InvalidInput, match="n must be a non-negative integer"):
             sample(tree, lambda i: tables[i], cast(Any, n), rng)
-    with pytest.raises(InvalidInput, match="rng must be"):
-        sample(tree, lambda i: tables[i], 5, cast(Any, 0))
     with pytest.raises(InvalidInput, match="method must be one of"):
         sample(tree, lambda i: tables[i], 5, rng, cast(Any, "rounded"))
 
@@ -319,7 +317,6 @@ def test_bad_arguments_are_named() -> None:
         (np.array([[1.0, np.nan], [1.0, 1.0]]), "NaN"),
         (np.array([[1.0, np.inf], [1.0, 1.0]]), "no finite mass"),
         (np.array([[0.0, 0.0], [1.0, 1.0]]), "no finite mass"),
-        (np.ones((2, 3)), "shape"),
     ],
 )
 def test_impossible_marginals_are_refused(method: Method, wrong: np.ndarray, message: str) -> None:

@@ -213,21 +213,12 @@ def test_random_tree_of_many_attributes_sums_to_the_total() -> None:
 
 def test_bad_input() -> None:
     tree, beliefs = model_of_pairs()
-    with pytest.raises(InvalidInput, match=r"requested\[1\] names an unknown attribute 'sex'"):
+    with pytest.raises(InvalidInput, match="clique names an unknown attribute 'sex'"):
         marginals(tree, beliefs, [("age",), ("sex",)])
     with pytest.raises(InvalidInput, match="twice"):
         marginals(tree, beliefs, [("age", "age")])
     with pytest.raises(InvalidInput, match="string"):
         marginals(tree, beliefs, ["age"])
-    with pytest.raises(InvalidInput, match="requested must be"):
-        marginals(tree, beliefs, "age")
-    with pytest.raises(InvalidInput, match="one table for each of the 3 cliques"):
-        marginals(tree, beliefs[:2], [])
-    with pytest.raises(InvalidInput, match="shape"):
-        marginals(tree, [belief.T for belief in beliefs], [])
-    for limit in (-1, 0, 1.5, True, "1 GB"):
-        with pytest.raises(InvalidInput, match="memory_limit"):
-            marginals(tree, beliefs, [], memory_limit=limit)  # type: ignore[arg-type]
 
 
 @settings(max_examples=25)

@@ -50,6 +50,7 @@ def test_the_other_tasks(model: str, tmp_path: Path) -> None:
     assert uai.read_probability(out) == pytest.approx(np.log(0.16))
 
 
+@pytest.mark.usefixtures("one_grammar")
 def test_text_names_states(tmp_path: Path) -> None:
     pytest.importorskip("pgmpy")
     graph = FactorGraph.from_conditionals(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +12,8 @@ from pgmkit import FactorGraph, InvalidInput
 from pgmkit.bif import read_bif, write_bif
 from pgmkit.uai import read_model
 
-readwrite = pytest.importorskip("pgmpy.readwrite", reason="pgmpy is not installed")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_grammar() -> Iterator[None]:
-    """Let pgmpy build its grammar of files once instead of for each reader, which takes longer than
-    these files.
-    """
-    reader = readwrite.BIFReader
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("get_variable_grammar", "get_probability_grammar"):
-            built = getattr(reader, name)(None)
-            patch.setattr(reader, name, lambda _, built=built: built)
-        yield
+pytest.importorskip("pgmpy", reason="pgmpy is not installed")
+pytestmark = pytest.mark.usefixtures("one_grammar")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from numbers import Integral
 from types import MappingProxyType
 
@@ -35,14 +35,13 @@ class Domain:
     Domain({'race': 5, 'age': 10})
     """
 
-    __slots__ = ("_attributes", "_checked", "_hash", "_places", "_sizes")
-
-    _attributes: Clique
+    attributes: Clique
+    """The attribute names, in order."""
+    sizes: Mapping[str, int]
+    """The number of values of each attribute (a read-only mapping, in order)."""
     _checked: set[Clique]
     """Cliques that `clique` has accepted; it does not check them a second time."""
-    _sizes: Mapping[str, int]
     _hash: int
-    _places: Mapping[str, int] | None
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         if not isinstance(sizes, Mapping):
@@ -55,30 +54,13 @@ class Domain:
         self._fill({name: _checked_size(name, size) for name, size in sizes.items()})
 
     def _fill(self, sizes: dict[str, int]) -> None:
-        self._attributes = tuple(sizes)
-        self._checked = set()
-        self._places = None
-        self._sizes = MappingProxyType(sizes)
-        self._hash = hash(tuple(sizes.items()))
+        hashed, known = hash(tuple(sizes.items())), MappingProxyType(sizes)
+        vars(self).update(attributes=tuple(sizes), sizes=known, _checked=set(), _hash=hashed)
 
-    @property
-    def attributes(self) -> Clique:
-        """The attribute names, in order."""
-        return self._attributes
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The number of values of each attribute (a read-only mapping, in order)."""
-        return self._sizes
-
-    @property
+    @cached_property
     def places(self) -> Mapping[str, int]:
         """The place of each attribute in the order, from 0 (a read-only mapping)."""
-        if self._places is None:
-            places = {name: place for place, name in enumerate(self._attributes)}
-            object.__setattr__(self, "_places", MappingProxyType(places))
-        assert self._places is not None
-        return self._places
+        return MappingProxyType({name: place for place, name in enumerate(self.attributes)})
 
     def ordered(self, attrs: Iterable[str]) -> Clique:
         """Return `attrs` in the domain's order.
@@ -96,8 +78,8 @@ class Domain:
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
         if attrs is None:
-            return tuple(self._sizes.values())
-        return tuple(map(self._sizes.__getitem__, self.clique(attrs, "attrs")))
+            return tuple(self.sizes.values())
+        return tuple(map(self.sizes.__getitem__, self.clique(attrs, "attrs")))
 
     def size(self, attrs: Iterable[str] | None = None) -> int:
         """Return the number of cells over `attrs`: an exact integer, 1 for no attributes.
@@ -129,7 +111,7 @@ class Domain:
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
         projected = Domain.__new__(Domain)
-        projected._fill({name: self._sizes[name] for name in self.clique(attrs, "attrs")})
+        projected._fill({name: self.sizes[name] for name in self.clique(attrs, "attrs")})
         return projected
 
     def clique(self, attrs: Iterable[str], name: str = "clique") -> Clique:
@@ -149,11 +131,11 @@ class Domain:
             )
         checked = tuple(listed(attrs, name, "attribute names"))
         for attribute in checked:
-            if not isinstance(attribute, str) or attribute not in self._sizes:
+            if not isinstance(attribute, str) or attribute not in self.sizes:
                 raise InvalidInput(
                     f"{name} names an unknown attribute {attribute!r}"
-                    f"{did_you_mean(attribute, self._attributes)};"
-                    f" the domain has {_shortened(self._attributes)}"
+                    f"{did_you_mean(attribute, self.attributes)};"
+                    f" the domain has {_shortened(self.attributes)}"
                 )
         if len(set(checked)) < len(checked):
             repeated = next(a for a in checked if checked.count(a) > 1)
@@ -173,7 +155,7 @@ class Domain:
         held, kept = self.clique(source, "source"), self.clique(target, "target")
         if not set(kept) <= set(held):
             raise InvalidInput(f"target must be within source {held!r}, got {kept!r}")
-        shape = tuple([self._sizes[name] for name in held])
+        shape = tuple([self.sizes[name] for name in held])
         places = tuple([held.index(name) for name in kept])
         if math.prod(shape) <= CALL_CELLS:
             return _small_cell_map(shape, places).copy()
@@ -203,35 +185,31 @@ class Domain:
         return mask
 
     def __contains__(self, attribute: object) -> bool:
-        return isinstance(attribute, str) and attribute in self._sizes
+        return isinstance(attribute, str) and attribute in self.sizes
 
     def __len__(self) -> int:
-        return len(self._attributes)
+        return len(self.attributes)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._attributes)
+        return iter(self.attributes)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Domain):
             return NotImplemented
-        return self._hash == other._hash and tuple(self._sizes.items()) == tuple(
-            other._sizes.items()
-        )
+        return self._hash == other._hash and tuple(self.sizes.items()) == tuple(other.sizes.items())
 
     def __hash__(self) -> int:
         return self._hash
 
     def __repr__(self) -> str:
-        return f"Domain({dict(self._sizes)!r})"
+        return f"Domain({dict(self.sizes)!r})"
 
     def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, "_hash"):
-            raise AttributeError("a Domain cannot be changed; build a new one")
-        object.__setattr__(self, name, value)
+        raise AttributeError("a Domain cannot be changed; build a new one")
 
     def __reduce__(self) -> tuple[object, tuple[dict[str, int]]]:
         # The read-only mapping inside cannot be pickled or copied by itself.
-        return _rebuild, (dict(self._sizes),)
+        return _rebuild, (dict(self.sizes),)
 
 
 def check_domain(domain: Domain) -> None:

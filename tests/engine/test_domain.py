@@ -62,7 +62,7 @@ def test_domain_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
         domain.sizes["a"] = 3  # type: ignore[index]
     with pytest.raises(AttributeError):
-        domain._sizes = {}
+        domain.sizes = {}
 
 
 def test_domain_can_be_copied_and_pickled() -> None:

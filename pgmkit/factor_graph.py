@@ -90,17 +90,11 @@ class FactorGraph:
     ) -> None:
         check_limit(memory_limit)
         _check_sizes(domain, memory_limit)
-        for name, value in {
-            "domain": domain,
-            "tables": tables,
-            "children": children,
-            "states": _checked_states(domain, {} if states is None else states),
-            "memory_limit": memory_limit,
-        }.items():
-            object.__setattr__(self, name, value)
-        shared = GraphTables(domain, tables, children, self.states, memory_limit)
+        named = _checked_states(domain, {} if states is None else states)
+        shared = GraphTables(domain, tables, children, named, memory_limit)
         shared.prepare()
-        object.__setattr__(self, "_shared", shared)
+        vars(self).update(domain=domain, tables=tables, children=children, states=named)
+        vars(self).update(memory_limit=memory_limit, _shared=shared)
 
     @classmethod
     def from_conditionals(

@@ -67,13 +67,12 @@ class Measurement:
         given = _checked_values(values, name)
         flat = given.reshape(-1)
         flat.setflags(write=False)
-        object.__setattr__(self, "clique", checked)
-        object.__setattr__(self, "values", flat)
-        object.__setattr__(self, "stddev", _checked_stddev(stddev, name))
-        object.__setattr__(self, "matrix", _checked_matrix(matrix, checked, name))
-        object.__setattr__(self, "_given_shape", given.shape)
-        if self.matrix is not None:
-            self._check_rows(self.matrix)
+        noise, known = _checked_stddev(stddev, name), _checked_matrix(matrix, checked, name)
+        vars(self).update(clique=checked, values=flat, stddev=noise, matrix=known)
+        vars(self).update(_given_shape=given.shape)
+        if known is not None:
+            rows = known.row_shape if isinstance(known, Kronecker) else (int(known.shape[0]),)
+            self._check_shape(rows, "the rows of its matrix ask")
 
     def applied(self, cells: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ``matrix @ cells``: the measured values without noise, for the clique's table
@@ -111,10 +110,6 @@ class Measurement:
                     f"but its size is {domain.sizes[attribute]}; give one column for each code, "
                     "and the factors in the clique's order"
                 )
-
-    def _check_rows(self, matrix: Matrix | Kronecker) -> None:
-        rows = matrix.row_shape if isinstance(matrix, Kronecker) else (int(matrix.shape[0]),)
-        self._check_shape(rows, "the rows of its matrix ask")
 
     def _check_shape(self, shape: tuple[int, ...], whose: str) -> None:
         cells = math.prod(shape)

@@ -14,7 +14,9 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from pgmkit.contraction.kernels import cpu, reference
 from pgmkit.contraction.kernels.reference import (
@@ -30,147 +32,61 @@ from pgmkit.contraction.kernels.reference import (
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import TABLE_CELLS
 
-__all__ = [
-    "TERMS",
-    "TILE_CELLS",
-    "Table",
-    "compare",
-    "contract_steps",
-    "finite",
-    "fold",
-    "log_contract",
-    "log_sum",
-    "max_contract",
-    "on_gpu",
-    "overwrite",
-    "peaks",
-    "penalise",
-    "run_levels",
-    "run_starts",
-    "shift_exp",
-    "spread",
-]
+__all__ = ["TERMS", "TILE_CELLS", "Table", "finite", "log_sum", "peaks", "run_levels", "run_starts"]
+
+P, R = ParamSpec("P"), TypeVar("R")
+_Contraction: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
 
-def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
-    where a term is NaN.
+def _by_device(form: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that calls the Triton kernel of the same name for tensors on a GPU, and
+    ``form`` for all others.
     """
-    if on_gpu(left.device):
-        from pgmkit.contraction.kernels import cuda
 
-        if _few_long(left, right):
-            return reference.max_contract(left, right, TABLE_CELLS)
-        return cuda.max_contract(left, right)
-    return cpu.max_contract(left, right)
+    @wraps(form)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        first: Any = args[0]
+        if not on_gpu(first.device):
+            return form(*args, **kwargs)
+        from pgmkit.contraction.kernels import cuda, cuda_steps
+
+        module = cuda if hasattr(cuda, form.__name__) else cuda_steps
+        kernel: Callable[P, R] = getattr(module, form.__name__)
+        return kernel(*args, **kwargs)
+
+    return called
 
 
-def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` as a tensor with axes
-    (b, r, c); minus infinity where all terms are.
+def _unless_few_long(form: _Contraction, in_blocks: Callable[..., torch.Tensor]) -> _Contraction:
+    """Return the contraction ``form``, by device, but by torch ``in_blocks`` on a GPU if there are
+    many terms for each of few results.
+
+    A kernel's program goes through the terms one by one, each in about half a microsecond, however
+    few programs there are. Torch writes TABLE_CELLS terms and reduces them in some 40 microseconds.
     """
-    if on_gpu(left.device):
-        from pgmkit.contraction.kernels import cuda
+    by_device = _by_device(form)
 
-        if _few_long(left, right):
-            return reference.log_contract(left, right, TABLE_CELLS)
-        return cuda.log_contract(left, right)
-    return cpu.log_contract(left, right)
+    @wraps(form)
+    def called(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        batch, rows, summed = left.shape
+        results = batch * rows * right.shape[1]
+        few_long = summed >= TILE_CELLS and results * TILE_CELLS <= TABLE_CELLS
+        if few_long and on_gpu(left.device):
+            return in_blocks(left, right, TABLE_CELLS)
+        return by_device(left, right)
 
-
-def contract_steps(
-    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
-) -> None:
-    """Compute several sums of products at once and write them to the flat buffer ``out``;
-    ``reference.contract_steps`` explains the table.
-    """
-    if on_gpu(out.device):
-        from pgmkit.contraction.kernels import cuda
-
-        return cuda.contract_steps(left, right, out, table)
-    return reference.contract_steps(left, right, out, table)
+    return called
 
 
-def shift_exp(
-    values: torch.Tensor, shifts: torch.Tensor, starts: torch.Tensor, out: torch.Tensor
-) -> torch.Tensor:
-    """Write exp(values - shift) to ``out`` and return it.
-
-    Run number i of ``values``, the cells from ``starts[i]`` up to ``starts[i + 1]``, has the shift
-    ``shifts[i]``.
-    """
-    if on_gpu(values.device):
-        from pgmkit.contraction.kernels import cuda
-
-        return cuda.shift_exp(values, shifts, starts, out)
-    return reference.shift_exp(values, shifts, starts, out)
-
-
-def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``peaks`` and ``sums`` of shape (rows, pieces, columns) for a table of logarithms of
-    shape (rows, terms, columns): the largest term of each piece of the terms, and the sum of the
-    exponentials of its terms, each divided by that of the peak. The table is read once.
-    """
-    if on_gpu(table.device):
-        from pgmkit.contraction.kernels import cuda
-
-        return cuda.fold(table)
-    return reference.fold(table)
-
-
-def spread(
-    table: torch.Tensor, shift: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
-) -> torch.Tensor:
-    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; all but the
-    shift are contiguous.
-    """
-    if on_gpu(table.device):
-        from pgmkit.contraction.kernels import cuda
-
-        return cuda.spread(table, shift, weights, out)
-    return reference.spread(table, shift, weights, out)
-
-
-def penalise(
-    seen: torch.Tensor, weights: torch.Tensor, target: torch.Tensor, clip: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a vector whose sum is that of the penalties of the residuals ``seen * weights -
-    target``, and the derivatives of that sum with respect to ``seen``; ``reference.penalise``
-    explains the penalty.
-    """
-    if on_gpu(seen.device):
-        from pgmkit.contraction.kernels import cuda_steps
-
-        return cuda_steps.penalise(seen, weights, target, clip)
-    return reference.penalise(seen, weights, target, clip)
-
-
-def compare(
-    new: torch.Tensor,
-    old: torch.Tensor,
-    weights: torch.Tensor,
-    target: torch.Tensor,
-    clip: torch.Tensor,
-) -> torch.Tensor:
-    """Return a matrix whose three rows sum to the penalties at ``new``, their excess over the
-    tangent at ``old``, and the product of ``new`` and the slopes at ``old``.
-    """
-    if on_gpu(new.device):
-        from pgmkit.contraction.kernels import cuda_steps
-
-        return cuda_steps.compare(new, old, weights, target, clip)
-    return reference.compare(new, old, weights, target, clip)
-
-
-def overwrite(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> None:
-    """Copy into ``own`` those rows of ``other`` for which ``chosen``, with one axis less, is
-    True.
-    """
-    if on_gpu(own.device):
-        from pgmkit.contraction.kernels import cuda_steps
-
-        return cuda_steps.overwrite(own, chosen, other)
-    return reference.overwrite(own, chosen, other)
+max_contract = _unless_few_long(cpu.max_contract, reference.max_contract)
+log_contract = _unless_few_long(cpu.log_contract, reference.log_contract)
+contract_steps = _by_device(reference.contract_steps)
+shift_exp = _by_device(reference.shift_exp)
+fold = _by_device(reference.fold)
+spread = _by_device(reference.spread)
+penalise = _by_device(reference.penalise)
+compare = _by_device(reference.compare)
+overwrite = _by_device(reference.overwrite)
 
 
 def on_gpu(device: torch.device) -> bool:
@@ -199,14 +115,3 @@ def has_triton(device: torch.device) -> bool:
         )
         return False
     return True
-
-
-def _few_long(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return True if there are many terms for each of few results.
-
-    A kernel's program goes through the terms one by one, each in about half a microsecond, however
-    few programs there are. Torch writes TABLE_CELLS terms and reduces them in some 40 microseconds.
-    """
-    batch, rows, summed = left.shape
-    results = batch * rows * right.shape[1]
-    return summed >= TILE_CELLS and results * TILE_CELLS <= TABLE_CELLS

@@ -65,23 +65,12 @@ class Loss(ABC):
     """A lower bound of the loss for all marginals and measurements; -inf if none is known."""
 
     @abstractmethod
-    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss as a tensor without axes, and its gradient, without waiting for their
-        device.
-        """
-
-    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return the loss as ``scalar_and_gradient`` does."""
-        return self.scalar_and_gradient(marginals)[0]
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
+        """Return the loss and its gradient."""
 
     def value(self, marginals: torch.Tensor) -> float:
         """Return the loss."""
-        return float(self.scalar(marginals))
-
-    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
-        """Return the loss and its gradient."""
-        value, gradient = self.scalar_and_gradient(marginals)
-        return float(value), gradient
+        return self.value_and_gradient(marginals)[0]
 
     @abstractmethod
     def cut(self, marginals: torch.Tensor) -> Cut:
@@ -201,12 +190,12 @@ class MeasuredLoss(Loss):
         self.count = len(observations.target) if count is None else count
         self.unit = penalty.unit(self.count)
 
-    def scalar(self, marginals: torch.Tensor) -> torch.Tensor:
-        return self.penalty.value(self.observations.residual(marginals))
+    def value(self, marginals: torch.Tensor) -> float:
+        return float(self.penalty.value(self.observations.residual(marginals)))
 
-    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
         r = self.observations.residual(marginals)
-        return self.penalty.value(r), self.observations.adjoint(self.penalty.slope(r))
+        return float(self.penalty.value(r)), self.observations.adjoint(self.penalty.slope(r))
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         """Return the cut at u = phi'(r)."""
@@ -254,14 +243,14 @@ class DifferentiableLoss(Loss):
         self._places = {clique: host(layout, clique) for clique in cliques}
         self.unit, self.least = 1.0, -inf
 
-    def scalar_and_gradient(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
             point = marginals.clone().requires_grad_()
             value = self.function(self._named(point))
             if not isinstance(value, torch.Tensor) or value.ndim != 0:
                 raise InvalidInput("a callable loss must return a scalar torch tensor")
             (gradient,) = torch.autograd.grad(value, point)
-        return value.detach(), gradient
+        return float(value), gradient
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         value, gradient = self.value_and_gradient(marginals)

@@ -55,6 +55,17 @@ class Zeros:
         return f"Zeros({self.clique!r}, {impossible} of {self.allowed.size} cells are impossible)"
 
 
+def possible_cells(domain: Domain, clique: Clique, zeros: Iterable[Zeros]) -> NDArray[np.bool_]:
+    """Return a mask of a clique's cells, in the shape of its table: False where ``zeros`` rule them
+    out. Each zero applies to every clique that contains its attributes.
+    """
+    found = np.ones(domain.shape(clique), dtype=np.bool_)
+    for each in zeros:
+        if set(each.clique) <= set(clique):
+            found &= each.within(domain, clique)
+    return found
+
+
 def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
     """Return the zeros that rule something out, as a tuple. Raises InvalidInput unless each is over
     attributes of the domain and has the right shape.

@@ -636,8 +636,8 @@ MUTANTS = (
     Mutant(
         "mirror descent goes uphill",
         P + "estimation/mirror_descent.py",
-        "new = problem.begin(origin.potentials - step * gradient)",
-        "new = problem.begin(origin.potentials + step * gradient)",
+        "new = problem.attempt(origin.potentials - step * gradient)",
+        "new = problem.attempt(origin.potentials + step * gradient)",
         f"{ESTIMATES}::test_squared_loss_reaches_the_optimum",
     ),
     Mutant(

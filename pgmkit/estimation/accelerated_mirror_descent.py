@@ -19,7 +19,7 @@ from pgmkit.estimation.mirror_descent import (
     first_step,
     proximal_step,
 )
-from pgmkit.estimation.problem import Monitor, Point, Problem, Scalar
+from pgmkit.estimation.problem import Monitor, Point, Problem
 
 
 def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
@@ -42,13 +42,12 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         next_weight = (1 + sqrt(1 + 4 * weight * weight)) / 2
         momentum = (weight - 1) / next_weight
         origin: Point | None = point
-        origin_loss: Scalar = loss
-        taken = None
+        origin_loss, taken = loss, None
         if momentum > 0:
             ahead = momentum * (point.potentials - previous.potentials)
-            origin = problem.begin(point.potentials + ahead)
+            origin = problem.attempt(point.potentials + ahead)
             if origin is not None:
-                origin_loss, gradient = problem.loss.scalar_and_gradient(origin.marginals)
+                origin_loss, gradient = problem.loss.value_and_gradient(origin.marginals)
         if origin is not None:
             taken = proximal_step(problem, origin, origin_loss, gradient, step * growth)
         if taken is None and momentum == 0:
@@ -60,7 +59,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         # A step that raises the loss, or none that passes the test, ends the momentum: t_k = 1.
         if reached > loss and momentum > 0:
             weight, previous = 1.0, point
-            _, gradient = problem.loss.scalar_and_gradient(point.marginals)
+            _, gradient = problem.loss.value_and_gradient(point.marginals)
             continue
         previous, point, loss, weight = point, new, reached, next_weight
     return point

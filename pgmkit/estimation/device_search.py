@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+
+import torch
 
 from pgmkit.estimation.kept_steps import steps_of
 from pgmkit.estimation.measured_objective import MeasuredObjective
-from pgmkit.estimation.problem import Monitor, Point, Problem, read
+from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.tensor_steps import Steps, start_at
 from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.iterations import WINDOW
@@ -34,84 +35,47 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
     assert isinstance(problem.loss, MeasuredLoss)
     objective = MeasuredObjective(problem, problem.loss)
     with steps_of(objective, start_at(objective, objective.at(start))) as steps:
-        return _search(problem, start, monitor, DeviceSearch(steps))
+        return _search(problem, start, monitor, steps)
 
 
-def _search(problem: Problem, point: Point, monitor: Monitor, search: DeviceSearch) -> Point:
+def _search(problem: Problem, point: Point, monitor: Monitor, steps: Steps) -> Point:
+    before = steps.state.copied()
     stops = monitor.record(point, problem.loss.value(point.marginals))
     while not stops:
         begun = time.perf_counter()
-        read_back = search.advance()
+        before.take(steps.state)
+        last, accepted, stuck = _tried(steps, _STEPS)
         problem.pass_seconds[:] = [time.perf_counter() - begun]
-        if read_back.stuck:
+        if stuck:
             break
-        if not read_back.iterates:
-            continue
-        *before, last = read_back.iterates
-        place = next((each for each in before if not monitor.pass_by(each.loss)), last)
-        if place is not last:
-            read_back = search.repeat(place.tries)
-            if not read_back.iterates:  # the repeated passes were rounded differently
-                continue
-        point = read_back.point.copied()
-        stops = monitor.record(point, read_back.iterates[-1].loss)
+        count = next((n for n, loss in accepted[:-1] if not monitor.pass_by(loss)), _STEPS)
+        if count < _STEPS:
+            steps.state.take(before)
+            last, accepted, _ = _tried(steps, count)
+        if (
+            accepted
+        ):  # false if no step passed its test, or the repeated ones were rounded otherwise
+            point = last.copied()
+            stops = monitor.record(point, accepted[-1][1])
     return point
 
 
-class _Iterate(NamedTuple):
-    """An accepted step: how many steps have been tried since the last read, and the loss after
-    it.
+def _tried(steps: Steps, count: int) -> tuple[Point, list[tuple[int, float]], bool]:
+    """Try so many steps, and return three things that the host has read: the point after them,
+    which the next step overwrites; for each accepted step its number and the loss after it; and
+    whether so many have failed in a row that further ones are useless.
     """
-
-    tries: int
-    loss: float
-
-
-class _Reading(NamedTuple):
-    """The state as the host has read it, with the steps accepted since the last read. The next step
-    on the device overwrites ``point``.
-    """
-
-    point: Point
-    iterates: list[_Iterate]
-    stuck: bool
-    """True if so many steps have failed in a row that further ones are useless."""
-
-
-class DeviceSearch:
-    """A search on a device: its present state, and a copy of the state before the last call of
-    ``advance``.
-    """
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        self._before = self._steps.state.copied()
-
-    def advance(self) -> _Reading:
-        """Try _STEPS more steps, and return the state after them. The state before them is kept for
-        ``repeat``.
-        """
-        self._before.take(self._steps.state)
-        return self._tried(_STEPS)
-
-    def repeat(self, tries: int) -> _Reading:
-        """Restore the state before the last call of ``advance``, try the first ``tries`` of its
-        steps again, and return the state after these.
-        """
-        self._steps.state.take(self._before)
-        return self._tried(tries)
-
-    def _tried(self, count: int) -> _Reading:
-        state, numbers = self._steps.state, []
-        for _ in range(count):
-            self._steps.take()
-            numbers += [state.point.loss.clone(), state.halvings.clone()]
-        log_partition, *found = read(state.point.log_partition, *numbers)
-        losses, halvings = found[::2], found[1::2]
-        iterates = [
-            _Iterate(tries, loss)
-            for tries, (loss, failed) in enumerate(zip(losses, halvings, strict=True), 1)
-            if failed == 0
-        ]
-        point = Point(state.point.potentials, state.point.marginals, log_partition)
-        return _Reading(point, iterates, halvings[-1] > HALVINGS)
+    state, numbers = steps.state, list[torch.Tensor]()
+    for _ in range(count):
+        steps.take()
+        numbers += [state.point.loss.clone(), state.halvings.clone()]
+    numbers = [each.double() for each in (state.point.log_partition, *numbers)]
+    log_partition, *found = torch.stack(numbers).tolist()
+    losses, halvings = found[::2], found[1::2]
+    accepted = [
+        (number, loss)
+        for number, (loss, failed) in enumerate(zip(losses, halvings, strict=True), 1)
+        if failed == 0
+    ]
+    point = Point(state.point.potentials, state.point.marginals, log_partition)
+    return point, accepted, halvings[-1] > HALVINGS

@@ -29,7 +29,7 @@ def dual_averaging(problem: Problem, start: Point, monitor: Monitor) -> Point:
         new = problem.point(centre.potentials - total_gradient / smoothness)
         new_mean = torch.lerp(mean, new.marginals, share)
         linear = query_loss + float(gradient @ (new_mean - query))
-        allowed = linear + share**2 * smoothness * float(problem.divergence(new, model))
+        allowed = linear + share**2 * smoothness * problem.divergence(new, model)
         if problem.loss.value(new_mean) > allowed + 1e-12 * abs(query_loss):
             smoothness *= 2
             assert monitor.best is not None

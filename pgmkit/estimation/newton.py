@@ -119,14 +119,14 @@ class _State:
     below: Array
     barrier: float
 
-    def moved(self, share: float, way: _Direction) -> _State:
-        logs = self.logs + share * way.logs
+    def moved(self, share: float, way: _Way) -> _State:
+        logs, change = self.logs + share * way[0], share * way[1]
         return replace(
             self,
             logs=logs - logs.max(),
-            dual=self.dual + share * way.dual,
-            above=self.above - share * way.dual,
-            below=self.below + share * way.dual,
+            dual=self.dual + change,
+            above=self.above - change,
+            below=self.below + change,
         )
 
     @property
@@ -136,12 +136,8 @@ class _State:
         return weights / weights.sum()
 
 
-@dataclass(frozen=True)
-class _Direction:
-    """A direction of search: the changes of the state's ``logs`` and ``dual``."""
-
-    logs: Array
-    dual: Array
+_Way = tuple[Array, Array]
+"""A direction of search: the changes of the state's ``logs`` and ``dual``."""
 
 
 class _Joint:
@@ -169,7 +165,6 @@ class _Joint:
         self._limit_precision((abs(by_table) @ self.design.T).toarray().max(axis=1))
         self.penalty = problem.loss.penalty
         self.curvature, self.steepest = self.penalty.curvature, self.penalty.steepest
-        self.bounded = isfinite(self.steepest)
         self.least_barrier = 0.0
 
     def _limit_precision(self, largest: Array) -> None:
@@ -187,13 +182,11 @@ class _Joint:
     def start(self, goal: float) -> _State:
         logs = np.zeros(self.matrix.shape[1])
         residual = self.residual(np.full(len(logs), 1 / len(logs)))
-        if not self.bounded:
-            far = np.full(len(residual), np.inf)
-            return _State(logs, residual, far, far, 0.0)
-        self.least_barrier = goal / (20 * len(residual))
         wide = residual / (self.curvature + np.abs(residual) / self.steepest + 1e-300)
-        dual = np.clip(wide, -self.steepest / 2, self.steepest / 2)
-        barrier = max(self.least_barrier, float(np.abs(residual).max()) * self.steepest)
+        dual, barrier = np.clip(wide, -self.steepest / 2, self.steepest / 2), 0.0
+        if isfinite(self.steepest):  # without bounds there is no barrier
+            self.least_barrier = goal / (20 * len(residual))
+            barrier = max(self.least_barrier, float(np.abs(residual).max()) * self.steepest)
         return _State(logs, dual, self.steepest - dual, self.steepest + dual, barrier)
 
     def residual(self, shares: Array) -> Array:
@@ -273,7 +266,7 @@ class _Joint:
             way, falls = self._newton_direction(shares, step, curvature, force, lag)
             if not isfinite(falls):
                 break
-            found = self._search(state, way, self._longest(state, way), falls)
+            found = self._search(state, way, falls)
             if found is None:
                 break
             state, shares, force = found
@@ -297,8 +290,7 @@ class _Joint:
         """Return the probabilities of the cells, and the gradient of the dual objective."""
         shares = state.shares
         force = self.curvature * state.dual - self.residual(shares)
-        if self.bounded:
-            force += state.barrier * (1 / state.above - 1 / state.below)
+        force += state.barrier * (1 / state.above - 1 / state.below)
         # Every gradient is moved towards zero by the rounding of its residual, at most to zero;
         # otherwise the multipliers would drift with it.
         size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
@@ -306,35 +298,27 @@ class _Joint:
         return shares, force - np.clip(force, -rounding, rounding)
 
     def _curvature(self, state: _State) -> Array:
-        curvature = np.full(len(state.dual), self.curvature)
-        if self.bounded:
-            curvature += state.barrier * (state.above**-2 + state.below**-2)
-        return curvature
+        return self.curvature + state.barrier * (state.above**-2 + state.below**-2)
 
-    def _longest(self, state: _State, way: _Direction) -> float:
-        """Return the longest step, at most 1, that keeps the multipliers within their bounds."""
-        if not self.bounded:
-            return 1.0
-        ahead = np.where(way.dual > 0, state.above, state.below)
-        return min(1.0, 0.95 * float((ahead / np.maximum(np.abs(way.dual), 1e-300)).min()))
-
-    def _search(
-        self, state: _State, way: _Direction, share: float, falls: float
-    ) -> tuple[_State, Array, Array] | None:
-        """Shorten the step until the dual objective rises at its end at no more than 0.9 ``falls``.
-        Return the state there, its probabilities and gradient; None if none is short enough.
+    def _search(self, state: _State, way: _Way, falls: float) -> tuple[_State, Array, Array] | None:
+        """Shorten the longest step, at most 1, that keeps the multipliers within their bounds,
+        until the dual objective rises at its end at no more than 0.9 ``falls``. Return the state
+        there, its probabilities and gradient; None if none is short enough.
         """
+        change = way[1]
+        ahead = np.where(change > 0, state.above, state.below)
+        share = min(1.0, 0.95 * float((ahead / np.maximum(np.abs(change), 1e-300)).min()))
         for attempt in range(PATIENCE):
             moved = state.moved(share, way)
             shares, force = self._force(moved)
-            if float(force @ way.dual) <= 0.9 * falls:
+            if float(force @ change) <= 0.9 * falls:
                 return moved, shares, force
             share /= 2 if attempt < 4 else 8
         return None
 
     def _newton_direction(
         self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
-    ) -> tuple[_Direction, float]:
+    ) -> tuple[_Way, float]:
         """Return the solution of both linearised equations, with C the curvature, and the fall of
         the dual objective along it:
 
@@ -355,7 +339,7 @@ class _Joint:
         dual = slack / scale
         logs = -lag - step * (dual @ self.matrix - dual @ centre)
         logs[kept] = -lag[kept] - step * inner / spread
-        return _Direction(logs, dual), float(slack @ slack + inner @ inner)
+        return (logs, dual), float(slack @ slack + inner @ inner)
 
 
 def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:

@@ -16,10 +16,6 @@ from pgmkit.losses import Cut, Loss, dot
 from pgmkit.runtime.iterations import MOST_ITERATIONS, PATIENCE
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
 
-Scalar = torch.Tensor | float
-"""A number, or a tensor without axes."""
-
-
 _MOST_ITERATIONS = 20 * MOST_ITERATIONS
 """A limit on a method's iterations that no known search reaches, since it ends for another reason
 before.
@@ -34,23 +30,11 @@ class Point:
 
     potentials: torch.Tensor
     marginals: torch.Tensor
-    log_partition: Scalar
-    """A tensor only if the point was computed on a GPU and the host has not read it yet; NaN if the
-    pass failed.
-    """
+    log_partition: float
 
     def copied(self) -> Point:
         """Return the same point in memory of its own."""
         return replace(self, potentials=self.potentials.clone(), marginals=self.marginals.clone())
-
-
-def read(*scalars: Scalar) -> list[float]:
-    """Return these scalars as numbers, waiting for a device at most once for all of them."""
-    there = [each for each in scalars if isinstance(each, torch.Tensor)]
-    if not there or there[0].device.type == "cpu":
-        return [float(each) for each in scalars]
-    found = iter(torch.stack([each.double() for each in there]).tolist())
-    return [next(found) if isinstance(each, torch.Tensor) else each for each in scalars]
 
 
 @dataclass(frozen=True)
@@ -92,23 +76,9 @@ class Problem:
         except NumericalFailure:
             return None
 
-    def begin(self, potentials: torch.Tensor) -> Point | None:
-        """Return the same as ``attempt``, without waiting for a GPU: its log partition function may
-        be NaN.
-        """
-        if self.late():
-            return None
-        begun = time.perf_counter()
-        try:
-            marginals, log_partition = self.inference.begin_marginals(potentials, self.total)
-        except NumericalFailure:
-            return None
-        self.pass_seconds[:] = [time.perf_counter() - begun]
-        return Point(potentials, marginals, log_partition)
-
-    def divergence(self, new: Point, old: Point) -> Scalar:
+    def divergence(self, new: Point, old: Point) -> float:
         """Return the Bregman divergence of the negative entropy: the total times KL(new || old)."""
-        moved = dot(new.potentials - old.potentials, new.marginals)
+        moved = float(dot(new.potentials - old.potentials, new.marginals))
         return moved - self.total * (new.log_partition - old.log_partition)
 
 

@@ -152,18 +152,6 @@ class MarginalOracle:
         found = self._balanced_linear(potentials, total)
         return self._log(potentials, total) if found is None else found
 
-    def begin_marginals(
-        self, potentials: torch.Tensor, total: float = 1.0
-    ) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """Return the same as ``fast_marginals``, on a GPU without waiting for it.
-
-        On a GPU the log partition function may be a tensor without axes. If it is NaN, the pass has
-        failed, and the caller must call ``fast_marginals``.
-        """
-        if self.waits:
-            return self.fast_marginals(potentials, total)
-        return self.try_marginals(potentials, total)
-
     def try_marginals(
         self, potentials: torch.Tensor, total: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:

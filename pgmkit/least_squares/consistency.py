@@ -34,7 +34,7 @@ from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
-from pgmkit.structural_zeros import Zeros
+from pgmkit.structural_zeros import Zeros, possible_cells
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -78,7 +78,8 @@ class Relaxation:
         self.y = np.concatenate([table.values for table in noisy])
         variance = np.repeat([t.stddev**2 for t in noisy], [len(t.values) for t in noisy])
         self.precisions = 1 / variance
-        highest = _highest(domain, noisy, zeros)
+        masks = [possible_cells(domain, clique, zeros).reshape(-1) for clique in self.cliques]
+        highest = np.where(np.concatenate(masks), np.inf, 0.0)
         self._highest = highest.reshape(-1, *[1] * (self.y.ndim - 1))
         constraints, rows = agreement_and_totals(domain, self.cliques)
         scale = 1 / np.sqrt(constraints.power(2) @ variance)
@@ -173,19 +174,6 @@ def consistent_tables(
     )
     bound = float(relaxation.spread) - float(found.fun)
     return ConsistentTables(bound, relaxation.tables(found.x), int(found.nit))
-
-
-def _highest(
-    domain: Domain, noisy: Sequence[Observed], zeros: Sequence[Zeros]
-) -> NDArray[np.float64]:
-    """Return each cell's upper limit: 0 for a structural zero, infinity for any other cell."""
-    limits = [np.full(domain.shape(table.clique), np.inf) for table in noisy]
-    for table, limit in zip(noisy, limits, strict=True):
-        for each in zeros:
-            if set(each.clique) <= set(table.clique):
-                allowed = np.broadcast_to(each.within(domain, table.clique), limit.shape)
-                limit[~allowed] = 0.0
-    return np.concatenate([limit.reshape(-1) for limit in limits])
 
 
 def agreement_and_totals(

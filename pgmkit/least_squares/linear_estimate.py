@@ -32,7 +32,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import SIGNIFICANT
 from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.sizes import DENSE_ROWS
-from pgmkit.structural_zeros import Zeros
+from pgmkit.structural_zeros import Zeros, possible_cells
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _tables(
     tables, left_out = [], []
     for attributes, group in groups.items():
         clique = tuple(name for name in domain.attributes if name in attributes)
-        found = _table(domain, clique, group, _possible(domain, clique, zeros))
+        found = _table(domain, clique, group, possible_cells(domain, clique, zeros).reshape(-1))
         if found is None:
             left_out.append(attributes)
         else:
@@ -259,14 +259,6 @@ def _around(
     return _Table(
         clique, values, covariance, statistic, sum(len(m.values) for m in group) - unknown
     )
-
-
-def _possible(domain: Domain, clique: Clique, zeros: Sequence[Zeros]) -> NDArray[np.bool_]:
-    possible = np.ones(domain.shape(clique), dtype=bool)
-    for each in zeros:
-        if set(each.clique) <= set(clique):
-            possible &= each.within(domain, clique)
-    return possible.reshape(-1)
 
 
 def _order(domain: Domain, clique: Clique, m: Measurement) -> NDArray[np.int64]:

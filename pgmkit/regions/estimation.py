@@ -20,7 +20,7 @@ from pgmkit.regions.relaxation import hessian_bound, solve
 from pgmkit.regions.shrinkage import shrunk
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
-from pgmkit.runtime.progress import Progress
+from pgmkit.runtime.progress import CERTIFIED, Progress
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
@@ -86,7 +86,7 @@ def estimate_regions(
     measured = {frozenset(m.clique) for m in measurements}
     kept = [region for region in regions if frozenset(region) in measured]
     tables, loss_there, gap = found.tables, found.loss, max(0.0, found.loss - found.bound)
-    certified, nearer = found.stopped.startswith("certified"), None
+    certified, nearer = found.stopped == CERTIFIED, None
     # Tables that are shrunk towards independence replace the fit if their estimated risk is lower.
     if shrink and certified and _whole_tables(measurements, objective):
         nearer = shrunk(polytope, objective, squares, found.tables, deadline)

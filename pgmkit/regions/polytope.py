@@ -28,7 +28,7 @@ from pgmkit.regions.deadline import check_time
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, SOLVED, SUFFICIENT
 from pgmkit.runtime.precision import AGREEMENT, CLOSE, HALVINGS
-from pgmkit.structural_zeros import Zeros
+from pgmkit.structural_zeros import Zeros, possible_cells
 
 _LONGEST = 1 / AGREEMENT
 """The longest step that is tried, as a multiple of a Newton step. If zeros contradict each other,
@@ -82,11 +82,7 @@ class LocalPolytope:
         table itself nor through other tables that share attributes with it. Raises InvalidInput if
         a table has no such cell.
         """
-        limits = [np.ones(self.domain.shape(clique), dtype=np.bool_) for clique in self.cliques]
-        for clique, table in zip(self.cliques, limits, strict=True):
-            for each in self.zeros:
-                if set(each.clique) <= set(clique):
-                    table &= each.within(self.domain, clique)
+        limits = [possible_cells(self.domain, clique, self.zeros) for clique in self.cliques]
         if self.zeros:
             self._spread(limits)
         return np.concatenate([table.reshape(-1) for table in limits])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.sizes import TABLE_CELLS
-from pgmkit.structural_zeros import Zeros
+from pgmkit.structural_zeros import Zeros, possible_cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,5 @@ def _joined(
     found = []
     for part in parts:
         clique = tuple(name for name in together if any(name in each.clique for each in part))
-        table = np.ones(domain.shape(clique), dtype=np.bool_)
-        for each in part:
-            table &= each.within(domain, clique)
-        found.append((clique, table))
+        found.append((clique, possible_cells(domain, clique, part)))
     return found

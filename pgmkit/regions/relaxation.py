@@ -33,7 +33,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import MOST_ROUNDS, PATIENCE
 from pgmkit.runtime.precision import CLOSE
-from pgmkit.runtime.progress import OUT_OF_TIME, Progress
+from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME, Progress
 
 UNSEEN = 1e-2
 """The curvature for cells that no measurement involves, as a share of the smallest of the other
@@ -133,7 +133,7 @@ class Search:
 
     def _reason(self, gap: float, history: list[float]) -> str:
         if gap <= self.goal:
-            return "certified: the duality gap is within the tolerance"
+            return CERTIFIED
         if time.perf_counter() >= self.deadline:
             return OUT_OF_TIME
         if len(history) > PATIENCE and history[-1 - PATIENCE] - history[-1] <= self.goal / 10:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -198,7 +198,7 @@ def error_bars(
         )
     zeros, fixed = model.structural_zeros, _fixed_total(model, known)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
-    limit = _Limit(max_seconds, replicates)
+    most, refused = inf if max_seconds is None else max_seconds, list[str]()
 
     def estimated() -> tuple[Estimated, ...]:
         # The import is here because most queries have a closed form, which needs no search for a
@@ -206,56 +206,31 @@ def error_bars(
         from pgmkit.estimation.replication import reporter
         from pgmkit.uncertainty.replicates import re_estimated
 
-        limit.start()
+        if refused:
+            raise TooSlow(*refused)
+        started = time.perf_counter()
         rng = np.random.default_rng(seed)
         logger.info("error bars: %d re-estimations", replicates)
         made: list[Estimated] = []
         sets = list(_redrawn(model, known, replicates, rng, linear.scale))
-        many = re_estimated(model, sets, fixed, zeros, limit.deadline)
+        many = re_estimated(model, sets, fixed, zeros, started + most)
         with reporter("error bars", progress, replicates) as report:
             for models in many:
                 for again in models:
                     made.append(again)
                     report(len(made))
-                limit.check(made)
+                # The remaining replicates, at the present speed, would end after the limit, or the
+                # search for the last model ended for lack of time.
+                passed = time.perf_counter() - started
+                if passed * replicates / len(made) > most or made[-1].stopped == OUT_OF_TIME:
+                    refused.append(
+                        f"the error bars take longer than the {most:g} s they were given; raise "
+                        "max_seconds, or ask within a measured table"
+                    )
+                    raise TooSlow(*refused)
         return tuple(made)
 
     return Uncertainty(model, linear, replicates, estimated)
-
-
-@dataclass
-class _Limit:
-    """The time that all re-estimations may take; once exceeded, every later attempt is refused."""
-
-    seconds: float | None
-    of: int
-    _started: float = 0.0
-    _refused: bool = False
-
-    def start(self) -> None:
-        if self._refused:
-            self._refuse()
-        self._started = time.perf_counter()
-
-    @property
-    def deadline(self) -> float:
-        return inf if self.seconds is None else self._started + self.seconds
-
-    def check(self, made: Sequence[Estimated]) -> None:
-        """Raise TooSlow if the remaining replicates, at the present speed, would end after the
-        deadline, or if the search for the last model ended for lack of time.
-        """
-        passed = time.perf_counter() - self._started
-        late = self.seconds is not None and passed * self.of / len(made) > self.seconds
-        if late or made[-1].stopped == OUT_OF_TIME:
-            self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        self._refused = True
-        raise TooSlow(
-            f"the error bars take longer than the {self.seconds:g} s they were given; raise "
-            "max_seconds, or ask within a measured table"
-        )
 
 
 def _redrawn(

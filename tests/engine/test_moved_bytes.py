@@ -69,7 +69,7 @@ def row(name: str, loss: str = "squared", ratio: float = 1.0) -> str:
             steps = Steps(objective, start_at(objective, start))
             for _ in range(3):  # makes the buffers
                 steps.take()
-            of_pass = counted(card, lambda: oracle.begin_marginals(start.potentials, 500.0), least)
+            of_pass = counted(card, lambda: oracle.try_marginals(start.potentials, 500.0), least)
             of_step = counted(card, steps.take, least)
             held = card.peak_bytes / 1e6
     return f"| {name} | {cells:,} | {held:.1f} | {of_plan:.1f} | {of_pass} | {of_step} |"

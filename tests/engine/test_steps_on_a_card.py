@@ -19,11 +19,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pgmkit import Measurement, Zeros, estimate
 from pgmkit.contraction.kernels import cuda_graphs
-from pgmkit.estimation import kept_steps
+from pgmkit.estimation import device_search, kept_steps
 from pgmkit.estimation import problem as problem_module
 from pgmkit.estimation.batches.problem import BatchedSquares, stacked
 from pgmkit.estimation.batches.search import BatchedSearch
-from pgmkit.estimation.device_search import DeviceSearch
 from pgmkit.estimation.kept_steps import KEPT, steps_of
 from pgmkit.estimation.measured_objective import MeasuredObjective
 from pgmkit.estimation.model_size import cliques_of
@@ -178,14 +177,14 @@ def test_the_host_looks_every_eight_steps(
     monkeypatch.setattr(cuda_graphs, "PLAIN_CALLS", 8)
     seen: list[tuple[int, ...]] = []
     looks, tries, certificates = [], [], []
-    tried, certify = DeviceSearch._tried, Monitor.certify
+    tried, certify = device_search._tried, Monitor.certify
 
-    def looking(search: DeviceSearch, count: int) -> object:
+    def looking(steps: Steps, count: int) -> object:
         looks.append(1)
         tries.extend([1] * count)
-        return tried(search, count)
+        return tried(steps, count)
 
-    monkeypatch.setattr(DeviceSearch, "_tried", looking)
+    monkeypatch.setattr(device_search, "_tried", looking)
     monkeypatch.setattr(Monitor, "certify", lambda *a: certificates.append(1) or certify(*a))
 
     def record(progress: Progress) -> None:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,11 +36,12 @@ class Cut:
     averaged.
 
     ``size`` is the sum of the absolute terms of ``offset``, to which its rounding is proportional.
+    For many sets of measurements both have a number, and ``gradient`` a row, for each.
     """
 
-    offset: float
+    offset: Any
     gradient: torch.Tensor
-    size: float
+    size: Any
 
     def blend(self, other: Cut, weight: float) -> Cut:
         """Return the cut (1 - weight) * self + weight * other, for weight in [0, 1]: still a lower

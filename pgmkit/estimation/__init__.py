@@ -16,7 +16,7 @@ import torch
 from pgmkit.contraction.order import plan
 from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, NotCertified
-from pgmkit.estimation.loss_checks import check_loss
+from pgmkit.estimation.loss_checks import check_point
 from pgmkit.estimation.methods import METHODS, minimise
 from pgmkit.estimation.model_size import cliques_of, tree_oracle, working_bytes
 from pgmkit.estimation.problem import Monitor, Point, Problem
@@ -24,7 +24,6 @@ from pgmkit.estimation.request import Request
 from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.inference.self_check import LEAST, SHARE, check
 from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
@@ -214,15 +213,13 @@ def estimate(
     oracle = _on_a_tree(fit, inference, device=where, limit=limit, model_limit=model_limit)
     if oracle is None:
         # The import is here because most estimates need no region model.
-        from pgmkit.regions.estimation import estimate_regions
+        from pgmkit.regions.estimation import estimate_regions, local_polytope
 
         with reporting(progress) as report:
             relaxed = estimate_regions(
-                domain,
+                local_polytope(domain, used, total, impossible),
                 known,
-                total=total,
-                zeros=impossible,
-                loss=loss,
+                loss,
                 tolerance=tolerance,
                 deadline=deadline,
                 memory_limit=limit,
@@ -279,24 +276,9 @@ def _searched(
         if request.used
         else _unmeasured(problem, monitor)
     )
-    check(
-        problem.inference,
-        point.potentials,
-        point.marginals,
-        float(point.log_partition),
-        total=problem.total,
-        started=monitor.started,
-    )
-    layout = problem.inference.layout
-    tables = layout.split(point.marginals.detach().cpu())
-    check_loss(
-        request.loss,
-        request.used,
-        {c: t.double().numpy() for c, t in zip(layout.cliques, tables, strict=True)},
-        monitor.best_loss + problem.constant,
-        epsilon=float(torch.finfo(problem.inference.dtype).eps),
-        seconds=max(LEAST, SHARE * (time.perf_counter() - monitor.started)) / 2,
-    )
+    stated, oracle = monitor.best_loss + problem.constant, problem.inference
+    given = request.loss, request.used
+    check_point(oracle, point, problem.total, *given, stated, monitor.started)
     return point
 
 

@@ -14,7 +14,6 @@ otherwise (Cocco and Monasson, 2011, use it for Ising models), and it costs no i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations, islice
 from math import prod
 
@@ -108,12 +107,8 @@ class ClusterExpansion:
         return potentials.index_add_(0, self._columns, logs[self._rows])
 
 
-@dataclass(frozen=True)
-class _Signature:
-    """A key that is equal for regions of the same shape whose traces have the same axes."""
-
-    shape: tuple[int, ...]
-    axes: tuple[tuple[int, ...], ...]
+_Signature = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+"""The shape of a region, and the axes of its traces."""
 
 
 def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]]:
@@ -126,7 +121,7 @@ def _signature(layout: Layout, region: Region) -> tuple[_Signature, list[Clique]
     largest = [tuple(n for n in names if n in parts[i]) for i in maximal(list(map(tuple, parts)))]
     held = sorted(largest, key=lambda trace: [names.index(name) for name in trace])
     axes = tuple(tuple(names.index(name) for name in trace) for trace in held)
-    return _Signature(layout.domain.shape(tuple(names)), axes), held
+    return (layout.domain.shape(tuple(names)), axes), held
 
 
 def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,11 +143,11 @@ class _Group:
         starts: dict[Clique, int],
         device: torch.device | None,
     ) -> None:
-        shape = signature.shape
+        shape, traces = signature
         self._shape = (len(members), *shape)
         self._counts = torch.tensor([[float(count)] for _, count in members], device=device)
         self._places, self._views, self._summed = [], [], []
-        for k, axes in enumerate(signature.axes):
+        for k, axes in enumerate(traces):
             cells = torch.arange(prod(shape[axis] for axis in axes))
             first = torch.tensor([[starts[held[k]]] for held, _ in members])
             self._places.append((first + cells).to(device))
@@ -196,13 +191,13 @@ def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     for clique in layout.cliques:
         graph.add_edges_from(combinations(clique, 2))
     bit = {frozenset(edge): 1 << i for i, edge in enumerate(graph.edges)}
-    span = _Span()
+    space: dict[int, int] = {}
     for clique in layout.cliques:
         for a, b in combinations(clique[1:], 2):
-            span.add(_bits([clique[0], a, b], bit))
+            _extend(space, _bits([clique[0], a, b], bit))
     pieces = networkx.number_connected_components(graph)
     # The dimension of the cycle space is edges - attributes + connected components.
-    missing = len(graph.edges) - len(graph) + pieces - span.size
+    missing = len(graph.edges) - len(graph) + pieces - len(space)
     if not 0 < missing * len(graph.edges) <= _MOST_LOOKED_AT:
         return []
     core = networkx.k_core(graph, 2)  # contains all cycles
@@ -210,7 +205,7 @@ def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     chosen, cells = [], 0
     for cycle in sorted(found, key=lambda c: (len(c), sorted(c))):
         size = layout.domain.size(tuple(cycle))
-        if cells + size <= most_cells and span.add(_bits(cycle, bit)):
+        if cells + size <= most_cells and _extend(space, _bits(cycle, bit)):
             chosen.append(frozenset(cycle))
             cells += size
     return chosen if len(chosen) == missing else []
@@ -220,29 +215,20 @@ def _bits(cycle: Sequence[str], bit: dict[Region, int]) -> int:
     return sum(bit[frozenset(edge)] for edge in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
-class _Span:
-    """A linear space of cycles. A cycle is a set of edges, as bits, and the sum of two cycles is
-    their symmetric difference.
+def _extend(space: dict[int, int], cycle: int) -> bool:
+    """Extend a linear space of cycles by a cycle and return True, or return False if the space
+    contains it already.
+
+    A cycle is a set of edges, as bits, and the sum of two cycles is their symmetric difference. The
+    space is given by a cycle for each leading bit.
     """
-
-    def __init__(self) -> None:
-        self._leading: dict[int, int] = {}
-
-    @property
-    def size(self) -> int:
-        return len(self._leading)
-
-    def add(self, cycle: int) -> bool:
-        """Extend the space by a cycle and return True, or return False if the space contains it
-        already.
-        """
-        while cycle:
-            lead = cycle.bit_length()
-            if lead not in self._leading:
-                self._leading[lead] = cycle
-                return True
-            cycle ^= self._leading[lead]
-        return False
+    while cycle:
+        lead = cycle.bit_length()
+        if lead not in space:
+            space[lead] = cycle
+            return True
+        cycle ^= space[lead]
+    return False
 
 
 def counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:

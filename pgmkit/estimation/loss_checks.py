@@ -1,25 +1,55 @@
-"""A check of an estimate's loss, computed again from its marginals by plain numpy.
+"""Checks of an estimate by second computations: of its marginals, and of its loss by plain numpy.
 
-It shares no code with ``losses``, so it detects wrong weights, targets and matrices, and values
-taken from the wrong set of a batch.
+The check of the loss shares no code with ``losses``, so it detects wrong weights, targets and
+matrices, and values taken from the wrong set of a batch.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pgmkit.domain import Clique
+from pgmkit.estimation.problem import Point
+from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
-from pgmkit.inference.self_check import Contradiction
+from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.losses import CallableLoss, Huber, Penalty
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.sizes import CALL_CELLS
+
+
+def check_point(
+    oracle: MarginalOracle,
+    point: Point,
+    total: float,
+    loss: str | Penalty | CallableLoss,
+    measurements: Sequence[Measurement],
+    stated: float,
+    started: float,
+) -> None:
+    """Raise NumericalFailure if the point's marginals, which sum to ``total``, or their loss (as
+    ``check_loss`` takes it) differ from a second computation. The checks take a share of the time
+    since ``started``.
+    """
+    found = point.potentials, point.marginals, point.log_partition
+    check(oracle, *found, total=total, started=started)
+    tables = oracle.layout.split(point.marginals.detach().cpu())
+    check_loss(
+        loss,
+        measurements,
+        {c: t.double().numpy() for c, t in zip(oracle.layout.cliques, tables, strict=True)},
+        stated,
+        epsilon=float(torch.finfo(oracle.dtype).eps),
+        seconds=max(LEAST, SHARE * (time.perf_counter() - started)) / 2,
+    )
 
 
 def check_loss(

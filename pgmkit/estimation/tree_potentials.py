@@ -73,13 +73,10 @@ def _growth(
     covered = set().union(*cliques)
     # The tree is that of the whole domain, so that the model can reuse it from the cache.
     tree = junction_tree(domain, cliques)
-    names = [
-        (clique, separator)
-        for clique, separator in zip(tree.cliques, tree.separators, strict=True)
-        if covered.intersection(clique)
-    ]
-    if all(frozenset(clique) in held for clique, _ in names):
-        return [(held[frozenset(clique)], separator) for clique, separator in names]
+    pairs = zip(map(frozenset, tree.cliques), tree.separators, strict=True)
+    names = [(clique, separator) for clique, separator in pairs if not covered.isdisjoint(clique)]
+    if all(clique in held for clique, _ in names):
+        return [(held[clique], separator) for clique, separator in names]
     return _greedy_growth(domain, cliques, fractions, deadline)
 
 

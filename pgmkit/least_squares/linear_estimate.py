@@ -211,21 +211,22 @@ def _table(
     Return None if the group does not determine the table. If a measurement has a matrix, return
     None also for more than DENSE_ROWS cells, and for entries whose squares overflow.
     """
+    orders = [domain.cell_map(clique, m.clique) for m in group]
     if all(m.matrix is None for m in group):
         precision = sum(m.stddev**-2 for m in group)
-        mean = sum(m.stddev**-2 * m.values[_order(domain, clique, m)] for m in group) / precision
+        parts = zip(group, orders, strict=True)
+        mean = sum(m.stddev**-2 * m.values[order] for m, order in parts) / precision
         diagonal = scipy.sparse.diags_array(possible / precision, format="csr")
-        return _around(
-            domain, clique, group, np.asarray(mean * possible), scipy.sparse.csr_array(diagonal)
-        )
+        covariance = scipy.sparse.csr_array(diagonal)
+        return _around(clique, group, orders, np.asarray(mean * possible), covariance)
     if len(possible) > DENSE_ROWS:
         return None
     unknown = np.flatnonzero(possible)
     if sum(len(m.values) for m in group) < len(unknown):
         return None
     information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
-    for m in group:
-        matrix = _dense(m, len(possible))[:, _order(domain, clique, m)[unknown]] / m.stddev
+    for m, order in zip(group, orders, strict=True):
+        matrix = _dense(m, len(possible))[:, order[unknown]] / m.stddev
         information += matrix.T @ matrix
         weighted += matrix.T @ (m.values / m.stddev)
     if not np.isfinite(information).all():
@@ -237,33 +238,28 @@ def _table(
     values, covariance = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
     values[unknown] = inverse @ weighted
     covariance[np.ix_(unknown, unknown)] = inverse
-    return _around(domain, clique, group, values, scipy.sparse.csr_array(covariance))
+    return _around(clique, group, orders, values, scipy.sparse.csr_array(covariance))
 
 
 def _around(
-    domain: Domain,
     clique: Clique,
     group: Sequence[Measurement],
+    orders: Sequence[NDArray[np.int64]],
     values: Array,
     covariance: scipy.sparse.csr_array,
 ) -> _Table:
     """Return the table with the squared distance between it and its measurements, in standard
-    deviations.
+    deviations. ``orders`` has for each measurement the place of every cell in its own order.
     """
     statistic = 0.0
-    for m in group:
+    for m, order in zip(group, orders, strict=True):
         table = np.empty(len(values))
-        table[_order(domain, clique, m)] = values
+        table[order] = values
         statistic += float((((m.applied(table) - m.values) / m.stddev) ** 2).sum())
     unknown = int((covariance.diagonal() > 0).sum())
     return _Table(
         clique, values, covariance, statistic, sum(len(m.values) for m in group) - unknown
     )
-
-
-def _order(domain: Domain, clique: Clique, m: Measurement) -> NDArray[np.int64]:
-    """Return for each cell of the clique its place in the measurement's own order."""
-    return domain.cell_map(clique, m.clique)
 
 
 def _dense(m: Measurement, cells: int) -> Array:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NotCertified
+from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.least_squares.consistency import Table, agreeing
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
@@ -177,8 +178,6 @@ def _newton(tables: Sequence[_Kept], multipliers: Table, violated: Table, weight
     """Return Newton's step by conjugate gradients. Rows of which no kept cell is above zero have no
     curvature of their own, and get some from the kept cells' ``weight``.
     """
-    from scipy.sparse.linalg import LinearOperator, cg
-
     diagonal = SOLVED * np.where(weight > 0, weight, 1.0)
     damping = diagonal.copy()
     for table in tables:
@@ -191,15 +190,7 @@ def _newton(tables: Sequence[_Kept], multipliers: Table, violated: Table, weight
             table.add_product(direction, found)
         return found
 
-    shape = (len(violated), len(violated))
-    step, _ = cg(
-        LinearOperator(shape, curved, dtype=np.float64),
-        -violated,
-        rtol=SLIGHT,
-        maxiter=MOST_ITERATIONS,
-        M=LinearOperator(shape, lambda residual: residual / diagonal, dtype=np.float64),
-    )
-    return np.asarray(step)
+    return solution(curved, -violated, diagonal, SLIGHT, MOST_ITERATIONS)
 
 
 class _Kept:

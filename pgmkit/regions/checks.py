@@ -53,20 +53,11 @@ def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
     return weights, float(found.reshape(-1)[place])
 
 
-def check_table(table: Array, region: Clique, weights: Weights, found: float, total: float) -> None:
-    """Raise ``NumericalFailure`` unless ``found`` is the sum of the table's cells with these
-    weights, up to rounding.
-    """
-    for name in reversed(region):
+def weighted_sum(table: Array, clique: Clique, weights: Weights) -> float:
+    """Return the sum of the cells of the table over ``clique`` with these weights."""
+    for name in reversed(clique):
         table = table @ weights.get(name, np.ones(table.shape[-1]))
-    _compare(float(table), found, weights, total, f"the table of the region {region!r}")
-
-
-def check_mean(mine: float, weights: Weights, found: float, total: float) -> None:
-    """Raise ``NumericalFailure`` unless ``found`` equals ``mine``, a sum over the model's records,
-    up to rounding.
-    """
-    _compare(mine, found, weights, total, "the model's records")
+    return float(table)
 
 
 def check_sample(
@@ -106,7 +97,10 @@ def check_sample(
         )
 
 
-def _compare(mine: float, found: float, weights: Weights, total: float, source: str) -> None:
+def check_answer(mine: float, found: float, weights: Weights, total: float, source: str) -> None:
+    """Raise ``NumericalFailure`` unless ``found`` equals ``mine``, the sum with these weights as
+    computed from ``source``, up to rounding.
+    """
     scale = total * prod(max(1.0, float(np.abs(values).max())) for values in weights.values())
     if not abs(mine - found) <= CLOSE * scale:
         raise NumericalFailure(

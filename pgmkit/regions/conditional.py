@@ -14,7 +14,7 @@ of records. Without it the search would fit noise that no joint distribution can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
+from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.regions.possible import Possible
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS, ROUGHLY_SOLVED, SUFFICIENT
@@ -225,19 +226,6 @@ class _Regression:
             product: Array = (self.across @ moved + self.slack * table).reshape(-1)
             return product
 
-        direction = _solve(curve, -slope, (reached + self.slack).reshape(-1))
+        diagonal = (reached + self.slack).reshape(-1)
+        direction = solution(curve, -slope, diagonal, ROUGHLY_SOLVED, MOST_ROUNDS)
         return direction.reshape(theta.shape), float(slope @ direction)
-
-
-def _solve(curve: Callable[[Array], Array], right: Array, diagonal: Array) -> Array:
-    from scipy.sparse.linalg import LinearOperator, cg
-
-    shape = (len(right), len(right))
-    solution: Array = cg(
-        LinearOperator(shape, matvec=curve),
-        right,
-        rtol=ROUGHLY_SOLVED,
-        maxiter=MOST_ROUNDS,
-        M=LinearOperator(shape, matvec=lambda vector: vector / diagonal),
-    )[0]
-    return solution

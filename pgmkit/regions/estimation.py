@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.inference.layout import Layout
 from pgmkit.least_squares.sufficient_statistics import Statistics
@@ -17,7 +18,7 @@ from pgmkit.regions.model import RegionModel
 from pgmkit.regions.parts import Parts, needed_bytes, parts_of
 from pgmkit.regions.polytope import LocalPolytope
 from pgmkit.regions.relaxation import hessian_bound, solve
-from pgmkit.regions.shrinkage import shrunk
+from pgmkit.regions.shrinkage import Shrunk, shrunk
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.progress import CERTIFIED, Progress
@@ -31,32 +32,30 @@ weights, and vectors.
 
 
 def estimate_regions(
-    domain: Domain,
+    polytope: LocalPolytope,
     known: Statistics,
+    loss: str | Penalty | CallableLoss,
     *,
-    total: float,
-    zeros: Sequence[Zeros] = (),
-    loss: str | Penalty | CallableLoss = "squared",
-    tolerance: float = 0.1,
-    deadline: float = inf,
+    tolerance: float,
+    deadline: float,
     memory_limit: int,
-    shrink: bool = True,
-    report: Callable[[Progress], None] | None = None,
+    shrink: bool,
+    report: Callable[[Progress], None] | None,
 ) -> RegionModel:
-    """Fit tables over the measured cliques, which agree locally, to the measurements in ``known``.
-    The other arguments are those of ``estimate``, already checked.
+    """Fit tables of the ``local_polytope`` to the measurements in ``known``. The other arguments
+    are those of ``estimate``, already checked.
 
     If ``shrink``, a certified least-squares fit of whole tables is replaced by shrunk tables
-    (``pgmkit.regions.shrinkage``) if their estimated risk is clearly lower. If no measured clique
-    contains the attributes of a structural zero, a table over them is fitted too, but not kept,
+    (``pgmkit.regions.shrinkage``) if their estimated risk is clearly lower. Tables over the
+    attributes of structural zeros that no measured clique contains are fitted too, but not kept,
     since no measurement distinguishes one such table from another.
 
-    Raises ``InvalidInput`` if no attribute is measured and for a callable loss, and
-    ``ModelTooLarge`` if the tables do not fit into memory.
+    Raises ``InvalidInput`` for a callable loss, and ``ModelTooLarge`` if the tables do not fit into
+    memory.
     """
     measurements, constant = known.measurements, float(known.constant)
-    regions = _regions(domain, measurements, zeros)
-    layout = Layout(domain, regions)
+    regions, total = polytope.cliques, polytope.total
+    layout = Layout(polytope.domain, regions)
     left = memory_limit - _tables_bytes(layout, memory_limit)
     objective = make_loss(
         loss, layout, measurements, torch.float64, torch.device("cpu"), known.count
@@ -67,8 +66,6 @@ def estimate_regions(
             'callable; use inference="exact"'
         )
     squares = hessian_bound(layout, measurements)
-    polytope = LocalPolytope(domain, regions, total, tuple(zeros))
-    goal = tolerance * objective.unit
     # The interior point method finds the best fit among tables that agree locally, and a lower
     # bound on its loss.
     inner = _interior(polytope, layout, measurements, objective, left, deadline)
@@ -79,37 +76,54 @@ def estimate_regions(
         squares,
         constant,
         parts=inner,
-        goal=goal,
+        goal=tolerance * objective.unit,
         deadline=deadline,
         report=report,
     )
-    measured = {frozenset(m.clique) for m in measurements}
-    kept = [region for region in regions if frozenset(region) in measured]
-    tables, loss_there, gap = found.tables, found.loss, max(0.0, found.loss - found.bound)
-    certified, nearer = found.stopped == CERTIFIED, None
+    chosen = Shrunk(found.tables, 0.0, 0.0, max(0.0, found.loss - found.bound))
+    certified = found.stopped == CERTIFIED
     # Tables that are shrunk towards independence replace the fit if their estimated risk is lower.
     if shrink and certified and _whole_tables(measurements, objective):
-        nearer = shrunk(polytope, objective, squares, found.tables, deadline)
-    if nearer is not None:
-        tables, gap = nearer.tables, nearer.gap
-        loss_there = objective.value(torch.from_numpy(tables))
+        chosen = shrunk(polytope, objective, squares, found.tables, deadline) or chosen
+    cells = torch.from_numpy(chosen.tables)
+    tables = dict(zip(regions, layout.split(cells), strict=True))
+    measured = {frozenset(m.clique) for m in measurements}
+    kept = [region for region in regions if frozenset(region) in measured]
     return RegionModel(
-        domain=domain,
-        tables=_split(layout, tables, kept),
+        domain=polytope.domain,
+        tables={region: tables[region].numpy() for region in kept},
         variances={region: variances[region] for region in kept},
-        zeros=tuple(zeros),
+        zeros=polytope.zeros,
         total=total,
-        loss=loss_there + constant,
-        gap=gap,
+        loss=objective.value(cells) + constant,
+        gap=chosen.gap,
         bound=found.bound + constant,
-        weight=nearer.weight if nearer else 0.0,
-        penalty=nearer.penalty if nearer else 0.0,
+        weight=chosen.weight,
+        penalty=chosen.penalty,
         unit=objective.unit,
         certified=certified,
         iterations=found.steps,
         stopped=found.stopped,
         measurements=tuple(measurements) if loss in ("squared", Squared()) else (),
     )
+
+
+def local_polytope(
+    domain: Domain, measurements: Sequence[Measurement], total: float, zeros: Sequence[Zeros]
+) -> LocalPolytope:
+    """Return the polytope of the tables over the measured cliques, and over those of the zeros that
+    no measured clique contains. Raises ``InvalidInput`` if no attribute is measured.
+    """
+    if not measurements:
+        raise InvalidInput(
+            'inference="region" needs a measurement of at least one attribute, got none; '
+            'inference="exact" gives the uniform model'
+        )
+    held = dict.fromkeys(frozenset(m.clique) for m in measurements)
+    ruled = [frozenset(each.clique) for each in zeros]
+    extra = [clique for clique in ruled if not any(clique <= other for other in held)]
+    cliques = tuple(map(domain.ordered, dict.fromkeys([*held, *extra])))
+    return LocalPolytope(domain, cliques, total, tuple(zeros))
 
 
 def _tables_bytes(layout: Layout, limit: int) -> int:
@@ -122,13 +136,6 @@ def _tables_bytes(layout: Layout, limit: int) -> int:
             "smaller cliques, or raise memory_limit"
         )
     return needed
-
-
-def _split(layout: Layout, cells: Array, regions: Sequence[Clique]) -> dict[Clique, Array]:
-    """Return the tables of some regions, from the cells of all tables one after the other."""
-    places = zip(layout.cliques, layout.slices, layout.shapes, strict=True)
-    tables = {clique: cells[part].reshape(shape) for clique, part, shape in places}
-    return {region: tables[region] for region in regions}
 
 
 def _variances(
@@ -160,14 +167,10 @@ def _interior(
     """Return the parts for an interior-point search, or None if it is not needed, since the
     solution is a projection, or does not fit into the memory or time.
     """
-    if _whole_tables(measurements, objective):
-        return None
-    if needed_bytes(layout, measurements) > memory:
-        return None
-    try:
-        return parts_of(polytope, layout, measurements, deadline)
-    except OutOfTime:
-        return None
+    if not _whole_tables(measurements, objective) and needed_bytes(layout, measurements) <= memory:
+        with suppress(OutOfTime):
+            return parts_of(polytope, layout, measurements, deadline)
+    return None
 
 
 def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:
@@ -175,18 +178,3 @@ def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) 
     projection.
     """
     return all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
-
-
-def _regions(
-    domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
-) -> tuple[Clique, ...]:
-    if not measurements:
-        raise InvalidInput(
-            'inference="region" needs a measurement of at least one attribute, got none; '
-            'inference="exact" gives the uniform model'
-        )
-    found = dict.fromkeys(frozenset(m.clique) for m in measurements)
-    held = list(found)
-    extra = (frozenset(each.clique) for each in zeros)
-    found.update((clique, None) for clique in extra if not any(clique <= other for other in held))
-    return tuple(map(domain.ordered, found))

@@ -23,9 +23,9 @@ may take. Newton's method follows these equations from products of a common size
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.linalg import LinAlgError
@@ -50,8 +50,7 @@ _TO_BOUNDARY = 0.995
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Local:
+class Local(NamedTuple):
     """One region's unknowns, or changes of them, named as in the module's equations;
     ``multipliers`` are l.
     """
@@ -65,16 +64,9 @@ class Local:
 
     def along(self, other: Local, step: float) -> Local:
         """Return these unknowns plus ``step`` times ``other``."""
-        return Local(
-            self.x + step * other.x,
-            self.z + step * other.z,
-            self.multipliers + step * other.multipliers,
-            self.u + step * other.u,
-            self.a + step * other.a,
-            self.b + step * other.b,
-        )
+        return Local(*(here + step * d for here, d in zip(self, other, strict=True)))
 
-    def products(self, height: float) -> tuple[Array, Array, Array]:
+    def products(self, height: float) -> Targets:
         """Return the products x z, a (h - u) and b (h + u), which are zero at the optimum."""
         return self.x * self.z, self.a * (height - self.u), self.b * (height + self.u)
 
@@ -108,15 +100,14 @@ class InteriorPoint:
         self.regions, self.shared = parts.regions, parts.shared
         self.total, self._cells = polytope.total, int(polytope.offsets[-1])
         self._softness, self._height = penalty.curvature, min(penalty.steepest, FAR)
-        self._s, regions = self.shared.offset, self.regions
-        self._state = [self._start(region) for region in regions]
-        self._constant: list[Array] | None = None
+        self._s = self.shared.offset
+        self._state = [self._start(region) for region in self.regions]
+        self._constant: list[Array | None] = [None] * len(self.regions)
         if self._height == FAR:
-            self._constant = [self._constant_curvature(region) for region in regions]
-
-    def _constant_curvature(self, region: Region) -> Array:
-        check_time(self._deadline)
-        return region.curvature(np.full(len(region.values), 1 / self._softness))
+            for place, region in enumerate(self.regions):
+                check_time(deadline)
+                weights = np.full(len(region.values), 1 / self._softness)
+                self._constant[place] = region.curvature(weights)
 
     def _start(self, region: Region) -> Local:
         """Return a start with uniform tables and products that all are of about the same size."""
@@ -189,56 +180,44 @@ class InteriorPoint:
 
     def _eliminations(self) -> list[_Elimination]:
         found = []
-        for place, (region, local) in enumerate(zip(self.regions, self._state, strict=True)):
+        for region, local, fixed in zip(self.regions, self._state, self._constant, strict=True):
             check_time(self._deadline)
-            # Eliminating a, b and z leaves W = 1 / (c + a / (h - u) + b / (h + u)).
-            up, down = self._height - local.u, self._height + local.u
-            weights = 1 / (self._softness + local.a / up + local.b / down)
-            fixed = self._constant[place] if self._constant else None
-            curvature = region.curvature(weights) if fixed is None else fixed
             wanted = np.concatenate([[self.total], self._s[region.places]])
-            found.append(
-                _Elimination(
-                    region=region,
-                    local=local,
-                    up=up,
-                    down=down,
-                    weights=weights,
-                    inner=_Inverse(curvature, local.z / local.x),
-                    wrong=region.shared.T @ local.multipliers + local.z - region.view.T @ local.u,
-                    missing=wanted - region.shared @ local.x,
-                    residual=region.view @ local.x
-                    - region.values
-                    - self._softness * local.u
-                    - local.a
-                    + local.b,
-                )
-            )
+            found.append(_Elimination(region, local, wanted, self._softness, self._height, fixed))
         return found
 
 
-@dataclass(frozen=True, eq=False)
 class _Elimination:
     """Newton's equations of one region, after all unknowns except x and the multipliers have been
     eliminated:
 
         (Q'WQ + Z/X) dx - M'dl = r,  M dx = m + ds_c.
 
-    ``inner`` is the inverse of the first matrix, with W = ``weights``. ``up`` and ``down`` are h -
-    u and h + u; The other arrays are by how much the state violates the equations of the optimum:
-    ``wrong`` is M'l + z - Q'u, ``missing`` is (total, s_c) - M x, and ``residual`` is Q x - y - c u
-    - a + b.
+    ``inner`` is the inverse of the first matrix, with W = ``weights``; Q'WQ is ``curvature`` if
+    that is known. ``up`` and ``down`` are h - u and h + u. The other arrays are by how much the
+    state violates the equations of the optimum: ``wrong`` is M'l + z - Q'u, ``missing`` is
+    ``wanted``, which is (total, s_c), less M x, and ``residual`` is Q x - y - c u - a + b.
     """
 
-    region: Region
-    local: Local
-    up: Array
-    down: Array
-    weights: Array
-    inner: _Inverse
-    wrong: Array
-    missing: Array
-    residual: Array
+    def __init__(
+        self,
+        region: Region,
+        local: Local,
+        wanted: Array,
+        softness: float,
+        height: float,
+        curvature: Array | None,
+    ) -> None:
+        self.region, self.local = region, local
+        # Eliminating a, b and z leaves W = 1 / (c + a / (h - u) + b / (h + u)).
+        self.up, self.down = height - local.u, height + local.u
+        self.weights = 1 / (softness + local.a / self.up + local.b / self.down)
+        curvature = region.curvature(self.weights) if curvature is None else curvature
+        self.inner = _Inverse(curvature, local.z / local.x)
+        self.wrong = region.shared.T @ local.multipliers + local.z - region.view.T @ local.u
+        self.missing = wanted - region.shared @ local.x
+        self.residual = region.view @ local.x - region.values - softness * local.u
+        self.residual += local.b - local.a
 
     @cached_property
     def outer(self) -> _Inverse:

@@ -108,18 +108,16 @@ class Joint:
         earlier = all(self._places[other] < self._places[name] for other in given)
         return name if earlier else None
 
-    def chances(self, name: str) -> Array:
-        """Return the probabilities from which the values of an attribute, one that ``last_drawn``
-        returned, were drawn; a row for each record.
-        """
-        return self._chances(name)
-
     @cached_property
-    def _chances(self) -> Callable[[str], Array]:
+    def chances(self) -> Callable[[str], Array]:
+        """A function of an attribute, one that ``last_drawn`` returned, which returns the
+        probabilities from which its values were drawn, a row for each record. It keeps some
+        results.
+        """
         largest = len(self.records) * max(self.records.domain.shape())
-        return lru_cache(max(1, 4 * TABLE_CELLS // largest))(self._computed_chances)
+        return lru_cache(max(1, 4 * TABLE_CELLS // largest))(self._chances)
 
-    def _computed_chances(self, name: str) -> Array:
+    def _chances(self, name: str) -> Array:
         conditional, records = self.chain.steps[self._places[name]][1], self.records
         cells = cells_of(records.domain, conditional.scopes, records.columns, len(records))
         return conditional.chances(cells)
@@ -268,14 +266,11 @@ def agreement(tables: Tables, variances: Mapping[Clique, float], records: Datase
     noise = {clique: variances[clique] / totals[clique] ** 2 for clique in tables}
     apart = distances(fractions, records)
     worst = max(apart, key=apart.__getitem__)
-    far = [
-        Missed(
-            clique,
-            apart[clique] * totals[clique],
-            _noise_units(fractions[clique], noise[clique], records, clique),
-        )
-        for clique in _missed(fractions, noise, records)
-    ]
+    far = []
+    for clique in _missed(fractions, noise, records):
+        off = records.marginal(clique) / len(records) - fractions[clique]
+        units = float(np.sqrt((off**2).mean() / noise[clique]))
+        far.append(Missed(clique, apart[clique] * totals[clique], units))
     far.sort(key=lambda each: -each.counts)
     return Agreement(float(np.mean(list(apart.values()))), apart[worst], worst, tuple(far))
 
@@ -292,11 +287,6 @@ def _missed(
         for clique, table in tables.items()
         if (by := apart[clique] / explained(table, variances[clique], len(records))) > 1
     }
-
-
-def _noise_units(table: Array, variance: float, records: Dataset, clique: Clique) -> float:
-    apart = records.marginal(clique) / len(records) - table
-    return float(np.sqrt((apart**2).mean() / variance))
 
 
 def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:

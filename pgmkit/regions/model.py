@@ -25,10 +25,10 @@ from pgmkit.regions.beyond import expected_answer, expected_marginals, expected_
 from pgmkit.regions.checks import (
     Weights,
     cell_weights,
-    check_mean,
+    check_answer,
     check_sample,
-    check_table,
     row_weights,
+    weighted_sum,
 )
 from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
@@ -334,15 +334,16 @@ class RegionModel(QueryAnswers):
         if structure in self._checked:
             return
         self._checked.add(structure)
-        places = self._index.containing(weights)
+        places, region = self._index.containing(weights), tuple(weights)
         if places:
             region = self.cliques[places[-1]]
-            check_table(self.tables[region], region, weights, found, self.total)
-        elif table is not None:
-            check_table(table, tuple(weights), weights, found, self.total)
+            table = self.tables[region]
+        if table is not None:
+            mine, source = weighted_sum(table, region, weights), f"the table over {region!r}"
         else:
-            mean = expected_product(self.joint, weights)
-            check_mean(mean * self.total, weights, found, self.total)
+            mine = expected_product(self.joint, weights) * self.total
+            source = "the model's records"
+        check_answer(mine, found, weights, self.total, source)
 
     def _warn_of_missed_tables(self) -> None:
         missed = self.agreement.missed

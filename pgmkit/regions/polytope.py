@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import ceil, inf, log
-from typing import Protocol
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, cg
+from scipy.special import wrightomega, xlogy
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.least_squares.consistency import agreement_and_totals
 from pgmkit.regions.deadline import check_time
 from pgmkit.runtime.arrays import Array
@@ -40,21 +40,27 @@ error.
 """
 
 
-class Prior(Protocol):
-    """A convex penalty that is a sum over cells and is added to the squared distance from a
-    target.
-    """
+@dataclass(frozen=True)
+class EntropicPrior:
+    """The penalty weight (x log(x / q) - x + q), summed over all cells, which is
+    added to the squared distance from a target."""
+
+    weight: float
+    q: Array
 
     def cells(self, free: Array, curvature: Array) -> Array:
-        """Return, for each cell, the x that minimises curvature (x - free)^2 / 2 plus the
-        penalty.
-        """
+        """Return, for each cell, the x with curvature (x - free) + weight log(x / q) = 0."""
+        scale = self.weight / curvature
+        found: Array = scale * wrightomega(free / scale + np.log(self.q / scale))
+        return found
 
     def slopes(self, x: Array, curvature: Array) -> Array:
         """Return the derivatives of ``cells`` with respect to ``free``, given its result x."""
+        return x / (x + self.weight / curvature)
 
     def penalty(self, x: Array) -> float:
         """Return the penalty at x."""
+        return self.weight * float((xlogy(x, x / self.q) - x + self.q).sum())
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class LocalPolytope:
         target: Array,
         curvature: Array,
         start: Array | None = None,
-        prior: Prior | None = None,
+        prior: EntropicPrior | None = None,
         deadline: float = inf,
     ) -> tuple[Array, Array]:
         """Return the point x of the polytope that minimises the sum of curvature (x - target)^2 /
@@ -215,7 +221,7 @@ class LocalPolytope:
         point: Array,
         curvature: Array,
         direction: Array,
-        prior: Prior | None = None,
+        prior: EntropicPrior | None = None,
         deadline: float = inf,
     ) -> Array:
         """Return the derivative of the point ``nearest`` to a target when the target moves along
@@ -250,19 +256,10 @@ class LocalPolytope:
             product: Array = matrix @ (weights * (transposed @ vector)) + ridge * vector
             return product
 
-        size, scale = len(missing), diagonal + ridge
-        # If conjugate gradients stop early, their result is still a direction of ascent.
-        direction: Array = cg(
-            LinearOperator((size, size), matvec=multiply),
-            missing,
-            rtol=SOLVED,
-            maxiter=MOST_ITERATIONS,
-            M=LinearOperator((size, size), matvec=lambda vector: vector / scale),
-        )[0]
-        return direction
+        return solution(multiply, missing, diagonal + ridge, SOLVED, MOST_ITERATIONS)
 
 
-def _slopes(x: Array, curvature: Array, prior: Prior | None) -> Array:
+def _slopes(x: Array, curvature: Array, prior: EntropicPrior | None) -> Array:
     """Return the derivatives of the cells of a projection with respect to their unconstrained
     values.
     """

@@ -26,12 +26,11 @@ from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import wrightomega, xlogy
 
 from pgmkit.errors import NumericalFailure
 from pgmkit.losses import MeasuredLoss
 from pgmkit.regions.deadline import OutOfTime, check_time
-from pgmkit.regions.polytope import LocalPolytope
+from pgmkit.regions.polytope import EntropicPrior, LocalPolytope
 from pgmkit.regions.raking import raked
 from pgmkit.regions.relaxation import UNSEEN
 from pgmkit.runtime.arrays import Array
@@ -53,28 +52,6 @@ _ELSEWHERE = 1e-3
 """The share of a one-way table that is replaced by a uniform one, and of a two-way table that is
 replaced by an independent one, so that cells in which the best fit has no records stay possible.
 """
-
-
-@dataclass(frozen=True)
-class EntropicPrior:
-    """The penalty weight (x log(x / q) - x + q), summed over all cells; see ``polytope.Prior``."""
-
-    weight: float
-    q: Array
-
-    def cells(self, free: Array, curvature: Array) -> Array:
-        """Return, for each cell, the x with curvature (x - free) + weight log(x / q) = 0."""
-        scale = self.weight / curvature
-        found: Array = scale * wrightomega(free / scale + np.log(self.q / scale))
-        return found
-
-    def slopes(self, x: Array, curvature: Array) -> Array:
-        """Return the derivatives of ``cells`` with respect to ``free``, given its result x."""
-        return x / (x + self.weight / curvature)
-
-    def penalty(self, x: Array) -> float:
-        """Return the penalty at x."""
-        return self.weight * float((xlogy(x, x / self.q) - x + self.q).sum())
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from scipy.special import xlogy
 from pgmkit import Domain, Measurement, RegionModel, Zeros, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.regions import shrinkage
-from pgmkit.regions.polytope import LocalPolytope
-from pgmkit.regions.shrinkage import EntropicPrior
+from pgmkit.regions.polytope import EntropicPrior, LocalPolytope
 
 Array = NDArray[np.float64]
 TOTAL = 500.0

@@ -8,7 +8,10 @@ where the operands lie: cell (batch, row, summed) of a left operand lies at ``st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +32,8 @@ class Operand:
     axes: Axes
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A callable that computes ``out[...] = sum of left[...] * right[...]`` for several steps on
-    fixed buffers in one launch; the table says which cells each step reads and writes.
-    """
-
-    left: torch.Tensor
-    right: torch.Tensor
-    out: torch.Tensor
-    table: kernels.Table
-
-    def __call__(self) -> None:
-        kernels.contract_steps(self.left, self.right, self.out, self.table)
+Launch: TypeAlias = "Callable[[], None]"
+"""A function that computes several sums of products on fixed buffers in one launch."""
 
 
 def is_small(plan: Plan, step: Step) -> bool:
@@ -95,8 +87,8 @@ def launches(
         down.add(out, left, right, _groups(to_right))
     device = values.device
     return (
-        Launch(values, values, values, up.tensors(device)),
-        Launch(adjoint, values, adjoint, down.tensors(device)),
+        partial(kernels.contract_steps, values, values, values, up.tensors(device)),
+        partial(kernels.contract_steps, adjoint, values, adjoint, down.tensors(device)),
     )
 
 

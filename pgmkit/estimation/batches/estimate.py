@@ -19,14 +19,14 @@ from pgmkit.estimation.batches.oracle import BatchedOracle
 from pgmkit.estimation.batches.problem import BatchedSquares
 from pgmkit.estimation.batches.proximal import ProximalSteps, affordable
 from pgmkit.estimation.batches.search import BatchedSearch
-from pgmkit.estimation.loss_checks import check_loss
+from pgmkit.estimation.loss_checks import check_point
 from pgmkit.estimation.methods import finish
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.start import fold, uniform
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.inference.marginal_oracle import MarginalOracle
-from pgmkit.inference.self_check import LEAST, SHARE, check
+from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.consistency import Relaxation
 from pgmkit.least_squares.sufficient_statistics import Observed, Statistics
 from pgmkit.losses import make_loss
@@ -171,23 +171,14 @@ class BatchedEstimate:
         checked = time.perf_counter()
         seconds = max(LEAST, SHARE * (checked - started))
         for row in range(len(self.totals)):
-            self._check(search.row(row), float(self.totals[row]))
-            self._check_loss(search, row, seconds / 2)
+            self._check(search.row(row), row, float(search.best.loss[row]), started)
             spent = time.perf_counter() - checked
             if spent * (row + 2) / (row + 1) > seconds:
                 break
 
-    def _check_loss(self, search: BatchedSearch, row: int, seconds: float) -> None:
-        layout = self.inference.layout
-        tables = layout.split(search.best.marginals[row].cpu())
-        check_loss(
-            "squared",
-            self._measured(row),
-            {c: t.numpy() for c, t in zip(layout.cliques, tables, strict=True)},
-            float(search.best.loss[row]),
-            epsilon=float(torch.finfo(torch.float64).eps),
-            seconds=seconds,
-        )
+    def _check(self, point: Point, row: int, loss: float, started: float) -> None:
+        total, measured = float(self.totals[row]), self._measured(row)
+        check_point(self.inference, point, total, "squared", measured, loss, started)
 
     def _measured(self, row: int) -> list[Measurement]:
         """Return the combined measurements of one set."""
@@ -195,17 +186,6 @@ class BatchedEstimate:
             Measurement(m.clique, values[:, row], m.stddev, m.matrix)
             for m, values in zip(self.known.measurements, self.known.values, strict=True)
         ]
-
-    def _check(self, point: Point, total: float) -> None:
-        log_partition, started = float(point.log_partition), time.perf_counter()
-        check(
-            self.inference,
-            point.potentials,
-            point.marginals,
-            log_partition,
-            total=total,
-            started=started,
-        )
 
     def _model(self, search: BatchedSearch, row: int) -> GraphicalModel:
         one, loss = self.inference, float(search.best.loss[row])
@@ -244,5 +224,5 @@ class BatchedEstimate:
         monitor.raise_bound(float(search.bound[row]))
         monitor.iterations, monitor.stopped = int(search.iterations[row]), search.stopped[row]
         finish(problem, monitor)
-        self._check(monitor.best, problem.total)
+        self._check(monitor.best, row, monitor.best_loss, now)
         return fitted(problem, monitor, monitor.best, self.model_limit, self.dtype)

@@ -20,6 +20,7 @@ from pgmkit.estimation.mirror_descent import NO_DESCENT
 from pgmkit.estimation.problem import Point
 from pgmkit.estimation.tensor_steps import Known, Points, Steps, start_at
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.losses import Cut
 from pgmkit.runtime.iterations import PATIENCE
 from pgmkit.runtime.precision import EPSILON, HALVINGS, ULPS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
@@ -53,7 +54,7 @@ class BatchedSearch:
         self.bound = torch.zeros_like(self.totals)
         self.stopped = [""] * len(self.totals)
         self.iterations = torch.zeros(len(self.totals), dtype=torch.int64)
-        self._average: _Cuts | None = None
+        self._average: Cut | None = None
         self._checks = 0
 
     def point(self, potentials: torch.Tensor) -> Points:
@@ -115,7 +116,7 @@ class BatchedSearch:
         """Continue with only those of the present sets for which ``left`` is True."""
         self._steps = Steps(self, self._steps.state.of(left))
         if self._average is not None:
-            self._average = _Cuts(*(value[left] for value in vars(self._average).values()))
+            self._average = Cut(*(value[left] for value in vars(self._average).values()))
 
     @property
     def _late(self) -> bool:
@@ -141,7 +142,7 @@ class BatchedSearch:
         residual = self.loss.residual(self._steps.state.point.marginals)
         products = residual * self.loss.target
         conjugate = self.loss.value(residual)
-        cut = _Cuts(
+        cut = Cut(
             -conjugate - products.sum(1),
             self.loss.gradient(residual),
             conjugate + products.abs().sum(1),
@@ -152,7 +153,7 @@ class BatchedSearch:
         for each in (cut, self._average):
             self._raise(each)
 
-    def _raise(self, cut: _Cuts) -> None:
+    def _raise(self, cut: Cut) -> None:
         scores = -cut.gradient
         size = cut.size + self.totals * self.oracle.peaks(scores.abs()).sum(1)
         highest = self.oracle.maximum(scores)
@@ -189,16 +190,3 @@ class BatchedSearch:
             else:
                 reason = f"iterations: {rounds} reached" if rounds >= _MOST_ROUNDS else ""
             self.stopped[place] = reason
-
-
-@dataclass
-class _Cuts:
-    """A ``losses.Cut`` for each of many sets, with a row for each."""
-
-    offset: torch.Tensor
-    gradient: torch.Tensor
-    size: torch.Tensor
-
-    def blend(self, other: _Cuts, weight: float) -> _Cuts:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return _Cuts(*(torch.lerp(own, new, weight) for own, new in pairs))

@@ -1,0 +1,29 @@
+"""Conjugate gradients with a diagonal preconditioner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pgmkit.runtime.arrays import Array
+
+
+def solution(
+    product: Callable[[Array], Array], right: Array, diagonal: Array, rtol: float, most: int
+) -> Array:
+    """Return x with A x = ``right`` up to the relative error ``rtol``, or where the search is after
+    ``most`` steps: a direction along which x A x / 2 - right x falls in any case.
+
+    ``product(x)`` returns A x for the positive definite matrix A, and ``diagonal`` is that of A.
+
+    >>> solution(lambda x: 2 * x, np.array([2.0, 4.0]), np.full(2, 2.0), 1e-9, 10)
+    array([1., 2.])
+    """
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    shape = len(right), len(right)
+    operator = LinearOperator(shape, product, dtype=np.float64)
+    inverse = LinearOperator(shape, lambda vector: vector / diagonal, dtype=np.float64)
+    found: Array = cg(operator, right, rtol=rtol, maxiter=most, M=inverse)[0]
+    return found

@@ -83,9 +83,7 @@ def searches(measured: list[Measurement], given: problems.Problem) -> list[float
         return Problem(oracle, loss, given.total)
 
     def monitor(problem: Problem) -> Monitor:
-        made = Monitor(
-            problem, tolerance=tolerance, max_seconds=None, report=None, started=perf_counter()
-        )
+        made = Monitor(problem, tolerance=tolerance, report=None, started=perf_counter())
         made.raise_bound(bound)
         return made
 

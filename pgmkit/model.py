@@ -21,7 +21,7 @@ from pgmkit.inference.model_tables import ModelTables
 from pgmkit.inference.potentials import checked_potentials, checked_total, impossible_cells
 from pgmkit.inference.query_answers import checked_queries
 from pgmkit.inference.self_check import Contradiction
-from pgmkit.least_squares.goodness import Fit
+from pgmkit.least_squares.goodness import Fit, goodness_of_fit
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
@@ -131,8 +131,6 @@ class GraphicalModel:
         >>> round(estimate(Domain({"a": 2}), y).fit.p_value, 3)
         0.022
         """
-        from pgmkit.least_squares.goodness import goodness_of_fit
-
         return goodness_of_fit(self, self.measurements) if self.measurements else None
 
     @property

@@ -166,16 +166,17 @@ def approximate(
     most = max(region_cells, *(table.size for _, table in tables))
     order = elimination_order(scopes, free.shape(), most)
     try:
-        found = propagate(free, tables, order, most, tolerance=tolerance, deadline=first)
+        search = propagate(free, tables, order, most, tolerance=tolerance, deadline=first)
+        marginals, log_partition = search.found()
         known = ApproximatePosterior(
             domain,
             evidence,
-            constant + found.log_partition,
+            constant + log_partition,
             (-inf, inf),
-            found.residual <= tolerance,
-            found.residual,
-            found.iterations,
-            found.marginals,
+            search.residual <= tolerance,
+            search.residual,
+            search.iterations,
+            marginals,
         )
         singles = {name: known.marginal([name]) for name in free}
         lower = mean_field(free, tables, order, most, singles=singles, deadline=second)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
@@ -34,17 +33,6 @@ Table = tuple[Clique, Array]
 """The attributes of a table, and the logarithms of its entries."""
 
 
-@dataclass(frozen=True)
-class Propagated:
-    """The approximate marginals, the estimate of log Z, and how far the sites agree."""
-
-    marginals: dict[Clique, Array]
-    log_partition: float
-    residual: float
-    """The largest difference between the sites' marginals over the base's bags."""
-    iterations: int
-
-
 def propagate(
     domain: Domain,
     tables: Sequence[Table],
@@ -53,11 +41,11 @@ def propagate(
     *,
     tolerance: float,
     deadline: float,
-) -> Propagated:
-    """Return approximate marginals and log Z from sites whose bags have at most ``most`` cells.
-    Every attribute is in some bag. ``order`` is an elimination order.
+) -> MessageSearch:
+    """Return the search for messages between sites whose bags have at most ``most`` cells. Every
+    attribute is in some bag. ``order`` is an elimination order.
 
-    The search ends when all sites agree within ``tolerance``, or at ``deadline``
+    The search has ended when all sites agree within ``tolerance``, or at ``deadline``
     (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site leaves no
     record possible.
     """
@@ -65,7 +53,7 @@ def propagate(
     search.settle()
     if search.residual > tolerance and time.perf_counter() < deadline:
         search.double_loop()
-    return search.found()
+    return search
 
 
 class _Sites:
@@ -143,7 +131,7 @@ class _Sites:
 class MessageSearch:
     """A search for messages with which the sites agree (see the module docstring). ``prior`` holds
     the present potentials of the base's distribution, ``messages`` the part of them that each site
-    contributes.
+    contributes; ``residual`` is the largest difference between the sites' marginals over the bags.
     """
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:
@@ -224,7 +212,7 @@ class MessageSearch:
         """The sites' marginals over the bags, with a row for each site."""
         return np.array([marginals[: self.sites.cells] for marginals in self.marginals])
 
-    def found(self) -> Propagated:
+    def found(self) -> tuple[dict[Clique, Array], float]:
         """Return the marginals (over the bags the mean of the sites') and the estimate of log Z by
         the free energy: sum_k log Z_k - (K - 1) log Z of the base's distribution, for K sites.
         """
@@ -242,4 +230,4 @@ class MessageSearch:
                 found[clique] = marginals[start : start + table.size].reshape(table.shape)
                 start += table.size
         log_partition = sum(self.log_partitions) - (len(self.messages) - 1) * base
-        return Propagated(found, log_partition, self.residual, self.iterations)
+        return found, log_partition

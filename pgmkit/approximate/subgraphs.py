@@ -51,7 +51,8 @@ def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) 
 
 class Bags:
     """The bags of an elimination order for the scopes added so far, each of at most ``most``
-    cells.
+    cells. The set ``absent`` is left out of the bags that ``add`` makes; scopes added later must
+    not contain its attributes.
     """
 
     def __init__(self, order: Sequence[int], sizes: tuple[int, ...], most: int) -> None:
@@ -81,12 +82,6 @@ class Bags:
         for v, bag in grown.items():
             self.bags[v] = bag
         return True
-
-    def remove(self, v: int) -> None:
-        """Leave attribute ``v`` out of the bags that ``add`` makes from now on. Scopes added later
-        must not contain it.
-        """
-        self.absent |= 1 << v
 
     def cliques(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return the maximal bags: for each the set of attributes that it shares with later bags,
@@ -143,7 +138,7 @@ def blocks(
             part = scope & left & ~cut
             while part and not bags.add(part):
                 v = max(each_bit(part), key=lambda u: (degrees[u], u))
-                bags.remove(v)
+                bags.absent |= 1 << v
                 cut |= 1 << v
                 part &= ~cut
         # Every attribute may have been cut; a block then is a single attribute.

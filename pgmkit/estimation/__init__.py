@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
-from typing import Any, Literal, TypedDict, Unpack, get_args, overload
+from typing import Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 
-from pgmkit.contraction.order import plan
 from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.estimation.loss_checks import check_point
 from pgmkit.estimation.methods import METHODS, minimise
-from pgmkit.estimation.model_size import cliques_of, tree_oracle, working_bytes
+from pgmkit.estimation.model_size import model_limit, search_limit, tree_oracle, working_bytes
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
 from pgmkit.estimation.start import best_start, uniform
@@ -31,8 +29,7 @@ from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.arguments import listed, one_of
-from pgmkit.runtime.devices import device_of, gpu_memory
-from pgmkit.runtime.memory import MEMORY_LIMIT, available
+from pgmkit.runtime.devices import gpu_memory
 from pgmkit.runtime.progress import Progress, ProgressReport, reporting
 from pgmkit.structural_zeros import Zeros, check_zeros
 
@@ -205,12 +202,13 @@ def estimate(
     deadline = inf if max_seconds is None else started + max_seconds
     known = statistics(domain, request.used, loss, deadline)
     used, constant = known.measurements, float(known.constant)
-    cliques = cliques_of(domain, used, impossible)
-    where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
-    limit = memory_limit if memory_limit is not None else available(where) // 2
-    model_limit = max(MEMORY_LIMIT, memory_limit or 0)
-    fit = partial(tree_oracle, domain, cliques, used, impossible)
-    oracle = _on_a_tree(fit, inference, device=where, limit=limit, model_limit=model_limit)
+    oracle = None
+    try:
+        if inference != "region":
+            oracle = tree_oracle(domain, used, impossible, device, memory_limit)
+    except ModelTooLarge as refused:
+        if inference == "exact":
+            raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
     if oracle is None:
         # The import is here because most estimates need no region model.
         from pgmkit.regions.estimation import estimate_regions, local_polytope
@@ -222,41 +220,25 @@ def estimate(
                 loss,
                 tolerance=tolerance,
                 deadline=deadline,
-                memory_limit=limit,
+                memory_limit=search_limit(memory_limit, torch.device("cpu")),
                 shrink=shrink,
                 report=report,
             )
         _warn(relaxed)
         return relaxed
-    with gpu_memory(where), oracle.session(), reporting(progress) as report:
+    with gpu_memory(oracle.device), oracle.session(), reporting(progress) as report:
         objective = make_loss(loss, oracle.layout, used, oracle.dtype, oracle.device, known.count)
         problem = Problem(oracle, objective, total, deadline, constant)
-        monitor = Monitor(
-            problem, tolerance=tolerance, max_seconds=max_seconds, report=report, started=started
-        )
+        monitor = Monitor(problem, tolerance=tolerance, report=report, started=started)
         point = _searched(problem, monitor, request, known, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
     squared = loss in ("squared", Squared())
     given = tuple(request.measurements) if squared else ()
-    model = replace(fitted(problem, monitor, point, model_limit, dtype), measurements=given)
+    model = replace(
+        fitted(problem, monitor, point, model_limit(memory_limit), dtype), measurements=given
+    )
     _warn(model)
     return model
-
-
-def _on_a_tree(
-    fit: Callable[..., MarginalOracle], inference: Inference, **memory: Any
-) -> MarginalOracle | None:
-    """Return the oracle that ``fit`` makes for a junction tree, or None if a region model is to be
-    fitted: because it is requested, or because the tree does not fit and ``inference`` is "auto".
-    """
-    if inference == "region":
-        return None
-    try:
-        return fit(**memory)
-    except ModelTooLarge as refused:
-        if inference == "auto":
-            return None
-        raise ModelTooLarge(f"{refused}. {_NO_TREE}") from None
 
 
 def _searched(

@@ -18,6 +18,7 @@ from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
 from pgmkit.linear.kronecker import Kronecker
+from pgmkit.linear.named_axes import sum_to
 from pgmkit.losses import CallableLoss, Huber, Penalty
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
@@ -89,7 +90,7 @@ def check_loss(
             (c for c in hosts[m.clique[0]] if set(m.clique) <= set(c)),
             key=lambda c: tables[c].size,
         )
-        marginal = _summed(tables[held], held, m.clique)
+        marginal = sum_to(tables[held], held, m.clique)
         answers = _applied(m.matrix, marginal)
         residual = np.abs(answers - m.values) / m.stddev
         penalties = phi(residual, loss)
@@ -105,15 +106,6 @@ def check_loss(
             f"estimation and {found!r} by the second computation. Please report these "
             f"{len(measurements)} measurements"
         )
-
-
-def _summed(table: Array, held: Clique, clique: Clique) -> Array:
-    """Return the marginal over ``clique``, with axes in its order, of a table with axes
-    ``held``.
-    """
-    away = tuple([axis for axis, name in enumerate(held) if name not in clique])
-    left = [name for name in held if name in clique]
-    return np.asarray(table.sum(axis=away).transpose([left.index(name) for name in clique]))
 
 
 def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:

@@ -14,7 +14,6 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from pgmkit.contraction.order import plan
 from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError
 from pgmkit.estimation import Options, estimate
@@ -25,8 +24,9 @@ from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
 from pgmkit.estimation.model_size import (
     SOLVER_VECTORS,
-    cliques_of,
+    model_limit,
     needed_bytes,
+    search_limit,
     tree_oracle,
 )
 from pgmkit.estimation.replication import Replication, reporter
@@ -40,8 +40,6 @@ from pgmkit.losses import Squared, statistics
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import float_array, listed
-from pgmkit.runtime.devices import device_of
-from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings
 from pgmkit.structural_zeros import check_zeros
@@ -209,8 +207,7 @@ class ManyEstimates:
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1
-        fitting = self._limit(single.device) // needed_bytes(single, self._used)
-        return max(1, min(cores(), fitting))
+        return min(cores(), self._fitting(single, needed_bytes(single, self._used)))
 
     def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
         """Check the loss of the last model by a second computation from the last set of
@@ -250,7 +247,7 @@ class ManyEstimates:
             warm_start=self.options.get("warm_start"),
             tolerance=self.tolerance,
             deadline=deadline,
-            model_limit=self._model_limit,
+            model_limit=model_limit(self.options.get("memory_limit")),
             dtype=self.options.get("dtype", torch.float64),
         )
         return [
@@ -258,13 +255,10 @@ class ManyEstimates:
             for place, model in zip(places, batch.models(), strict=True)
         ]
 
-    @property
-    def _model_limit(self) -> int:
-        return max(MEMORY_LIMIT, self.options.get("memory_limit") or 0)
-
-    def _limit(self, device: torch.device) -> int:
-        limit = self.options.get("memory_limit")
-        return limit if limit is not None else available(device) // 2
+    def _fitting(self, single: MarginalOracle, bytes_each: int) -> int:
+        """Return the number of sets, at least one, that fit into memory together."""
+        limit = search_limit(self.options.get("memory_limit"), single.device)
+        return max(1, limit // bytes_each)
 
     @cached_property
     def _used(self) -> list[Measurement]:
@@ -280,18 +274,8 @@ class ManyEstimates:
         used = self._used if len(self.sets) > 1 else []
         if not used:
             return None
-        cliques = cliques_of(self.domain, used, self.zeros)
-        sizes = self.domain.sizes
-        device = device_of(self.options.get("device"), lambda: plan(cliques, (), sizes).cost)
-        return tree_oracle(
-            self.domain,
-            cliques,
-            used,
-            self.zeros,
-            device=device,
-            limit=self._limit(device),
-            model_limit=self._model_limit,
-        )
+        asked = self.options.get("device"), self.options.get("memory_limit")
+        return tree_oracle(self.domain, used, self.zeros, *asked)
 
     def _batched(self, single: MarginalOracle) -> bool:
         """Return True if a batch can estimate these sets and is faster."""
@@ -305,8 +289,8 @@ class ManyEstimates:
     def _chunk(self, inference: MarginalOracle) -> int:
         """Return the number of sets that are estimated in one batch."""
         each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
-        fitting = self._limit(inference.device) // each
-        return max(1, min(fitting, TABLE_CELLS // table_cells(inference)))
+        most = max(1, TABLE_CELLS // table_cells(inference))
+        return min(most, self._fitting(inference, each))
 
 
 def _is_writable(m: Measurement) -> bool:

@@ -7,12 +7,15 @@ from math import inf
 
 import torch
 
+from pgmkit.contraction.order import plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.clique_index import maximal
 from pgmkit.graphs.junction_tree import junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.devices import device_of
+from pgmkit.runtime.memory import MEMORY_LIMIT, available
 from pgmkit.runtime.sizes import CELL_BYTES
 from pgmkit.structural_zeros import Zeros
 
@@ -36,24 +39,36 @@ BASE_BYTES = 48 << 20
 
 def tree_oracle(
     domain: Domain,
-    cliques: Sequence[Clique],
     used: Sequence[Measurement],
     zeros: Sequence[Zeros],
-    *,
-    device: torch.device,
-    limit: int,
-    model_limit: int,
+    device: str | torch.device | None,
+    memory_limit: int | None,
 ) -> MarginalOracle:
-    """Return the oracle for these cliques.
+    """Return the oracle for the cliques of these measurements and zeros; ``device`` and
+    ``memory_limit`` are those of ``estimate``.
 
-    Raises ModelTooLarge if the estimation would take more than ``limit`` bytes, or the junction
-    tree of the model more than ``model_limit``; and InvalidInput if zeros leave no record possible.
+    Raises ModelTooLarge if the estimation would take more than ``search_limit`` bytes, or the
+    junction tree of the model more than ``model_limit``; and InvalidInput if zeros leave no record
+    possible.
     """
-    oracle = MarginalOracle(domain, cliques, device=device, memory_limit=limit, zeros=zeros)
+    cliques = cliques_of(domain, used, zeros)
+    where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
+    limit = search_limit(memory_limit, where)
+    oracle = MarginalOracle(domain, cliques, device=where, memory_limit=limit, zeros=zeros)
     _check_memory(oracle, used, limit)
-    _check_tree(domain, cliques, model_limit)
+    _check_tree(domain, cliques, model_limit(memory_limit))
     _check_possible(oracle, zeros)
     return oracle
+
+
+def search_limit(memory_limit: int | None, device: torch.device) -> int:
+    """Return the bytes of working memory that an estimate may take."""
+    return memory_limit if memory_limit is not None else available(device) // 2
+
+
+def model_limit(memory_limit: int | None) -> int:
+    """Return the bytes that the tables of the model's junction tree may take."""
+    return max(MEMORY_LIMIT, memory_limit or 0)
 
 
 def cliques_of(

@@ -97,14 +97,12 @@ class Monitor:
         problem: Problem,
         *,
         tolerance: float,
-        max_seconds: float | None,
         report: Callable[[Progress], None] | None,
         started: float,
         max_iterations: int = _MOST_ITERATIONS,
     ) -> None:
         self.problem, self.report = problem, report
         self.goal = tolerance * problem.loss.unit
-        self.deadline = inf if max_seconds is None else started + max_seconds
         self.started, self.max_iterations = started, max_iterations
         self.best: Point | None = None
         self.best_loss, self.bound = inf, problem.loss.least
@@ -126,13 +124,11 @@ class Monitor:
         """Return a monitor of the search for the minimum of another loss, with the same goal and
         deadline.
         """
-        now = time.perf_counter()
         return Monitor(
             replace(self.problem, loss=loss),
             tolerance=self.goal / loss.unit,
-            max_seconds=self.deadline - now,
             report=report,
-            started=now,
+            started=time.perf_counter(),
             max_iterations=max_iterations,
         )
 
@@ -143,7 +139,7 @@ class Monitor:
     @property
     def late(self) -> bool:
         """True if the time is over, or will be after another pass."""
-        return self.problem.late() or time.perf_counter() >= self.deadline
+        return self.problem.late()
 
     def raise_bound(self, bound: float) -> None:
         self.bound = max(self.bound, bound)

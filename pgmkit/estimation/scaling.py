@@ -30,20 +30,14 @@ def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float
     cluster expansion is tried first (``_expand``). If the loss is then still above ``enough``,
     damped steps of iterative scaling follow.
     """
-    target = _at_least(problem, start, tables)
+    # Cells below LEAST_SHARE of the total are raised to it, so that their logarithms are moderate.
+    floor = LEAST_SHARE * problem.total
+    flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
+    target = torch.as_tensor(flat).to(start.potentials)
     expansion = cluster_expansion(problem.inference)
     near = start if expansion is None else _expand(problem, start, target, expansion, enough)
     close = problem.loss.value(near.marginals) <= enough
     return near if close else _damped(problem, near, target)
-
-
-def _at_least(problem: Problem, start: Point, tables: Sequence[Table]) -> torch.Tensor:
-    """Return the tables in one vector, with cells below LEAST_SHARE of the total raised to it, so
-    that their logarithms are moderate. ``start`` gives only the vector's dtype and device.
-    """
-    floor = LEAST_SHARE * problem.total
-    flat = np.concatenate([np.maximum(table, floor).reshape(-1) for table in tables])
-    return torch.as_tensor(flat).to(start.potentials)
 
 
 def _expand(

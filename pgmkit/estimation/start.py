@@ -55,7 +55,7 @@ def best_start(
     if tabular and not callable(request.loss) and not monitor.late:
         precision = SLIGHT * monitor.goal
         consistent = consistent_tables(
-            request.domain, tabular, problem.total, precision, zeros, monitor.deadline
+            request.domain, tabular, problem.total, precision, zeros, problem.deadline
         )
         if len(tabular) == len(used) and request.loss in ("squared", Squared()):
             monitor.raise_bound(consistent.bound)
@@ -77,7 +77,7 @@ def _consistent_start(
 ) -> Point:
     inference = problem.inference
     cliques = inference.layout.cliques
-    parts = tree_potentials(domain, cliques, tables, monitor.deadline)
+    parts = tree_potentials(domain, cliques, tables, problem.deadline)
     flat = np.concatenate([part.reshape(-1) for part in parts])
     start = problem.point(torch.as_tensor(flat, dtype=inference.dtype, device=inference.device))
     enough = monitor.bound + monitor.goal

@@ -149,7 +149,7 @@ def _variances(
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]
-    for place, region in enumerate(inner.regions if inner is not None else ()):
+    for place, region in enumerate(inner[0] if inner is not None else ()):
         if time.perf_counter() >= deadline:
             break
         variances[place] = region.variance(total**2)

@@ -97,7 +97,7 @@ class InteriorPoint:
         self, polytope: LocalPolytope, parts: Parts, penalty: Penalty, deadline: float = inf
     ) -> None:
         self._deadline = deadline
-        self.regions, self.shared = parts.regions, parts.shared
+        self.regions, self.shared = parts
         self.total, self._cells = polytope.total, int(polytope.offsets[-1])
         self._softness, self._height = penalty.curvature, min(penalty.steepest, FAR)
         self._s = self.shared.offset

@@ -16,7 +16,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
-from pgmkit.least_squares.goodness import Fit
+from pgmkit.least_squares.goodness import Fit, goodness_of_fit
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
@@ -118,8 +118,6 @@ class RegionModel(QueryAnswers):
         """The test of how well the measurements agree with each other; None if they are not
         known.
         """
-        from pgmkit.least_squares.goodness import goodness_of_fit
-
         return goodness_of_fit(self, self.measurements) if self.measurements else None
 
     @property

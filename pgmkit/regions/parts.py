@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse
@@ -65,12 +66,8 @@ class Region:
         return float((1 / (np.maximum(values, 0) + 1 / spread)).mean())
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """All regions of the problem, and the residuals that they share."""
-
-    regions: list[Region]
-    shared: Shared
+Parts: TypeAlias = "tuple[list[Region], Shared]"
+"""All regions of the problem, and the residuals that they share."""
 
 
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
@@ -124,4 +121,4 @@ def parts_of(
                 np.concatenate(values),
             )
         )
-    return Parts(found, shared)
+    return found, shared

@@ -127,6 +127,12 @@ class LocalPolytope:
         sizes = np.diff(self.offsets)
         return np.repeat(self.total / sizes, sizes)
 
+    def split(self, cells: Array) -> list[Array]:
+        """Return the tables whose cells, one table after the other, are these."""
+        parts = np.split(cells, self.offsets[1:-1])
+        shapes = map(self.domain.shape, self.cliques)
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
     def lowest(self, gradient: Array, multipliers: Array) -> float:
         """Return a lower bound on <gradient, x> over the polytope, which is valid for any
         multipliers of B x = b.

@@ -181,10 +181,8 @@ def independent(polytope: LocalPolytope, tables: Array) -> Array:
     """Return the products of the one-way tables of ``tables``, over the polytope's cliques, as one
     vector.
     """
-    domain, margins = polytope.domain, dict[str, Array]()
-    shapes = [domain.shape(clique) for clique in polytope.cliques]
-    for clique, start, shape in zip(polytope.cliques, polytope.offsets, shapes, strict=False):
-        table = tables[start : start + int(np.prod(shape))].reshape(shape)
+    margins = dict[str, Array]()
+    for clique, table in zip(polytope.cliques, polytope.split(tables), strict=True):
         for axis, name in enumerate(clique):
             if name not in margins:
                 counts = table.sum(axis=tuple(i for i in range(table.ndim) if i != axis))
@@ -201,17 +199,13 @@ def independent(polytope: LocalPolytope, tables: Array) -> Array:
 
 def of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
     """Return the tables of maximum entropy with the two-way tables of ``tables``, as one vector."""
-    products, found = independent(polytope, tables), []
-    for clique, start in zip(polytope.cliques, polytope.offsets, strict=False):
-        shape = polytope.domain.shape(clique)
-        part = slice(start, start + int(np.prod(shape)))
-        fitted = products[part].reshape(shape)
-        mixed = (1 - _ELSEWHERE) * np.maximum(tables[part].reshape(shape), 0) + _ELSEWHERE * fitted
-        rest = [
-            tuple(set(range(len(shape))) - set(pair)) for pair in combinations(range(len(shape)), 2)
-        ]
-        wanted = [mixed.sum(axis=axes, keepdims=True) for axes in rest]
-        if len(shape) > 2:
+    products, found = polytope.split(independent(polytope, tables)), []
+    for table, fitted in zip(polytope.split(tables), products, strict=True):
+        mixed = (1 - _ELSEWHERE) * np.maximum(table, 0) + _ELSEWHERE * fitted
+        axes = range(table.ndim)
+        rest = [tuple(set(axes) - set(pair)) for pair in combinations(axes, 2)]
+        wanted = [mixed.sum(axis=away, keepdims=True) for away in rest]
+        if table.ndim > 2:
             fitted = raked(fitted, wanted, FEW_ROUNDS)
         found.append(fitted.reshape(-1))
     return np.concatenate(found)

@@ -59,12 +59,12 @@ def one_of(value: T, known: Iterable[T], name: str) -> T:
     kept = list(known)
     if not any(type(value) is type(each) and value == each for each in kept):
         raise InvalidInput(
-            f"{name} must be one of {', '.join(map(repr, kept))}; got {_shown(value)}"
+            f"{name} must be one of {', '.join(map(repr, kept))}; got {shown(value)}"
         )
     return value
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a number or text, or the type of another value, which may hold records."""
     plain = isinstance(value, str | int | float | None)
     return f"{value!r:.60}" if plain else type(value).__name__
@@ -75,7 +75,7 @@ def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
     if they are not a mapping.
     """
     if not isinstance(values, Mapping):
-        raise InvalidInput(f"{name} must be a mapping from {content}, got {_shown(values)}")
+        raise InvalidInput(f"{name} must be a mapping from {content}, got {shown(values)}")
     return values
 
 

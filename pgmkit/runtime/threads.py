@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import islice
 from typing import TypeVar
@@ -71,16 +71,11 @@ def pass_settings() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = coarse
 
 
-@contextmanager
-def threads_for(multiplications: float, worth: float) -> Iterator[None]:
+def threads_for(multiplications: float, worth: float) -> AbstractContextManager[None]:
     """Return a context in which torch uses all its threads if the work takes at least ``worth``
     multiplications, and one thread otherwise.
     """
-    if multiplications >= worth:
-        yield
-        return
-    with one_thread():
-        yield
+    return nullcontext() if multiplications >= worth else one_thread()
 
 
 def cores() -> int:

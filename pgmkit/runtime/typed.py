@@ -15,7 +15,7 @@ from typing import get_origin as origin_of
 from typing import get_type_hints as hints_of
 
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import number
+from pgmkit.runtime.arguments import number, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,10 +186,7 @@ def _article(kind: type) -> str:
 
 
 def _shown(kind: Kind, value: object) -> str:
-    if value is None or isinstance(value, str | bool | int | float):
-        return f"{value!r:.60}"
-    found = type(value).__name__
     if kind.entry is not None and isinstance(value, list | tuple):
         wrong = next(each for each in value if not kind.entry.holds(each))
-        return f"a {found} with {type(wrong).__name__}"
-    return found
+        return f"a {type(value).__name__} with {type(wrong).__name__}"
+    return shown(value)

@@ -39,6 +39,7 @@ class BatchedAnswers:
     def __init__(self, models: Sequence[GraphicalModel]) -> None:
         self.models, self.domain = models, models[0].domain
         self._oracle = MarginalOracle(self.domain, models[0].cliques or [()])
+        self._limit, self._uses = models[0].memory_limit, FirstUses()
 
     def answer(self, query: FactoredQuery) -> Array:
         """Return one answer for each model: an array of shape (models, *query.answer_shape)."""
@@ -67,14 +68,6 @@ class BatchedAnswers:
                 query, found[row], model.total, seconds
             ),
         )
-
-    @cached_property
-    def _uses(self) -> FirstUses:
-        return FirstUses()
-
-    @property
-    def _limit(self) -> int:
-        return self.models[0].memory_limit
 
     @cached_property
     def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:

@@ -213,13 +213,7 @@ class BatchedEstimate:
         total, constant = float(self.totals[row]), float(self.known.constant[row])
         problem = Problem(one, loss, total, self.deadline, constant)
         now = time.perf_counter()
-        monitor = Monitor(
-            problem,
-            tolerance=self.tolerance,
-            max_seconds=self.deadline - now,
-            report=None,
-            started=now,
-        )
+        monitor = Monitor(problem, tolerance=self.tolerance, report=None, started=now)
         monitor.best, monitor.best_loss = search.row(row), float(search.best.loss[row])
         monitor.raise_bound(float(search.bound[row]))
         monitor.iterations, monitor.stopped = int(search.iterations[row]), search.stopped[row]

@@ -18,7 +18,6 @@ from .errors import (
 )
 from .estimation import estimate
 from .estimation.many import estimate_many
-from .estimation.replication import Replication
 from .factor import Factor
 from .factor_graph import FactorGraph
 from .graphs.junction_tree import JunctionTree
@@ -29,6 +28,7 @@ from .model import GraphicalModel
 from .queries import FactoredQuery
 from .records.dataset import Dataset
 from .regions.model import RegionModel
+from .runtime.progress import Replication
 from .structural_zeros import Zeros
 from .tables.columns import Column
 from .tables.constraints import Constraint, Determines, Forbid, Require

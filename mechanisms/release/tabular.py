@@ -37,7 +37,7 @@ from pgmkit.uncertainty import Uncertainty, error_bars
 from pgmkit.uncertainty.measured import MeasuredBars
 
 if TYPE_CHECKING:
-    from pgmkit.estimation.replication import Replication
+    from pgmkit.runtime.progress import Replication
 
 T = TypeVar("T")
 _PART = 16 * BATCH_ROWS

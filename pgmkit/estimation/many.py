@@ -29,7 +29,6 @@ from pgmkit.estimation.model_size import (
     search_limit,
     tree_oracle,
 )
-from pgmkit.estimation.replication import Replication, reporter
 from pgmkit.estimation.request import Request, check_seconds, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.self_check import LEAST, SHARE
@@ -40,6 +39,7 @@ from pgmkit.losses import Squared, statistics
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import float_array, listed
+from pgmkit.runtime.progress import Replication, reporter
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings
 from pgmkit.structural_zeros import check_zeros

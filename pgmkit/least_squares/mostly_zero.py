@@ -32,6 +32,7 @@ from pgmkit.errors import NotCertified
 from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.least_squares.consistency import Table, agreeing
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
+from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import MOST_ITERATIONS, MOST_ROUNDS, SLIGHT, SOLVED, SUFFICIENT
 from pgmkit.runtime.precision import EPSILON
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _Places = NDArray[np.intp]
+_Chosen = tuple[int, list[_Places]]
+"""The number of some kept cells of a table, and for each agreement the rows of these cells."""
 _Agreement = tuple[Clique, int, float]
 """Attributes that a table shares with others, the first of the rows of their cells, and the sign of
 the table in these rows."""
@@ -82,7 +85,7 @@ def nonnegative_tables(
         reach = 2 * reach
     else:
         for table in tables:
-            table.keep_all()
+            table.keep(np.arange(table.noisy.size))
         multipliers, _ = _solved(tables, multipliers, np.full_like(reach, np.inf), total)
     apart = float(np.abs(_negative_dual(tables, multipliers, total)[1]).max())
     if not apart <= max(SLIGHT, EPSILON**0.5 * total):
@@ -132,7 +135,7 @@ def _solved(
     """
     start, weight = multipliers, np.zeros_like(multipliers)
     for table in tables:
-        table.add_sums(np.full(len(table.cells), table.variance), weight, squared=True)
+        table.add(np.full(len(table.cells), table.variance), table.kept, weight, squared=True)
     value, violated = _negative_dual(tables, multipliers, total)
     for _ in range(MOST_ROUNDS):
         if np.abs(violated).max() <= SLIGHT:  # of a record
@@ -168,7 +171,8 @@ def _negative_dual(
     for table in tables:
         x = table.of_kept(multipliers)
         violated[table.row] -= total
-        table.add_sums(x, violated)
+        above = np.flatnonzero(x)
+        table.add(x[above], table.chosen(above), violated)
         x -= table.values
         value += float(x @ x) / table.variance
     return float(multipliers @ violated) - value / 2, violated
@@ -180,14 +184,17 @@ def _newton(tables: Sequence[_Kept], multipliers: Table, violated: Table, weight
     """
     diagonal = SOLVED * np.where(weight > 0, weight, 1.0)
     damping = diagonal.copy()
-    for table in tables:
-        table.choose_above(multipliers)
-        table.add_curvature(diagonal)
+    # The kept cells that are above zero give the dual its curvature.
+    above = [table.chosen(np.flatnonzero(table.of_kept(multipliers))) for table in tables]
+    for table, chosen in zip(tables, above, strict=True):
+        table.add(np.full(chosen[0], table.variance), chosen, diagonal, squared=True)
 
     def curved(direction: Table) -> Table:
         found = damping * direction
-        for table in tables:
-            table.add_product(direction, found)
+        for table, chosen in zip(tables, above, strict=True):
+            x = table.spread(direction, chosen)
+            x *= table.variance
+            table.add(x, chosen, found)
         return found
 
     return solution(curved, -violated, diagonal, SLIGHT, MOST_ITERATIONS)
@@ -204,21 +211,24 @@ class _Kept:
         self, domain: Domain, noisy: Observed, shared: Sequence[_Agreement], row: int, total: float
     ) -> None:
         self.clique, self.variance, self.row = noisy.clique, noisy.stddev**2, row
-        self._domain, self._noisy, self._shared = domain, noisy.values, shared
+        self._domain, self.noisy, self._shared = domain, noisy.values, shared
         self.threshold = _threshold(noisy.values, total)
-        self._keep(np.flatnonzero(noisy.values > _threshold(noisy.values, 2 * total)))
+        self.keep(np.flatnonzero(noisy.values > _threshold(noisy.values, 2 * total)))
 
-    def _keep(self, cells: _Places) -> None:
-        self.cells, self.values = cells, self._noisy[cells]
-        codes = dict(zip(self.clique, np.unravel_index(cells, self._shape), strict=True))
-        self._rows = [
+    def keep(self, cells: _Places) -> None:
+        """Go over these cells of the table."""
+        self.cells, self.values = cells, self.noisy[cells]
+        places = np.unravel_index(cells, self._domain.shape(self.clique))
+        codes = dict(zip(self.clique, places, strict=True))
+        rows = [
             np.ravel_multi_index(tuple([codes[name] for name in names]), self._domain.shape(names))
             for names, *_ in self._shared
         ]
+        self.kept: _Chosen = len(cells), rows
 
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self._domain.shape(self.clique)
+    def chosen(self, cells: _Places) -> _Chosen:
+        """Return some of the kept cells, given their places among these."""
+        return len(cells), [rows[cells] for rows in self.kept[1]]
 
     def parts(self) -> list[slice]:
         """Return the rows of the table: its sum, and the cells of each agreement."""
@@ -227,67 +237,39 @@ class _Kept:
 
     def of_kept(self, multipliers: Table) -> Table:
         """Return the kept cells of the table that minimises the Lagrangian."""
-        x = self._spread(multipliers, self._rows, len(self.cells))
+        x = self.spread(multipliers, self.kept)
         x *= self.variance
         x += self.values
         return np.asarray(np.maximum(x, 0.0, out=x))
 
-    def choose_above(self, multipliers: Table) -> None:
-        """Choose the kept cells that are above zero, which give the dual its curvature."""
-        above = np.flatnonzero(self.of_kept(multipliers))
-        self._above, self._count = [rows[above] for rows in self._rows], len(above)
-
-    def add_curvature(self, diagonal: Table) -> None:
-        """Add the diagonal of the dual's second derivatives."""
-        self._add(np.full(self._count, self.variance), self._above, diagonal, squared=True)
-
-    def add_product(self, direction: Table, found: Table) -> None:
-        """Add the product of the dual's second derivatives and a direction."""
-        x = self._spread(direction, self._above, self._count)
-        x *= self.variance
-        self._add(x, self._above, found)
-
-    def add_sums(self, x: Table, sums: Table, *, squared: bool = False) -> None:
-        """Add to ``sums``, by row, the sums of the kept cells ``x`` with the table's signs, or with
-        their squares.
-        """
-        above = np.flatnonzero(x)
-        self._add(x[above], [rows[above] for rows in self._rows], sums, squared=squared)
-
-    def _spread(self, multipliers: Table, rows: Sequence[_Places], count: int) -> Table:
-        """Return for each of some cells the sum of the multipliers of its rows."""
+    def spread(self, multipliers: Table, chosen: _Chosen) -> Table:
+        """Return for each of the chosen cells the sum of the multipliers of its rows."""
+        count, rows = chosen
         x = np.full(count, multipliers[self.row])
         for (names, first, sign), places in zip(self._shared, rows, strict=True):
             part = multipliers[first : first + self._domain.size(names)]
             x += (sign * part)[places]
         return x
 
-    def _add(
-        self, x: Table, rows: Sequence[_Places], sums: Table, *, squared: bool = False
-    ) -> None:
+    def add(self, x: Table, chosen: _Chosen, sums: Table, *, squared: bool = False) -> None:
+        """Add to ``sums``, by row, the sums of the chosen cells ``x`` with the table's signs, or
+        with their squares.
+        """
         sums[self.row] += x.sum()
-        for (names, first, sign), places in zip(self._shared, rows, strict=True):
+        for (names, first, sign), places in zip(self._shared, chosen[1], strict=True):
             size = self._domain.size(names)
             added = np.bincount(places, x, size)
             sums[first : first + size] += added if squared else sign * added
 
     def whole(self, multipliers: Table) -> Table:
         """Return the table that minimises the Lagrangian."""
-        x = np.full(self._shape, multipliers[self.row])
+        x = np.full(self._domain.shape(self.clique), multipliers[self.row])
         for names, first, sign in self._shared:
-            shape = self._domain.shape(names)
-            part = multipliers[first : first + self._domain.size(names)].reshape(shape)
-            ordered = sorted(names, key=self.clique.index)
-            part = part.transpose([names.index(name) for name in ordered])
-            at = [n if name in names else 1 for name, n in zip(self.clique, x.shape, strict=True)]
-            x += sign * part.reshape(at)
+            part = multipliers[first : first + self._domain.size(names)]
+            x += sign * spread(self.clique, names, part.reshape(self._domain.shape(names)))
         x *= self.variance
-        x += self._noisy.reshape(x.shape)
+        x += self.noisy.reshape(x.shape)
         return np.asarray(np.maximum(x, 0.0, out=x))
-
-    def keep_all(self) -> None:
-        """Keep all cells of the table."""
-        self._keep(np.arange(self._noisy.size))
 
     def keep_raised(self, multipliers: Table) -> int:
         """Keep the cells too which the multipliers raise above zero; return how many were not."""
@@ -295,7 +277,7 @@ class _Kept:
         raised[self.cells] = False
         found = np.flatnonzero(raised)
         if len(found):
-            self._keep(np.sort(np.concatenate([self.cells, found])))
+            self.keep(np.sort(np.concatenate([self.cells, found])))
         return len(found)
 
 

@@ -1,8 +1,11 @@
-"""Reports of a search while it runs, and the texts for how it ended."""
+"""Reports of a search, or of many estimates, while they run, and the texts for how a search
+ended.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,3 +65,33 @@ def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] |
                 shown.set_postfix(loss=f"{record.best_loss:.6g}", gap=f"{record.gap:.3g}")
 
         yield show
+
+
+@dataclass(frozen=True)
+class Replication:
+    """The record that a progress callback gets: how many estimates are ``done``, ``of`` how many,
+    and the seconds so far.
+    """
+
+    done: int
+    of: int
+    seconds: float
+
+
+@contextmanager
+def reporter(
+    what: str, progress: bool | Callable[[Replication], None] | None, of: int
+) -> Iterator[Callable[[int], None]]:
+    """Return a context manager that gives a function to be called with the number of estimates
+    done. It updates the progress bar or calls the callback that ``progress`` asks for; ``what``
+    names the bar and ``of`` is the number of all estimates.
+    """
+    started = time.perf_counter()
+    if progress is True:
+        with bar(desc=what, unit="model", total=of) as shown:
+            yield lambda done: shown.update(done - shown.n)
+        return
+    call = progress if callable(progress) else None
+    yield (
+        lambda done: call(Replication(done, of, time.perf_counter() - started)) if call else None
+    )

@@ -38,13 +38,12 @@ from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.memory import MEMORY_LIMIT
-from pgmkit.runtime.progress import OUT_OF_TIME
+from pgmkit.runtime.progress import OUT_OF_TIME, Replication, reporter
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
 
 if TYPE_CHECKING:
     from pgmkit.estimation.batches.answers import BatchedAnswers
-    from pgmkit.estimation.replication import Replication
     from pgmkit.least_squares.linear_estimate import LinearEstimate
     from pgmkit.uncertainty.replicates import Estimated
 
@@ -203,7 +202,6 @@ def error_bars(
     def estimated() -> tuple[Estimated, ...]:
         # The import is here because most queries have a closed form, which needs no search for a
         # model.
-        from pgmkit.estimation.replication import reporter
         from pgmkit.uncertainty.replicates import re_estimated
 
         if refused:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, TooSlow, Zeros, estimate
-from pgmkit.estimation.replication import Replication
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import prefix, total
+from pgmkit.runtime.progress import Replication
 from pgmkit.uncertainty import error_bars
 from pgmkit.uncertainty.bounded import nonnegative_interval
 

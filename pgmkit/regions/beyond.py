@@ -28,17 +28,13 @@ from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, Array]:
     """Return the marginals of the joint distribution, as fractions; axes in each clique's order."""
-    asked = list(dict.fromkeys(cliques))
-    last = {clique: joint.last_drawn(clique) for clique in asked}
-    counted = joint.records.marginals([clique for clique in asked if last[clique] is None])
+    last = {clique: joint.last_drawn(clique) for clique in cliques}
+    counted = joint.records.marginals([clique for clique, name in last.items() if name is None])
     found = {clique: counts / len(joint.records) for clique, counts in counted.items()}
     # Cliques with the same last attribute follow each other, so that the probabilities of this
     # attribute are computed only once.
-    for clique in sorted(asked, key=lambda clique: last[clique] or ""):
-        name = last[clique]
-        if name is not None:
-            found[clique] = _summed_chances(joint, clique, name)
-    return found
+    drawn = [(name, clique) for clique, name in last.items() if name is not None]
+    return found | {clique: _summed_chances(joint, clique, name) for name, clique in sorted(drawn)}
 
 
 def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:

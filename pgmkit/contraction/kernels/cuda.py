@@ -14,6 +14,7 @@ processor, and its compiler can compile it for a GPU that is not present; the te
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -221,20 +222,6 @@ def steps_kernel(
     tl.store(out + target, sums.to(out.dtype.element_ty), inside)
 
 
-def max_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return max over s of ``left[b, r, s] + right[b, c, s]`` as a tensor with axes (b, r, c); NaN
-    where a term is NaN.
-    """
-    return _tiled(max_kernel, left, right)
-
-
-def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` as a tensor with axes
-    (b, r, c). Each sum is scaled by its own largest term, so none underflows.
-    """
-    return _tiled(log_kernel, left, right)
-
-
 def contract_steps(
     left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, table: Table
 ) -> None:
@@ -318,6 +305,13 @@ def _tiled(kernel: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor
         sizes = (rows, summed, columns, *left.stride(), *right.stride())
         launch(kernel, tiles, left, right, out, *sizes, TILE=TILE)
     return out
+
+
+max_contract = partial(_tiled, max_kernel)
+log_contract = partial(_tiled, log_kernel)
+"""The contractions of ``reference``. Each sum is scaled by its own largest term, so none
+underflows.
+"""
 
 
 def launch(kernel: Any, programs: int, first: torch.Tensor, *rest: Any, **constants: int) -> None:

@@ -155,50 +155,43 @@ class ManyEstimates:
     def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
         if not self.sets:
             return []
-        first, found = self.sets[0], []
-        if given is None:
-            estimated = estimate_totals(first, stacked(self.sets))
-        for place, number in enumerate(
-            estimated.tolist() if given is None else _each_total(given, len(self.sets))
-        ):
+        first, values, found = self.sets[0], stacked(self.sets), []
+        implied = estimate_totals(first, values).tolist() if given is None else []
+        each = implied if given is None else _each_total(given, len(self.sets))
+        for place, number in enumerate(each):
             with _naming(place):
-                known = given is not None
-                found.append(
-                    self._request(first, number).known_total() if known else positive(number)
-                )
-        for m, values in zip(first, stacked(self.sets), strict=True):
+                total = positive(number) if implied else self._request(first, number).known_total()
+                found.append(total)
+        for m, measured in zip(first, values, strict=True):
             for total in (min(found), max(found)) if m.clique else ():
-                check_scale(m, values, total)
+                check_scale(m, measured, total)
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
         """Yield the models of all sets in order, as lists of some at a time."""
         single = self._single
-        if single is None or not self._batched(single):
-            yield from self._one_by_one(deadline)
-            return
-        size = self._chunk(single)
+        together = single if single is not None and self._batched(single) else None
+        size = self._at_once() if together is None else self._chunk(together)
         for start in range(0, len(self.sets), size):
-            yield self._batch(single, range(start, min(start + size, len(self.sets))), deadline)
+            places = range(start, min(start + size, len(self.sets)))
+            if together is None:
+                yield self._separately(places, deadline)
+            else:
+                yield self._batch(together, places, deadline)
 
-    def _one_by_one(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """Yield the models of all sets in order, each estimated separately, in lists of those that
-        are estimated at the same time in threads. Their warnings NotCertified and Contradictory are
-        suppressed, since the caller warns once for all sets.
+    def _separately(self, places: range, deadline: float) -> list[GraphicalModel]:
+        """Return the models of some sets, each estimated in a thread of its own. Their warnings
+        NotCertified and Contradictory are suppressed, since the caller warns once for all sets.
         """
-        count = self._at_once()
-        for start in range(0, len(self.sets), count):
-            places = range(start, min(start + count, len(self.sets)))
-            tasks = [partial(self._alone, place, deadline) for place in places]
-            with ExitStack() as settings:
-                if count > 1:  # set for the whole process, so that no thread changes them
-                    settings.enter_context(one_thread())
-                    settings.enter_context(pass_settings())
-                settings.enter_context(warnings.catch_warnings())
-                for said_of_all in (NotCertified, Contradictory):
-                    warnings.simplefilter("ignore", said_of_all)
-                made = list(in_threads(tasks, count))
-            yield made
+        tasks = [partial(self._alone, place, deadline) for place in places]
+        with ExitStack() as settings:
+            if len(places) > 1:  # set for the whole process, so that no thread changes them
+                settings.enter_context(one_thread())
+                settings.enter_context(pass_settings())
+            settings.enter_context(warnings.catch_warnings())
+            for said_of_all in (NotCertified, Contradictory):
+                warnings.simplefilter("ignore", said_of_all)
+            return list(in_threads(tasks, len(places)))
 
     def _at_once(self) -> int:
         """Return the number of sets that are estimated at the same time, each in a thread of its

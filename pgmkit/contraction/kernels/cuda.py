@@ -9,7 +9,9 @@ overflow. So strides are only added to pointers or multiplied by 64-bit indices,
 tables of more than 2^31 cells correctly.
 
 Every kernel is a flat loop without helper functions. So Triton's interpreter can run it on a
-processor, and its compiler can compile it for a GPU that is not present; the tests do both.
+processor, and its compiler can compile it for a GPU that is not present; the tests do both. Triton
+passes nothing but pointers and numbers, so a kernel has an argument for every table, extent and
+stride, however many these are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The kernels in Triton that are about a step of the search for a model instead of a pass.
 
 A residual is computed from the marginals wherever it is needed and never written. Sums are computed
-in float64, one for each block of RUN cells.
+in float64, one for each block of RUN cells. The kernels have many arguments for the reason that
+``cuda`` gives.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ from pgmkit import (
 )
 from pgmkit.estimation import many
 from pgmkit.estimation.batches.answers import BatchedAnswers
-from pgmkit.estimation.batches.lbfgs import minimise_many
 from pgmkit.estimation.batches.oracle import BatchedOracle
+from pgmkit.estimation.limited_memory import minimise_many
 from pgmkit.inference.marginal_oracle import MarginalOracle
 
 Array = NDArray[np.float64]

@@ -14,11 +14,11 @@ import torch
 from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
 from pgmkit.estimation import factors, fitted
-from pgmkit.estimation.batches.lbfgs import minimise_many
 from pgmkit.estimation.batches.oracle import BatchedOracle
 from pgmkit.estimation.batches.problem import BatchedSquares
 from pgmkit.estimation.batches.proximal import ProximalSteps, affordable
 from pgmkit.estimation.batches.search import BatchedSearch
+from pgmkit.estimation.limited_memory import minimise_many
 from pgmkit.estimation.loss_checks import check_point
 from pgmkit.estimation.methods import finish
 from pgmkit.estimation.problem import Monitor, Point, Problem

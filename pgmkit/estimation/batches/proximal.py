@@ -33,9 +33,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 
-from pgmkit.estimation.batches.lbfgs import Function, Run
 from pgmkit.estimation.batches.oracle import BatchedOracle, table_cells
 from pgmkit.estimation.batches.search import BatchedSearch
+from pgmkit.estimation.limited_memory import Function, Run
 from pgmkit.estimation.tensor_steps import Points
 from pgmkit.inference.layout import Layout
 from pgmkit.linear.kronecker import nonzeros

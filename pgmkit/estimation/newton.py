@@ -259,7 +259,7 @@ class _Joint:
         state, solved = origin, False
         shares, force = self._force(state)
         rounds = 0
-        while rounds < PATIENCE and not monitor.late:
+        while rounds < PATIENCE and not monitor.problem.late():
             rounds += 1
             curvature = self._curvature(state)
             lag = self._lag(state, origin, step, shares)

@@ -136,11 +136,6 @@ class Monitor:
     def gap(self) -> float:
         return max(0.0, self.best_loss - self.bound)
 
-    @property
-    def late(self) -> bool:
-        """True if the time is over, or will be after another pass."""
-        return self.problem.late()
-
     def raise_bound(self, bound: float) -> None:
         self.bound = max(self.bound, bound)
 
@@ -170,7 +165,7 @@ class Monitor:
         if loss < self.best_loss or self.best is None:
             self.best, self.best_loss = point, loss
         self._history.append(self.best_loss)
-        if self.iterations >= self._check_at and self._settled and not self.late:
+        if self.iterations >= self._check_at and self._settled and not self.problem.late():
             self.certify(point)
             self._check_at = int(self.iterations * 1.3) + 4
         if self.report is not None:
@@ -222,7 +217,7 @@ class Monitor:
             gained = self._history[-1 - window] - self._history[-1]
             if gained < self.goal / 4:
                 return f"progress: the loss fell by {gained:.3g} over the last {window} iterations"
-        if self.late:
+        if self.problem.late():
             return OUT_OF_TIME
         if self.iterations >= self.max_iterations:
             return f"iterations: {self.max_iterations} reached"

@@ -100,7 +100,7 @@ def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: 
     makes of them, until a few further steps would no longer halve the gap.
     """
     before = inf
-    while not monitor.certified and not monitor.late:
+    while not monitor.certified and not problem.late():
         bound, dual = ascent(problem.inference, loss, dual, problem.total)
         monitor.raise_bound(bound)
         gap = monitor.best_loss - bound
@@ -132,7 +132,7 @@ class _Subproblem:
 
         def settled() -> bool:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
-            return unsolved < _ROUGHLY * monitor.goal or too_long() or monitor.late
+            return unsolved < _ROUGHLY * monitor.goal or too_long() or self.problem.late()
 
         if isfinite(self.loss.penalty.steepest):
             change = self.change(self.bounded_minimum(settled))

@@ -52,7 +52,7 @@ def best_start(
     if warm_start is not None:
         starts.append(problem.point(fold(problem.inference, request.domain, warm_start)))
     used, tabular = statistics.measurements, statistics.tables
-    if tabular and not callable(request.loss) and not monitor.late:
+    if tabular and not callable(request.loss) and not problem.late():
         precision = SLIGHT * monitor.goal
         consistent = consistent_tables(
             request.domain, tabular, problem.total, precision, zeros, problem.deadline
@@ -62,7 +62,7 @@ def best_start(
         enough = monitor.bound + _NEAR * monitor.goal
         near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough
         wanted = request.method in ("auto", "accelerated", "proximal")
-        if wanted and not near and not monitor.late:
+        if wanted and not near and not problem.late():
             before = problem.inference.log_passes
             starts.append(_consistent_start(problem, monitor, request.domain, consistent.tables))
             if problem.inference.log_passes > before:

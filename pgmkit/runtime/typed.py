@@ -161,13 +161,9 @@ def _sequence(entry: Kind | None, sized: bool) -> Kind:
         except TypeError:
             return False
         fast = isinstance(value, list | tuple) or (sized and entry not in _PLAIN.values())
-        return not fast or _all(entry, value)
+        return not fast or entry is None or all(map(entry.holds, value))
 
     return Kind(f"a sequence of {_plural(entry.words)}" if entry else "a sequence", holds, entry)
-
-
-def _all(kind: Kind | None, values: Iterable[Any]) -> bool:
-    return kind is None or all(map(kind.holds, values))
 
 
 def _plural(words: str) -> str:

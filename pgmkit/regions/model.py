@@ -337,7 +337,10 @@ class RegionModel(QueryAnswers):
             region = self.cliques[places[-1]]
             table = self.tables[region]
         if table is not None:
-            mine, source = weighted_sum(table, region, weights), f"the table over {region!r}"
+            mine, source = (
+                weighted_sum(table, region, weights),
+                f"the table of the region {region!r}",
+            )
         else:
             mine = expected_product(self.joint, weights) * self.total
             source = "the model's records"

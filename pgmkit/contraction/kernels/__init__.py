@@ -34,7 +34,8 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 
 __all__ = ["TERMS", "TILE_CELLS", "Table", "finite", "log_sum", "peaks", "run_levels", "run_starts"]
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 _Contraction: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
 

@@ -185,7 +185,7 @@ class Column(ABC):
         known = dictionary(values)
         if known is not None:
             codes, unread = self.read(known[0])
-            return codes[known[1]], unread[known[1]]
+            return codes.take(known[1]), unread.take(known[1])
         codes = self._codes(values)
         unread = codes < 0
         return np.where(unread, self.outside_code, codes), unread

@@ -213,11 +213,11 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
     rest, line = b"", 0
     for block in itertools.chain(blocks, [b""]):
         whole = None if rest else records.plain(block)
-        for piece in [block] if whole is not None or not block else cut_at_lines(block, _PIECE):
-            plain = None if rest else records.plain(piece) if whole is None else whole
+        for piece in [block] if whole or not block else cut_at_lines(block, _PIECE):
+            plain = whole or (None if rest else records.plain(piece))
             if plain is not None:
-                yield plain, []
-                line += piece.count(b"\n")
+                yield plain[0], []
+                line += plain[1]
                 continue
             found = records.grammar.divided(rest + piece, final=not block)
             yield records.table(found.records), [line + place for place in found.odd]
@@ -234,9 +234,9 @@ class _Records:
     wanted: list[str]
     repeating: frozenset[str]
 
-    def plain(self, block: bytes) -> Any:
-        """Return the table of a block of whole lines that are all records or empty; None for other
-        blocks.
+    def plain(self, block: bytes) -> tuple[Any, int] | None:
+        """Return the table of a block of whole lines that are all records or empty, and the number
+        of the lines; None for other blocks.
 
         If a line end were within quotation marks, there would be fewer records than lines; and if
         empty lines were at the end of a value that is left open, the line before them would be
@@ -259,7 +259,7 @@ class _Records:
         lines = block.count(b"\n")
         if table.num_rows != lines and table.num_rows != lines - _empty_lines(bytes_of):
             return None
-        return table
+        return table, lines
 
     def table(self, records: Sequence[bytes]) -> Any:
         """Return the table of well-formed records, some of which may span several lines."""

@@ -48,6 +48,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "through the marginal": ("factored", {"factored": False}),
     "dual-query+pgm": ("likelihood", {"pgm": True}),
     "least mixture error": ("least mixture error", {}),
+    "matrix+pgm (mean)": ("matrix+pgm", {"objective": "mean"}),
     "gem (z resampled)": ("gem (z resampled)", {}),
     "gem (B = 100)": ("gem", {"batch_rows": 100}),
     "gem (B = 10)": ("gem", {"batch_rows": 10}),

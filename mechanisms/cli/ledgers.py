@@ -4,7 +4,7 @@ or end a run that was killed.
 
 from __future__ import annotations
 
-import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -64,7 +64,7 @@ def ledger(
     if create:
         total = Budget(epsilon, delta, reserved)
         found = Ledger.create(writable(file), total, neighbours=neighbours, unit=unit)
-    elif zipfile.is_zipfile(file):
+    elif _is_archive(file):
         release = Release.load(file, allow_modified=allow_modified)
         found, caution, exception = release.ledger, release.caution, release.exception
         if found is None:
@@ -94,3 +94,8 @@ def _emit_tables(release: Release, json_out: bool) -> None:
     ]
     said = "nothing was spent here: the noisy tables came from elsewhere, at a price unknown here"
     emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]), json_out)
+
+
+def _is_archive(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(1) != b"{"

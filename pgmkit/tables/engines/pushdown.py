@@ -6,21 +6,21 @@ memory allows. Tables of subsets of counted columns are sums of counted tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.domain import Clique
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
 from pgmkit.records.counting import check_memory
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
-from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan, in_groups
+from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
 from pgmkit.tables.schema import Schema, outside_error
 
 _SCAN_CELLS = 2 * TABLE_CELLS
@@ -94,7 +94,7 @@ class FrameCounts:
     def _count(self, cliques: Iterable[Clique]) -> None:
         """Pass over the records until all these tables are known."""
         missing = [clique for clique in dict.fromkeys(cliques) if self._holder(clique) is None]
-        for needed in in_groups(missing, self.domain.size, _SCAN_CELLS):
+        for needed in _batches(self.domain, missing):
             filled = self._filled(needed)
             chosen = [filled[place] for place in maximal(filled)]
             first = self.scans == 0
@@ -173,3 +173,18 @@ class FrameCounts:
 
     def __repr__(self) -> str:
         return f"<FrameCounts: {len(self.domain)} attributes, counted where the data are>"
+
+
+def _batches(domain: Domain, cliques: Sequence[Clique]) -> Iterator[list[Clique]]:
+    """Yield the cliques in batches that one pass may count."""
+    batch: list[Clique] = []
+    cells = 0
+    for clique in cliques:
+        size = domain.size(clique)
+        if batch and cells + size > _SCAN_CELLS:
+            yield batch
+            batch, cells = [], 0
+        batch.append(clique)
+        cells += size
+    if batch:
+        yield batch

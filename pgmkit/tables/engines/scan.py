@@ -56,7 +56,7 @@ class Codec:
         """Yield the codes of many frames, joined into pieces of a good size for counting."""
         width = sum(np.min_scalar_type(column.size).itemsize for column in self.columns.values())
         most = min(_PIECE_ROWS, _PIECE_BYTES // max(1, width))
-        pieces = map(_joined, in_groups(map(self.coded, frames), _length, most))
+        pieces = map(_joined, _grouped(map(self.coded, frames), _length, most))
         return (codes for codes in pieces if _length(codes))
 
     def pandas_codes(self, frame: Any) -> Any:
@@ -161,24 +161,20 @@ class Scan:
 
 def gathered(frames: Iterable[Any]) -> Iterator[Any]:
     """Yield Arrow batches joined to tables of more rows; other frames unchanged."""
-    for held in in_groups(frames, len, BATCH_ROWS):
+    for held in _grouped(frames, len, BATCH_ROWS):
         yield from [pa.Table.from_batches(held)] if isinstance(held[0], pa.RecordBatch) else held
 
 
-def in_groups(parts: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """Yield successive parts in lists whose sizes are at most `most` together, or of one part.
-
-    >>> list(in_groups("abcde", len, 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
+def _grouped(parts: Iterable[T], rows_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Yield successive parts in lists that reach `most` rows, except for the last list."""
     held: list[T] = []
-    size = 0
+    rows = 0
     for part in parts:
-        if held and size + size_of(part) > most:
-            yield held
-            held, size = [], 0
         held.append(part)
-        size += size_of(part)
+        rows += rows_of(part)
+        if rows >= most:
+            yield held
+            held, rows = [], 0
     if held:
         yield held
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.loop import Progress, Round, adapt
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
-from mechanisms.workload import Workload, WorkloadLike, downward_closure
+from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.runtime.typed import typed
 from pgmkit.structural_zeros import Zeros
 
 
@@ -52,15 +52,15 @@ class Aim(Settings):
     device: str = setting("cpu", torch_device())
 
 
-@typed
+@mechanism(Aim)
 def aim(
     curator: Curator,
-    workload: WorkloadLike,
-    settings: Aim | None = None,
+    workload: Workload,
+    settings: Aim,
     *,
     first: Sequence[Measurement] = (),
     zeros: Sequence[Zeros] = (),
-    progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
+    progress: Progress = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
@@ -71,8 +71,6 @@ def aim(
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.
     """
-    settings = settings or Aim()
-    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_fits_workload(domain, workload, settings.model_mb)
     candidates = downward_closure(workload)
@@ -181,7 +179,7 @@ def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique
     """
     # w_r = sum over a in r of sum over s that hold a of c_s.
     attribute_weights = dict.fromkeys(workload.domain, 0.0)
-    for clique, weight in zip(workload.cliques, workload.weights, strict=True):
+    for clique, weight in workload.by_clique.items():
         for name in clique:
             attribute_weights[name] += weight
     return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -18,13 +19,14 @@ import numpy as np
 from mechanisms.families.graphical import check_fits_workload, estimator, model_megabytes
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.select_and_measure import measure_one_way
+from mechanisms.rounds.shares import spend
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
-from mechanisms.workload import Workload, WorkloadLike, downward_closure, varied
+from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
-from pgmkit.measurement import Measurement
-from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -61,29 +63,23 @@ class CliqueTree(Settings):
         return leave_something("the tree", self, "one_way_share", "select_share")
 
 
-@typed
-def clique_tree(
-    curator: Curator, workload: WorkloadLike, settings: CliqueTree | None = None
-) -> Release:
+@mechanism(CliqueTree)
+def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> Release:
     """Spend all that remains of the Curator's budget: on one-way marginals, on noisy errors of the
     workload's pairs, which choose a tree, and on the pairs and larger subsets in it.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.
     """
-    settings = settings or CliqueTree()
-    workload = Workload.over(curator.domain, workload)
     check_fits_workload(curator.domain, workload, settings.model_mb)
     domain, whole = curator.domain, curator.remaining
     closure = downward_closure(workload)
     pairs = [clique for clique in closure if len(clique) == 2]
     # Without pairs everything goes to the one-way marginals.
-    one_way = (settings.one_way_share if pairs else 1.0) * whole / len(varied(domain))
+    one_way = settings.one_way_share if pairs else 1.0
     update = estimator(domain, curator.public_total, device=settings.device)
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
-    measurements = [
-        queries.measure(curator, (name,), one_way, step="first: measure") for name in varied(domain)
-    ]
+    measurements, _ = measure_one_way(curator, one_way, queries)
     model = update(None, measurements)
     if pairs:
         cost = settings.select_share * whole
@@ -95,7 +91,14 @@ def clique_tree(
         noise = settings.noise_left * curator.expected_error(curator.remaining / len(closure))
         most_cells = settings.most_noise * model.total / noise
         cliques = supported(domain, closure, edges, most_cells)
-        measurements += _measure(curator, cliques, queries)
+        # A table of m cells measured at cost c has L1 noise proportional to m / sqrt(c), or m / c
+        # for a pure budget. With costs in proportion to m^(2/3), or m^(1/2), the sum of the
+        # expected L1 errors of all tables, or of their queries, is least.
+        power = 1 / 2 if curator.ledger.budget.pure else 2 / 3
+        shares = {clique: queries.noise(clique) ** power for clique in cliques}
+        measurements += spend(
+            curator, shares, partial(queries.measure, curator, step="tree: measure")
+        )
         model = update(None, measurements)
     return Release("clique-tree", model, tuple(measurements), curator.ledger, settings)
 
@@ -129,23 +132,3 @@ def supported(
         and tree.holds(clique) is not None
         and all(frozenset(pair) in chosen for pair in combinations(clique, 2))
     ]
-
-
-def _measure(
-    curator: Curator, cliques: Sequence[Clique], queries: CliqueQueries
-) -> list[Measurement]:
-    """Spend the remaining budget so that the sum of the expected L1 errors of all tables, or of
-    their queries, is least.
-
-    A table of m cells measured at cost c has L1 noise proportional to m / sqrt(c), or m / c for a
-    pure budget: costs are proportional to m^(2/3), or m^(1/2).
-    """
-    power = 1 / 2 if curator.ledger.budget.pure else 2 / 3
-    sizes = [queries.noise(clique) ** power for clique in cliques]
-    costs = [curator.remaining * size / sum(sizes) for size in sizes[:-1]]
-    found = [
-        queries.measure(curator, clique, cost, step="tree: measure")
-        for clique, cost in zip(cliques[:-1], costs, strict=True)
-    ]
-    rest = curator.remaining
-    return [*found, queries.measure(curator, cliques[-1], rest, step="tree: measure")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.registry import MECHANISMS, Entry, configure, entry_of
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round
+from mechanisms.rounds.loop import Progress
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.measurement import Measurement
@@ -38,7 +38,7 @@ def run(
     seed: int | np.random.Generator | None = None,
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
-    progress: Callable[[Round[Any, Any]], None] | None = None,
+    progress: Progress = None,
 ) -> Release:
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
@@ -79,24 +79,23 @@ def run_on(
     workload: WorkloadLike,
     *,
     public: Dataset | Sequence[Dataset] | None = None,
-    first: Sequence[Measurement] = (),
-    zeros: Sequence[Zeros] = (),
     bins: Mapping[str, int] | None = None,
-    progress: Callable[[Round[Any, Any]], None] | None = None,
+    progress: Progress = None,
+    **known: Sequence[Measurement] | Sequence[Zeros],
 ) -> Release:
     """Spend all that remains of a Curator's budget by a mechanism; see `run`.
 
-    `first`: measurements made before, and `zeros`: combinations that cannot occur, for mechanisms
-    that take them. `bins`: the number of ordered codes of each attribute, for mechanisms that merge
-    codes. A poor fit is for the caller to report (`warn_of_poor_fit`), who may fit another model to
-    the measurements.
+    `bins`: the number of ordered codes of each attribute, for mechanisms that merge codes. `known`,
+    for mechanisms that take them: `first`, measurements made before, and `zeros`, combinations that
+    cannot occur. A poor fit is for the caller to report (`warn_of_poor_fit`), who may fit another
+    model to the measurements.
     """
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}
     if public is not None:
         options["public"] = public
-    options |= {name: each for name, each in (("first", first), ("zeros", zeros)) if each}
+    options |= {name: each for name, each in known.items() if each}
     if bins is not None and entry.name in ("mixture", "pair-graph"):
         options["bins"] = bins
     release: Release = entry.load()[0](curator, workload, settings, **options)

@@ -27,16 +27,17 @@ from numpy.typing import NDArray
 
 from mechanisms.families.best_response import Oracle
 from mechanisms.families.records import Records
+from mechanisms.privacy.cell_line import CellLine
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.loop import Progress, Round, adapt
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import check_equal_weights, check_total, measure_one_way
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.typed import typed
 
 if TYPE_CHECKING:
     import torch
@@ -86,21 +87,15 @@ class DualQuery(Settings):
     seed: int = setting(0, random_seed())
 
 
-@typed
+@mechanism(DualQuery)
 def dual_query(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: DualQuery | None = None,
-    *,
-    progress: Callable[[Round[Records, Cell]], None] | None = None,
+    curator: Curator, workload: Workload, settings: DualQuery, *, progress: Progress = None
 ) -> DualQueryRelease:
     """Spend all that remains of the Curator's budget on records for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, one_way_share
     = 0 if the number of rows is private, or Gaussian accounting.
     """
-    settings = settings or DualQuery()
-    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_equal_weights(workload)
     check_total(curator, settings.one_way_share)
@@ -203,15 +198,10 @@ def uniform_draws(
     domain: Domain, workload: Workload, count: int, rng: np.random.Generator
 ) -> list[tuple[Cell, int]]:
     """Return signed queries drawn uniformly, for the free first round."""
-    sizes = np.array([domain.size(clique) for clique in workload.cliques])
-    starts = np.cumsum([0, *sizes])
-    places = rng.integers(0, starts[-1], count)
-    owners = np.searchsorted(starts, places, side="right") - 1
-    signs = rng.choice([-1, 1], count)
-    return [
-        (Cell(workload.cliques[o], int(p - starts[o])), int(sign))
-        for o, p, sign in zip(owners, places, signs, strict=True)
-    ]
+    line = CellLine(domain, workload.cliques)
+    places = rng.integers(0, line.size, count).tolist()
+    signs = rng.choice([-1, 1], count).tolist()
+    return [(line.cell(place), sign) for place, sign in zip(places, signs, strict=True)]
 
 
 class DualQueryLoss:
@@ -226,18 +216,14 @@ class DualQueryLoss:
         domain = release.model.domain
         workload = Workload.over(domain, workload)
         self._release, self._cliques = release, workload.cliques
-        sizes = [domain.size(clique) for clique in workload.cliques]
-        starts = dict(zip(workload.cliques, np.cumsum([0, *sizes]).tolist(), strict=False))
-        self._cells = sum(sizes)
-        satisfied = np.zeros((len(release.draws), self._cells))
+        line = CellLine(domain, workload.cliques)
+        start = dict(zip(line.cliques, line.starts.tolist(), strict=True))
+        satisfied = []
         self._drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        for t, draws in enumerate(release.draws):
-            record = dict(zip(domain, draws.record, strict=True))
-            for clique in workload.cliques:
-                at = tuple(record[name] for name in clique)
-                index = int(np.ravel_multi_index(at, domain.shape(clique))) if at else 0
-                satisfied[t, starts[clique] + index] = 1
-            places = np.array([starts[cell.clique] + cell.index for cell, _ in draws.queries])
+        for draws in release.draws:
+            alone = Records(domain, (draws.record,), 1.0)
+            satisfied.append(line.joined(alone.marginals(line.cliques)))
+            places = np.array([start[cell.clique] + cell.index for cell, _ in draws.queries])
             signs = np.array([sign for _, sign in draws.queries])
             self._drawn.append((places, signs))
         self._reached = np.cumsum(satisfied, axis=0)

@@ -23,25 +23,17 @@ from mechanisms.families.records import Records
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.loop import Progress, Round, adapt
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import (
     RoundsRule,
     check_equal_weights,
     check_total,
     measure_one_way,
 )
-from mechanisms.settings import (
-    Settings,
-    fraction,
-    or_none,
-    positive,
-    random_seed,
-    setting,
-    whole_number,
-)
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
+from mechanisms.workload import Workload
 from pgmkit.domain import Domain
-from pgmkit.runtime.typed import typed
 
 _RULE = RoundsRule(1.5)
 
@@ -64,28 +56,22 @@ class Fem(Settings):
         seed: The seed of the perturbations; it protects nothing.
     """
 
-    rounds: int | None = setting(None, or_none(whole_number()))
+    rounds: int | None = setting(None, whole_number())
     samples: int = setting(10, whole_number())
     noise: float = setting(0.16, positive())
     one_way_share: float = setting(0.05, fraction(zero=True))
     seed: int = setting(0, random_seed())
 
 
-@typed
+@mechanism(Fem)
 def fem(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: Fem | None = None,
-    *,
-    progress: Callable[[Round[Records, Cell]], None] | None = None,
+    curator: Curator, workload: Workload, settings: Fem, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on records for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, or
     one_way_share = 0 if the number of rows is private.
     """
-    settings = settings or Fem()
-    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_equal_weights(workload)
     check_total(curator, settings.one_way_share)

@@ -30,6 +30,8 @@ The networks compute in float32: answers are accurate to about 1e-6 of the total
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -39,14 +41,7 @@ import torch
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.training import (
-    GemState,
-    Training,
-    pretrain,
-    squared_errors,
-    trainer,
-    worst_errors,
-)
+from mechanisms.families.training import GemState, TrainingSettings, pretrain, trainer
 from mechanisms.families.training_memory import (
     answering_bytes,
     fitting_cells_bytes,
@@ -55,7 +50,8 @@ from mechanisms.families.training_memory import (
 )
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.loop import Progress
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
     RoundsRule,
@@ -67,7 +63,6 @@ from mechanisms.rounds.select_and_measure import (
 from mechanisms.settings import (
     fraction,
     one_of,
-    or_none,
     positive,
     random_seed,
     setting,
@@ -75,17 +70,16 @@ from mechanisms.settings import (
     tuple_of,
     whole_number,
 )
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import threads_for
-from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
-class Gem(SelectionSettings):
+class Gem(SelectionSettings, TrainingSettings):
     """Settings of GEM; none may be chosen by looking at private data.
 
     Raises InvalidInput for values outside the ranges below.
@@ -129,10 +123,10 @@ class Gem(SelectionSettings):
         seed: The seed of the generator's first weights and noise; it protects nothing.
     """
 
-    rounds: int | None = setting(None, or_none(whole_number()))
-    queries: int | None = setting(None, or_none(whole_number()))
+    rounds: int | None = setting(None, whole_number())
+    queries: int | None = setting(None, whole_number())
     query_codes: int = setting(512, whole_number())
-    select_share: float | None = setting(None, or_none(fraction()))
+    select_share: float | None = setting(None, fraction())
     one_way_share: float = setting(0.2, fraction(zero=True))
     select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
     noise_width: int = setting(128, whole_number())
@@ -175,14 +169,6 @@ _SELECT_SHARE = {"queries": 0.67**2 / (0.67**2 + (1 - 0.67) ** 2), "marginals": 
 """The default shares of a round's budget for its selection. That for queries follows from the
 paper's alpha of 0.67.
 """
-_LOSSES: dict[str, Callable[[Gem], Callable[..., torch.Tensor | None]]] = {
-    "queries": lambda settings: (
-        lambda errors, _, threshold: worst_errors(errors, threshold, settings.worst)
-    ),
-    "marginals": lambda _: lambda errors, stddevs, _: squared_errors(errors, stddevs),
-}
-"""The losses that an update minimises: appendix D.4 uses squared errors for whole marginals."""
-_PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _RULES = {
     ("gem", "queries"): RoundsRule(1.4),
     ("gem", "marginals"): RoundsRule(0.35),
@@ -191,13 +177,9 @@ _RULES = {
 }
 
 
-@typed
+@mechanism(Gem)
 def gem(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: Gem | None = None,
-    *,
-    progress: Callable[[Round[GemState, Any]], None] | None = None,
+    curator: Curator, workload: Workload, settings: Gem, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on a generator for the workload.
 
@@ -208,44 +190,37 @@ def gem(
     weights of single queries, more queries than there are, or one_way_share = 0 if the total is
     private.
     """
-    settings = settings or Gem()
-    workload = Workload.over(curator.domain, workload)
     share = settings.one_way_share
     return _run("gem", curator, workload, settings, share, lambda *_: None, progress)
 
 
-@typed
+@mechanism(GemPub)
 def gem_pub(
     curator: Curator,
-    workload: WorkloadLike,
-    settings: GemPub | None = None,
+    workload: Workload,
+    settings: GemPub,
     *,
     public: Dataset,
-    progress: Callable[[Round[GemState, Any]], None] | None = None,
+    progress: Progress = None,
 ) -> Release:
     """Spend all that remains on a generator that is first fitted to the marginals of public data.
 
     The public data may lack attributes. Raises InvalidInput as `gem` does, and for public data
     without rows, over another domain, or that hold no workload clique completely.
     """
-    fit = settings or GemPub()
-    wanted = Workload.over(curator.domain, workload)
-    _check_public(curator.domain, wanted, public)
+    _check_public(curator.domain, workload, public)
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None
-    share = 0.0 if needless else fit.one_way_share
+    share = 0.0 if needless else settings.one_way_share
 
-    def prepare(generator: Generator, columns: Columns) -> None:
-        pretrain(
-            generator,
-            columns,
-            wanted.cliques,
-            public,
-            steps=fit.pretrain_steps,
-            learning_rate=fit.pretrain_rate,
-            seed=fit.seed,
-        )
-
-    return _run("gem-pub", curator, wanted, fit, share, prepare, progress)
+    prepare = functools.partial(
+        pretrain,
+        cliques=workload.cliques,
+        public=public,
+        steps=settings.pretrain_steps,
+        learning_rate=settings.pretrain_rate,
+        seed=settings.seed,
+    )
+    return _run("gem-pub", curator, workload, settings, share, prepare, progress)
 
 
 def _run(
@@ -254,8 +229,8 @@ def _run(
     workload: Workload,
     settings: Gem,
     one_way_share: float,
-    prepare: Callable[[Generator, Columns], None],
-    progress: Callable[[Round[GemState, Any]], None] | None,
+    prepare: Callable[[Generator], None],
+    progress: Progress,
 ) -> Release:
     check_queries(curator, workload, settings)
     device = device_of(settings.device)
@@ -282,26 +257,20 @@ def _run(
         # Several threads save time only for networks at least as wide as the paper's. Smaller ones
         # train equally fast with one thread.
         with threads_for(generator.multiplications, 1e9):
-            prepare(generator, columns)
+            prepare(generator)
 
             def smoothing() -> float | None:
                 return float(settings.smoothing**steps.planned) if steps.late else None
 
-            update = trainer(generator, columns, _training(settings), smoothing, total)
+            update = trainer(generator, settings, smoothing, total)
             state = GemState(
                 columns, generator().detach(), total, generator.weights_now(), frequent=frequent
             )
             if first:
                 # The moving averages are over rounds, so they start after the one-way marginals.
                 state = replace(update(state, first), average=None, error=None)
-            state, measurements = adapt(
-                state,
-                first,
-                select=lambda state, _last: steps.select(state.small),
-                measure=steps.measure,
-                update=update,
-                progress=progress,
-            )
+            small = operator.attrgetter("small")
+            state, measurements = steps.run(state, first, update, progress, small)
             generator.set_weights(state.average or state.weights)
             rows = replace(state, rows=generator().detach()).whole_rows()
     model = ProductMixtureModel(curator.domain, rows, total)
@@ -328,7 +297,7 @@ def _generator(columns: Columns, settings: Gem) -> Generator:
         settings.hidden,
         settings.batch_rows,
         torch.Generator().manual_seed(settings.seed),
-        _PRECISION[settings.precision],
+        getattr(torch, settings.precision),
     )
 
 
@@ -352,17 +321,6 @@ def _check_room(
         device,
         needed,
         f"GEM with {rows:,} rows of {columns.width:,} codes and {queries:,} {settings.select}",
-    )
-
-
-def _training(settings: Gem) -> Training:
-    return Training(
-        learning_rate=settings.learning_rate,
-        steps=settings.steps,
-        tolerance=settings.tolerance,
-        loss=_LOSSES[settings.select](settings),
-        records=settings.records if settings.gradient == "reinforce" else None,
-        seed=settings.seed,
     )
 
 

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
-from mechanisms.families.lattice import least_squares
+import numpy as np
+
 from mechanisms.families.tables import (
+    Projecting,
     TablesModel,
     check_projection,
     least_squares_table,
@@ -26,27 +29,19 @@ from mechanisms.families.tables import (
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.query_sets import QUERIES
 from mechanisms.release.record import Release
-from mechanisms.settings import (
-    RULE,
-    Settings,
-    at_least,
-    flag,
-    mapping_to,
-    one_of,
-    setting,
-    torch_device,
-)
+from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.select_and_measure import known_total
+from mechanisms.rounds.shares import spend
+from mechanisms.settings import RULE, Settings, flag, mapping_to, one_of, setting
 from mechanisms.strategies.best import Goal, Strategy, best_strategy
 from mechanisms.strategies.marginals import MarginalsStrategy
 from mechanisms.strategies.products import ProductsStrategy
 from mechanisms.strategies.residuals import ResidualsStrategy
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload
 from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.records.counting import check_memory
-from pgmkit.runtime.typed import typed
-from pgmkit.total import estimate_total
 
 _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
 
@@ -79,62 +74,46 @@ class Matrix(Settings):
 
 
 @dataclass(frozen=True)
-class MatrixPgm(Settings):
+class MatrixPgm(Projecting):
     """Settings of the matrix mechanism with a model of its answers.
 
-    Raises InvalidInput for values outside the ranges below.
+    Raises InvalidInput for values outside the ranges below and those of `Projecting`.
 
     Attributes:
         queries: The queries on an attribute, as in `Matrix`.
-        model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
-            cells, for which the result is a graphical model, 0 or above. Beyond it the result is
-            locally consistent nonnegative tables, which draw no records.
-        inference: Whether to use a region model of such tables, which draws records near them
-            (`pgmkit.RegionModel`): "exact" never, "auto" beyond `model_mb`, "region" always.
-        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
-            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
         objective: What is minimised, as in `Matrix`.
     """
 
     queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
-    model_mb: float = setting(80.0, at_least(0))
-    inference: Literal["exact", "auto", "region"] = setting(
-        "exact", one_of("exact", "auto", "region")
-    )
-    device: str = setting("cpu", torch_device())
     objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
 
 
-@typed
-def matrix(curator: Curator, workload: WorkloadLike, settings: Matrix | None = None) -> Release:
+@mechanism(Matrix)
+def matrix(curator: Curator, workload: Workload, settings: Matrix) -> Release:
     """Spend all that remains on the best strategy, and release the workload's marginals as tables.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, queries on
     attributes that are not in it, or a workload that asks for nothing but a public total;
     ModelTooLarge for a table that memory does not hold.
     """
-    settings = settings or Matrix()
-    workload = Workload.over(curator.domain, workload).asking(settings.queries)
+    workload = workload.asking(settings.queries)
     strategy = _chosen(curator, workload, settings.objective)
     measurements = _measured(curator, strategy)
     known, domain = curator.public_total, curator.domain
-    if isinstance(strategy, MarginalsStrategy):
-        tables = least_squares(domain, measurements, workload.cliques, known)
-    else:
-        noisy = _tables(workload, strategy, measurements, known)
-        tables = {m.clique: m.values.reshape(domain.shape(m.clique)) for m in noisy}
+    noisy = _tables(workload, strategy, measurements, known)
+    tables = {m.clique: m.values.reshape(domain.shape(m.clique)) for m in noisy}
     if settings.clip:
         turned = {frozenset(each.clique) for each in workload.sets if not each.plain}
         tables = {c: t if frozenset(c) in turned else t.clip(min=0.0) for c, t in tables.items()}
-    total = known or max(1.0, estimate_total(measurements).value)
+    total = known_total(curator, measurements)
+    if not tables:  # the workload asks for the total alone
+        tables[()] = np.array(total)
     model = TablesModel(domain, tables, total)
     return Release("matrix", model, measurements, curator.ledger, settings)
 
 
-@typed
-def matrix_pgm(
-    curator: Curator, workload: WorkloadLike, settings: MatrixPgm | None = None
-) -> Release:
+@mechanism(MatrixPgm)
+def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Release:
     """Spend all that remains on the best strategy, and release a model of its answers.
 
     It is a graphical model if the junction tree of the measured cliques takes at most `model_mb`,
@@ -143,15 +122,15 @@ def matrix_pgm(
     Raises InvalidInput (before anything is spent) as `matrix` does, and ModelTooLarge for tables
     that the memory left cannot make agree.
     """
-    settings = settings or MatrixPgm()
-    workload = Workload.over(curator.domain, workload).asking(settings.queries)
+    workload = workload.asking(settings.queries)
     strategy = _chosen(curator, workload, settings.objective)
     residual = isinstance(strategy, ResidualsStrategy)
     tabled = workload.cliques if residual else tuple(strategy.shares)
     check_projection(curator.domain, strategy.shares, tabled, settings)
     measurements = _measured(curator, strategy)
     total = curator.public_total
-    tables = _tables(workload, strategy, measurements, total)
+    noisy = isinstance(strategy, MarginalsStrategy)
+    tables = measurements if noisy else _tables(workload, strategy, measurements, total)
     model = projected(curator.domain, measurements, tables, total, settings)
     return Release("matrix+pgm", model, measurements, curator.ledger, settings)
 
@@ -168,13 +147,10 @@ def _chosen(curator: Curator, workload: Workload, objective: Goal) -> Strategy:
 
 
 def _measured(curator: Curator, strategy: Strategy) -> tuple[Measurement, ...]:
-    whole, pure = curator.remaining, curator.ledger.budget.pure
+    pure = curator.ledger.budget.pure
     if isinstance(strategy, ResidualsStrategy) and not pure and curator.neighbours.exchanged:
         return _at_once(curator, strategy)
-    *others, last = strategy.shares
-    costs = {clique: strategy.shares[clique] * whole for clique in others}
-    measurements = [_measure(curator, strategy, clique, cost) for clique, cost in costs.items()]
-    return (*measurements, _measure(curator, strategy, last, curator.remaining))
+    return tuple(spend(curator, strategy.shares, partial(_measure, curator, strategy)))
 
 
 def _at_once(curator: Curator, strategy: ResidualsStrategy) -> tuple[Measurement, ...]:
@@ -210,8 +186,6 @@ def _tables(
     from other queries or from residuals, its standard deviation is the square root of the mean
     variance of its cells.
     """
-    if isinstance(strategy, MarginalsStrategy):
-        return measurements
     if isinstance(strategy, ProductsStrategy):
         return [least_squares_table(m) for m in measurements]
     residuals = ResidualTables(workload.domain, measurements, total)

@@ -30,12 +30,13 @@ from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.forest import draw_forest, pairs_of
-from mechanisms.settings import Settings, fraction, leave_something, or_none, setting, torch_device
+from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.select_and_measure import measure_one_way
+from mechanisms.settings import Settings, fraction, leave_something, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
-from mechanisms.workload import Workload, WorkloadLike, varied
+from mechanisms.workload import Workload, varied
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
-from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Mst(Settings):
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
-    one_way_share: float | None = setting(None, or_none(fraction()))
+    one_way_share: float | None = setting(None, fraction())
     select_share: float = setting(0.1, fraction())
     device: str = setting("cpu", torch_device())
 
@@ -77,13 +78,9 @@ class Mst(Settings):
         return (1 - self.select_share) * ratio / (1 + ratio)
 
 
-@typed
+@mechanism(Mst)
 def mst(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: Mst | None = None,
-    *,
-    first: Sequence[Measurement] = (),
+    curator: Curator, workload: Workload, settings: Mst, *, first: Sequence[Measurement] = ()
 ) -> Release:
     """Spend all that remains of the Curator's budget on a tree of pairs.
 
@@ -92,19 +89,15 @@ def mst(
     marginals are measured again with their share of what remains. Raises InvalidInput (before
     anything is spent) for a workload over another domain.
     """
-    settings = settings or Mst()
-    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     pairs = pairs_of(workload)
     whole = curator.remaining
     # Without pairs everything goes to the one-way marginals.
-    one_way = (settings.one_way(domain) if pairs else 1.0) * whole / len(varied(domain))
+    one_way = settings.one_way(domain) if pairs else 1.0
     update = estimator(domain, curator.public_total, device=settings.device)
 
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
-    again = [
-        queries.measure(curator, (name,), one_way, step="first: measure") for name in varied(domain)
-    ]
+    again, _ = measure_one_way(curator, one_way, queries)
     independent = update(None, [*first, *again])
     cost = settings.select_share * whole
     tree = draw_forest(curator, independent, pairs, cost, queries.of(pairs))

@@ -12,9 +12,9 @@ al.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -23,17 +23,15 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import (
     HistogramSettings,
-    HistogramState,
     MeasuredCell,
     Update,
     run_histogram,
 )
-from mechanisms.rounds.loop import Round
+from mechanisms.rounds.loop import Progress
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import RoundsRule
 from mechanisms.settings import flag, one_of, random_seed, setting, whole_number
-from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.typed import typed
+from mechanisms.workload import Workload
 
 _RULES = {
     ("queries", True): RoundsRule(2.8),
@@ -74,6 +72,10 @@ class Mwem(HistogramSettings):
     result: Literal["last", "average"] = setting("last", one_of("last", "average"))
     seed: int = setting(0, random_seed())
 
+    def updates(self) -> Update:
+        rng = np.random.default_rng(self.seed)
+        return multiplicative_weights(self.past_queries, self.passes, rng)
+
     @property
     def averages(self) -> bool:
         return self.result == "average"
@@ -83,50 +85,17 @@ class Mwem(HistogramSettings):
         return not self.past_queries
 
 
-@typed
+@mechanism(Mwem)
 def mwem(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: Mwem | None = None,
-    *,
-    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+    curator: Curator, workload: Workload, settings: Mwem, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, ModelTooLarge
     for a domain that is too large.
     """
-    settings = settings or Mwem()
-    workload = Workload.over(curator.domain, workload)
     rule = _RULES[settings.select, settings.past_queries]
-    return run_weights("mwem", curator, workload, settings, rule, progress=progress)
-
-
-def run_weights(
-    name: str,
-    curator: Curator,
-    workload: Workload,
-    settings: Mwem,
-    rule: RoundsRule,
-    *,
-    public: Dataset | None = None,
-    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
-) -> Release:
-    """Run multiplicative weights, on the whole domain or on the distinct public records. `rule`:
-    the rule for the number of rounds.
-    """
-    return run_histogram(
-        name,
-        curator,
-        workload,
-        settings,
-        rule,
-        multiplicative_weights(
-            settings.past_queries, settings.passes, np.random.default_rng(settings.seed)
-        ),
-        public=public,
-        progress=progress,
-    )
+    return run_histogram("mwem", curator, workload, settings, rule, progress=progress)
 
 
 def multiplicative_weights(past_queries: bool, passes: int, rng: np.random.Generator) -> Update:

@@ -8,28 +8,20 @@ marginal is measured; candidates are limited to those that keep the model small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mechanisms.families.graphical import Affordable, check_fits_workload, estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round, adapt
-from mechanisms.settings import (
-    Settings,
-    fraction,
-    or_none,
-    positive,
-    setting,
-    torch_device,
-    whole_number,
-)
+from mechanisms.rounds.loop import Progress, Round, adapt
+from mechanisms.rounds.mechanism import mechanism
+from mechanisms.settings import Settings, fraction, positive, setting, torch_device, whole_number
 from mechanisms.strategies.clique_queries import CliqueQueries
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -48,28 +40,22 @@ class MwemPgm(Settings):
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
 
-    rounds: int | None = setting(None, or_none(whole_number()))
+    rounds: int | None = setting(None, whole_number())
     one_way_share: float = setting(0.2, fraction())
     select_share: float = setting(0.1, fraction())
     model_mb: float = setting(25.0, positive())
     device: str = setting("cpu", torch_device())
 
 
-@typed
+@mechanism(MwemPgm)
 def mwem_pgm(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: MwemPgm | None = None,
-    *,
-    progress: Callable[[Round[GraphicalModel, Clique]], None] | None = None,
+    curator: Curator, workload: Workload, settings: MwemPgm, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
     `progress` is called with each finished Round. Raises InvalidInput (before anything is spent)
     for a workload over another domain or a model limit that no workload clique fits.
     """
-    settings = settings or MwemPgm()
-    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     rounds = settings.rounds or len(domain)
     check_fits_workload(domain, workload, settings.model_mb)
@@ -80,7 +66,7 @@ def mwem_pgm(
     measure_cost = per_round - select_cost
     noise = curator.expected_error(measure_cost)
     queries = CliqueQueries(workload, pure=curator.ledger.budget.pure)
-    weights = dict(zip(workload.cliques, workload.weights, strict=True))
+    weights = workload.by_clique
     affordable = Affordable(domain, [clique for clique in workload.cliques if clique])
     picked: list[Clique] = []
 

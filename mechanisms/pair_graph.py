@@ -31,15 +31,15 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import measure_distances
 from mechanisms.rounds.forest import draw_forest, pairs_of
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.merging import best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
-from mechanisms.workload import Workload, WorkloadLike, varied
+from mechanisms.workload import Workload, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
-from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class PairGraph(Settings):
         return leave_something("the pairs", self, "select_share", "errors_share")
 
 
-@typed
+@mechanism(PairGraph)
 def pair_graph(
     curator: Curator,
-    workload: WorkloadLike,
-    settings: PairGraph | None = None,
+    workload: Workload,
+    settings: PairGraph,
     *,
     first: Sequence[Measurement] = (),
     bins: Mapping[str, int] | None = None,
@@ -99,8 +99,6 @@ def pair_graph(
     Raises InvalidInput (before anything is spent) for a workload over another domain, or a model
     limit that no workload clique fits.
     """
-    settings = settings or PairGraph()
-    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     check_fits_workload(domain, workload, settings.model_mb)
     pairs = [

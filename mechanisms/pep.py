@@ -15,9 +15,8 @@ as happens on public records, cannot be projected on and is skipped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,21 +24,20 @@ from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.histogram import (
+    PUBLIC_RULES,
     HistogramSettings,
-    HistogramState,
     MeasuredCell,
     Update,
     run_histogram,
 )
-from mechanisms.rounds.loop import Round
+from mechanisms.rounds.loop import Progress
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import RoundsRule
 from mechanisms.settings import fraction, positive, setting, whole_number
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.typed import typed
 
 _RULES = {"queries": RoundsRule(1.4), "marginals": RoundsRule(0.35)}
-_PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(0.0018, power=2)}
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,9 @@ class Pep(HistogramSettings):
     steps: int = setting(100, whole_number())
     gamma: float = setting(0.5, positive())
 
+    def updates(self) -> Update:
+        return entropy_projection(self.steps, self.gamma)
+
 
 @dataclass(frozen=True)
 class PepPub(Pep):
@@ -86,46 +87,36 @@ class PepPub(Pep):
     gamma: float = setting(2.0, positive())
 
 
-@typed
+@mechanism(Pep)
 def pep(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: Pep | None = None,
-    *,
-    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+    curator: Curator, workload: Workload, settings: Pep, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, ModelTooLarge
     for a domain that is too large.
     """
-    settings = settings or Pep()
-    workload = Workload.over(curator.domain, workload)
     rule = _RULES[settings.select]
-    update = entropy_projection(settings.steps, settings.gamma)
-    return run_histogram("pep", curator, workload, settings, rule, update, progress=progress)
+    return run_histogram("pep", curator, workload, settings, rule, progress=progress)
 
 
-@typed
+@mechanism(PepPub)
 def pep_pub(
     curator: Curator,
-    workload: WorkloadLike,
-    settings: PepPub | None = None,
+    workload: Workload,
+    settings: PepPub,
     *,
     public: Dataset,
-    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+    progress: Progress = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on weights of public records.
 
     The histogram is over the public records and starts from their distribution. Raises InvalidInput
     (before anything is spent) for a workload or public records over another domain.
     """
-    settings = settings or PepPub()
-    workload = Workload.over(curator.domain, workload)
-    rule = _PUBLIC_RULES[settings.select]
-    update = entropy_projection(settings.steps, settings.gamma)
+    rule = PUBLIC_RULES[settings.select]
     return run_histogram(
-        "pep-pub", curator, workload, settings, rule, update, public=public, progress=progress
+        "pep-pub", curator, workload, settings, rule, public=public, progress=progress
     )
 
 

@@ -8,26 +8,20 @@ what the authors' code does under the name permute-and-flip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from mechanisms.mwem import Mwem, run_weights
+from mechanisms.mwem import Mwem
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.histogram import HistogramState, check_public
-from mechanisms.rounds.loop import Round
-from mechanisms.rounds.select_and_measure import RoundsRule, check_queries
+from mechanisms.rounds.histogram import PUBLIC_RULES, check_public, run_histogram
+from mechanisms.rounds.loop import Progress
+from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.select_and_measure import check_queries
 from mechanisms.settings import fraction, setting, whole_number
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.typed import typed
-
-_RULES = {
-    "queries": RoundsRule(0.0035, power=2),
-    "marginals": RoundsRule(0.0018, power=2),
-}
 
 
 @dataclass(frozen=True)
@@ -49,22 +43,20 @@ class PmwPub(Mwem):
     choose_share: float = setting(0.05, fraction())
 
 
-@typed
+@mechanism(PmwPub)
 def pmw_pub(
     curator: Curator,
-    workload: WorkloadLike,
-    settings: PmwPub | None = None,
+    workload: Workload,
+    settings: PmwPub,
     *,
     public: Dataset | Sequence[Dataset],
-    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+    progress: Progress = None,
 ) -> Release:
     """Spend all that remains of the Curator's budget on weights of public records.
 
     `public`: records over the private domain, or several such data sets. Raises InvalidInput,
     before anything is spent, for a workload or public records over another domain.
     """
-    settings = settings or PmwPub()
-    workload = Workload.over(curator.domain, workload)
     known = [public] if isinstance(public, Dataset) else list(public)
     if not known:
         raise InvalidInput("public is empty; give at least one data set")
@@ -72,8 +64,8 @@ def pmw_pub(
     for each in known:
         check_public(curator.domain, each)
     chosen = known[0] if len(known) == 1 else _choose(curator, workload, known, settings)
-    rule = _RULES[settings.select]
-    return run_weights(
+    rule = PUBLIC_RULES[settings.select]
+    return run_histogram(
         "pmw-pub", curator, workload, settings, rule, public=chosen, progress=progress
     )
 

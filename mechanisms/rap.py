@@ -12,9 +12,10 @@ merged into one code, and no query is about them (`mechanisms.families.frequent`
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import torch
 
@@ -30,7 +31,8 @@ from mechanisms.families.training_memory import (
 )
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.loop import Progress
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import (
     CellRounds,
     SelectionSettings,
@@ -38,20 +40,11 @@ from mechanisms.rounds.select_and_measure import (
     least_total,
     measure_one_way,
 )
-from mechanisms.settings import (
-    fraction,
-    or_none,
-    positive,
-    random_seed,
-    setting,
-    torch_device,
-    whole_number,
-)
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.settings import fraction, positive, random_seed, setting, torch_device, whole_number
+from mechanisms.workload import Workload
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
-from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,42 +52,6 @@ class RapState(ProductRows):
     """The rows between updates, and the unconstrained values that they are computed from."""
 
     free: torch.Tensor
-
-
-@dataclass(frozen=True)
-class _Family:
-    """The parts in which the two mechanisms differ.
-
-    `first(rows, width, generator)` draws the first unconstrained values, `rows` computes the rows
-    from such values, `project` brings values back into their range after a step, and `model` is the
-    class of the released model.
-    """
-
-    first: Callable[[int, int, torch.Generator], torch.Tensor]
-    rows: Callable[[torch.Tensor], torch.Tensor]
-    project: Callable[[torch.Tensor], torch.Tensor]
-    model: type[ProductMixtureModel]
-
-
-def _clamped(_columns: Columns) -> _Family:
-    return _Family(
-        first=lambda rows, width, random: 2 * torch.rand(rows, width, generator=random) - 1,
-        rows=lambda values: values,
-        project=lambda values: values.clamp(-1.0, 1.0),
-        model=RelaxedRowsModel,
-    )
-
-
-def on_simplex(columns: Columns) -> _Family:
-    """Return the family of rows in which the codes of each attribute have probabilities, which are
-    the softmax of unconstrained values.
-    """
-    return _Family(
-        first=lambda rows, width, random: torch.randn(rows, width, generator=random),
-        rows=columns.softmax,
-        project=lambda values: values,
-        model=ProductMixtureModel,
-    )
 
 
 @dataclass(frozen=True)
@@ -122,7 +79,7 @@ class Rap(SelectionSettings):
     """
 
     rounds: int = setting(5, whole_number())
-    queries: int | None = setting(None, or_none(whole_number()))
+    queries: int | None = setting(None, whole_number())
     one_way_share: float = setting(0.1, fraction(zero=True))
     select_share: float = setting(0.5, fraction())
     rows: int = setting(4000, whole_number())
@@ -131,6 +88,19 @@ class Rap(SelectionSettings):
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
     select = "queries"
+    model: ClassVar[type[ProductMixtureModel]] = RelaxedRowsModel
+
+    def first(self, width: int, random: torch.Generator) -> torch.Tensor:
+        """Return the first unconstrained values, rows x width."""
+        return 2 * torch.rand(self.rows, width, generator=random) - 1
+
+    def relaxed(self, columns: Columns, values: torch.Tensor) -> torch.Tensor:
+        """Return the rows of these unconstrained values."""
+        return values
+
+    def project(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the values within their range, which a step may have left."""
+        return values.clamp(-1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -146,15 +116,21 @@ class RapSoftmax(Rap):
     rounds: int = setting(10, whole_number())
     rows: int = setting(1000, whole_number())
     learning_rate: float = setting(0.1, positive())
+    model = ProductMixtureModel
+
+    def first(self, width: int, random: torch.Generator) -> torch.Tensor:
+        return torch.randn(self.rows, width, generator=random)
+
+    def relaxed(self, columns: Columns, values: torch.Tensor) -> torch.Tensor:
+        return columns.softmax(values)
+
+    def project(self, values: torch.Tensor) -> torch.Tensor:
+        return values
 
 
-@typed
+@mechanism(Rap)
 def rap(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: Rap | None = None,
-    *,
-    progress: Callable[[Round[RapState, Any]], None] | None = None,
+    curator: Curator, workload: Workload, settings: Rap, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on relaxed rows for the workload.
 
@@ -162,26 +138,18 @@ def rap(
     anything is spent) for a workload over another domain or with unequal weights, more queries than
     there are, or one_way_share = 0 if the total is private.
     """
-    settings = settings or Rap()
-    workload = Workload.over(curator.domain, workload)
-    return _run("rap", curator, workload, settings, _clamped, progress)
+    return _run("rap", curator, workload, settings, progress)
 
 
-@typed
+@mechanism(RapSoftmax)
 def rap_softmax(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: RapSoftmax | None = None,
-    *,
-    progress: Callable[[Round[RapState, Any]], None] | None = None,
+    curator: Curator, workload: Workload, settings: RapSoftmax, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on rows of probabilities for the workload.
 
     Raises InvalidInput as `rap` does.
     """
-    settings = settings or RapSoftmax()
-    workload = Workload.over(curator.domain, workload)
-    return _run("rap-softmax", curator, workload, settings, on_simplex, progress)
+    return _run("rap-softmax", curator, workload, settings, progress)
 
 
 def _run(
@@ -189,8 +157,7 @@ def _run(
     curator: Curator,
     workload: Workload,
     settings: Rap,
-    family_of: Callable[[Columns], _Family],
-    progress: Callable[[Round[RapState, Any]], None] | None,
+    progress: Progress,
 ) -> Release:
     check_queries(curator, workload, settings)
     domain = curator.domain
@@ -205,8 +172,7 @@ def _run(
         frequent = Frequent.of(workload, first, total, settings.rounds * count)
         columns = Columns(frequent.domain)
         random = torch.Generator().manual_seed(settings.seed)
-        family = family_of(columns)
-        free = family.first(settings.rows, columns.width, random).to(device)
+        free = settings.first(columns.width, random).to(device)
         steps = CellRounds(
             curator,
             workload,
@@ -216,18 +182,15 @@ def _run(
             codes=frequent.codes,
             anneal=settings.queries is None,
         )
-        update = fitter(settings, family)
-        start = RapState(columns, family.rows(free), total, free, frequent=frequent)
-        state, measurements = adapt(
-            update(start, first) if first else start,
-            first,
-            select=lambda state, _last: steps.select(state.small),
-            measure=steps.measure,
-            update=update,
-            progress=progress,
-        )
+        update = fitter(settings)
+        start = RapState(columns, settings.relaxed(columns, free), total, free, frequent=frequent)
+        start = update(start, first) if first else start
+        small = operator.attrgetter("small")
+        state, measurements = steps.run(start, first, update, progress, small)
         rows = state.whole_rows()
-    return Release(name, family.model(domain, rows, total), measurements, curator.ledger, settings)
+    return Release(
+        name, settings.model(domain, rows, total), measurements, curator.ledger, settings
+    )
 
 
 def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:
@@ -260,7 +223,7 @@ def _queries(
     return max(1, min(available, max(5, wanted)))
 
 
-def fitter(settings: Rap, family: _Family) -> Callable[[RapState, Sequence[Measurement]], RapState]:
+def fitter(settings: Rap) -> Callable[[RapState, Sequence[Measurement]], RapState]:
     """Return the update: Adam on the squared errors of all noisy answers, in units of their
     noise.
     """
@@ -272,14 +235,18 @@ def fitter(settings: Rap, family: _Family) -> Callable[[RapState, Sequence[Measu
 
         def losses() -> Iterator[torch.Tensor]:
             while True:
-                yield (targets.errors(family.rows(fitted)) / targets.stddevs).square().mean()
+                yield (
+                    (targets.errors(settings.relaxed(state.columns, fitted)) / targets.stddevs)
+                    .square()
+                    .mean()
+                )
                 with torch.no_grad():
-                    fitted.copy_(family.project(fitted))
+                    fitted.copy_(settings.project(fitted))
 
         optimizer = torch.optim.Adam([fitted], lr=settings.learning_rate)
         last_rate = settings.learning_rate / 20
         descend(optimizer, losses(), settings.steps, last_rate=last_rate, enough=fitted_or_stalled)
-        free = family.project(fitted.detach())
-        return replace(state, rows=family.rows(free), free=free)
+        free = settings.project(fitted.detach())
+        return replace(state, rows=settings.relaxed(state.columns, free), free=free)
 
     return update

@@ -24,6 +24,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,13 +47,13 @@ from mechanisms.queries.predicates import (
     linear_thresholds,
 )
 from mechanisms.release.record import Measured, Release
-from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.loop import Progress
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.merging import MOST_GROUPS, groups_of
-from mechanisms.rounds.select_and_measure import check_enough, known_total
+from mechanisms.rounds.select_and_measure import SelectionRounds, check_enough, known_total
 from mechanisms.settings import (
     Settings,
     fraction,
-    or_none,
     positive,
     random_seed,
     setting,
@@ -61,14 +62,13 @@ from mechanisms.settings import (
     tuple_of,
     whole_number,
 )
-from mechanisms.workload import Workload, WorkloadLike, varied
+from mechanisms.workload import Workload, varied
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
-from pgmkit.runtime.typed import typed
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class RapPlusPlus(Settings):
     numeric: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
     labels: tuple[str, ...] = setting((), tuple_of(text(), empty=True))
     directions: int = setting(500, whole_number())
-    rounds: int | None = setting(None, or_none(whole_number()))
+    rounds: int | None = setting(None, whole_number())
     queries: int = setting(50, whole_number())
     one_way_share: float = setting(0.3, fraction())
     threshold_share: float = setting(0.5, fraction())
@@ -116,13 +116,9 @@ class RapPlusPlus(Settings):
     seed: int = setting(0, random_seed())
 
 
-@typed
+@mechanism(RapPlusPlus)
 def rap_pp(
-    curator: Curator,
-    workload: WorkloadLike,
-    settings: RapPlusPlus | None = None,
-    *,
-    progress: Callable[[Round[MixedState, Question]], None] | None = None,
+    curator: Curator, workload: Workload, settings: RapPlusPlus, *, progress: Progress = None
 ) -> Release:
     """Spend all that remains of the Curator's budget on rows of mixed types.
 
@@ -130,8 +126,6 @@ def rap_pp(
     attributes, labels that are numeric or without numeric attributes, and more rounds or thresholds
     than there are; ModelTooLarge for a fit that does not fit a GPU's memory.
     """
-    settings = settings or RapPlusPlus()
-    workload = Workload.over(curator.domain, workload)
     domain, device = curator.domain, device_of(settings.device)
     plan = _Plan.of(workload, settings)
     _check_room(device, plan, domain, settings)
@@ -150,15 +144,8 @@ def rap_pp(
         random = torch.Generator().manual_seed(settings.seed)
         start = family.state(family.start(records, random), total)
         pool = _thresholds(family, start, settings) if plan.thresholds else None
-        steps = _MixedRounds(curator, plan, family, pool, settings)
-        state, measurements = adapt(
-            update(start, first),
-            first,
-            select=steps.select,
-            measure=steps.measure,
-            update=update,
-            progress=progress,
-        )
+        steps = _MixedRounds(curator, workload, plan, family, pool, settings)
+        state, measurements = steps.run(update(start, first), first, update, progress)
     model = ProductMixtureModel(domain, state.whole_rows(), total)
     return Release("rap++", model, measurements, curator.ledger, settings)
 
@@ -191,7 +178,7 @@ class _Plan:
         pairs = [*itertools.product(features, labels), *itertools.combinations(labels, 2)]
         first: list[Clique] = [*pairs] or [(name,) for name in names]
         seen = {frozenset(clique) for clique in (*first, *((name,) for name in names))}
-        weighted = zip(workload.cliques, workload.weights, strict=True)
+        weighted = workload.by_clique.items()
         marginals = {clique: w for clique, w in weighted if frozenset(clique) not in seen}
         thresholds = settings.directions * sum(domain.sizes[name] for name in labels)
         usual = min(10, max(1, len(domain) - len(settings.numeric) - 1))
@@ -204,92 +191,74 @@ class _Plan:
         return cls(first, marginals, thresholds, rounds)
 
 
-class _MixedRounds:
-    """The select and measure steps of equal rounds: one marginal, then K thresholds.
-
-    What is measured is not selected again, and the last measurement spends the rest.
+class _MixedRounds(SelectionRounds):
+    """The select and measure steps of equal rounds: one marginal and K thresholds, except where no
+    marginal is left or there are no thresholds. What is measured is not selected again.
     """
 
     def __init__(
         self,
         curator: Curator,
+        workload: Workload,
         plan: _Plan,
         family: MixedRows,
         pool: Predicates | None,
         settings: RapPlusPlus,
     ) -> None:
-        self._curator, self._family, self._pool = curator, family, pool
-        self._settings, self._left = settings, dict(plan.marginals)
-        self._rounds, self._done = plan.rounds, 0
+        rounds, share = max(1, plan.rounds), settings.select_share
+        super().__init__(curator, workload, rounds, settings.queries, share)
+        self._family, self._pool = family, pool
+        self._usual, self._left = settings.threshold_share, dict(plan.marginals)
         self._taken: list[int] = []
-        self._costs = (0.0, 0.0)
 
-    def select(
-        self, state: MixedState, _last: Round[MixedState, Question] | None
-    ) -> list[Question] | None:
-        """Select, with noise, the marginal and the thresholds that the rows answer worst: both
-        kinds, except where no marginal is left or there are no thresholds. Return None after the
-        last round.
-        """
-        if self._done == self._rounds:
-            return None
-        whole = self._curator.remaining / (self._rounds - self._done)
-        self._done += 1
-        share = self._settings.threshold_share if self._left else 1.0
-        share *= self._pool is not None
-        chosen = self._settings.select_share
-        self._costs = (whole * (1 - share) * (1 - chosen), whole * share * (1 - chosen))
+    def _select(self, model: Any, step: str) -> list[Question]:
+        share = (self._usual if self._left else 1.0) * (self._pool is not None)
+        self._share, cost = share, self._select_cost
         picked: list[Question] = []
         if share < 1:
-            picked.append(self._marginal(state, whole * (1 - share) * chosen))
-        if share > 0:
-            picked += self._thresholds(state, whole * share * chosen)
+            noise = self._curator.expected_error((1 - share) * self._measure_cost)
+            best = self._curator.choose(
+                list(self._left),
+                model.marginals(list(self._left)),
+                (1 - share) * cost,
+                penalties=[noise * self._curator.domain.size(clique) for clique in self._left],
+                weights=list(self._left.values()),
+                step=step,
+            )
+            del self._left[best]
+            picked.append(best)
+        if self._pool is not None:
+            picked += self._thresholds(model, self._pool, share * cost, step)
         return picked
 
-    def _marginal(self, state: MixedState, cost: float) -> Clique:
-        noise = self._curator.expected_error(self._costs[0])
-        picked = self._curator.choose(
-            list(self._left),
-            state.marginals(list(self._left)),
-            cost,
-            penalties=[noise * self._curator.domain.size(clique) for clique in self._left],
-            weights=list(self._left.values()),
-            step=f"round {self._done}: select",
-        )
-        del self._left[picked]
-        return picked
-
-    def _thresholds(self, state: MixedState, cost: float) -> list[Predicate]:
-        assert self._pool is not None
+    def _thresholds(
+        self, state: MixedState, pool: Predicates, cost: float, step: str
+    ) -> list[Predicate]:
         with torch.no_grad():
-            lines = self._family.thresholds(self._pool)
+            lines = self._family.thresholds(pool)
             shares = self._family.satisfied(*self._family.rows(state.free, None), lines, None)
         picked = self._curator.choose_predicates(
-            self._pool,
+            pool,
             shares.double().cpu().numpy() * state.total,
             cost,
-            count=self._settings.queries,
+            count=self._queries,
             exclude=self._taken,
-            step=f"round {self._done}: select thresholds",
+            step=f"{step} thresholds",
         )
         self._taken.extend(picked)
-        return [self._pool.list[place] for place in picked]
+        return [pool.list[place] for place in picked]
 
-    def measure(self, picked: Sequence[Question]) -> list[Measured]:
-        """Return the noisy answers to the selected marginal or thresholds."""
+    def _measure(self, picked: Sequence[Question], cost: float, step: str) -> list[Measured]:
         found: list[Measured] = []
         asked = [each for each in picked if isinstance(each, Predicate)]
-        costs = list(self._costs)
-        if self._done == self._rounds:
-            costs[bool(asked)] = self._curator.remaining - (costs[0] if asked else 0.0)
+        of_marginals = cost if not asked else (1 - self._share) * cost
         for each in picked:
             if not isinstance(each, Predicate):
-                step = f"round {self._done}: measure"
-                found.append(self._curator.measure(clique_of(each), costs[0], step=step))
+                found.append(self._curator.measure(clique_of(each), of_marginals, step=step))
         if asked:
-            predicates = Predicates(self._curator.domain, asked)
-            step = f"round {self._done}: measure thresholds"
-            values, stddev = self._curator.measure_predicates(predicates, costs[1], step=step)
+            predicates, rest = Predicates(self._curator.domain, asked), cost - of_marginals
+            step = f"{step} thresholds"
+            values, stddev = self._curator.measure_predicates(predicates, rest, step=step)
             found += [
                 MeasuredPredicate(each, float(value), stddev)
                 for each, value in zip(asked, values, strict=True)

@@ -55,7 +55,11 @@ class Rule:
 
 
 def setting(default: T, rule: Rule) -> T:
-    """Return a dataclass field with this default and this rule, which `Settings` checks."""
+    """Return a dataclass field with this default and this rule, which `Settings` checks. If the
+    default is None, None is allowed.
+    """
+    if default is None and not rule.holds(None):
+        rule = or_none(rule)
     return field(default=default, metadata={RULE: rule})
 
 

@@ -54,11 +54,6 @@ class Workload:
         *,
         sought: Iterable[Iterable[str]] = (),
     ) -> None:
-        if isinstance(cliques, str | bytes) or not isinstance(cliques, Iterable):
-            raise InvalidInput(
-                f"the workload must be a sequence of cliques, got {cliques!r}; write, for example, "
-                "[('age', 'sex')]"
-            )
         checked = tuple(domain.clique(clique, "workload") for clique in cliques)
         if not checked:
             raise InvalidInput("the workload is empty; give at least one clique")
@@ -132,10 +127,15 @@ class Workload:
         """
         if not self.sought:
             return self
-        found = dict(zip(self.cliques, self.weights, strict=True))
+        found = self.by_clique
         for clique in self.sought:
             del found[clique]
         return Workload(self.domain, found, list(found.values()))
+
+    @property
+    def by_clique(self) -> dict[Clique, float]:
+        """The weight of each clique."""
+        return dict(zip(self.cliques, self.weights, strict=True))
 
     @property
     def plain(self) -> bool:
@@ -218,16 +218,9 @@ def table_workload(
     if not wanted.plain:
         raise InvalidInput("a target weighs marginals; give the workload's queries weights instead")
     check_known([target], domain, "target: there is no column", "columns are")
-    weights = dict(zip(wanted.cliques, wanted.weights, strict=True))
-    held = {frozenset(clique) for clique in weights}
     others = [name for name in domain if name != target]
-    sought = [
-        (*pair, target)
-        for pair in itertools.combinations(others, 2)
-        if frozenset((*pair, target)) not in held
-    ]
-    weights |= dict.fromkeys(sought, 1.0)
-    return _biased(Workload(domain, weights, list(weights.values()), sought=sought), target, 4.0)
+    triples = ((*pair, target) for pair in itertools.combinations(others, 2))
+    return _biased(_with_sought(wanted, triples, 1.0), target, 4.0)
 
 
 def with_predictors(workload: Workload, target: str) -> Workload:
@@ -242,14 +235,16 @@ def with_predictors(workload: Workload, target: str) -> Workload:
     >>> with_predictors(pairs, "d").cliques[-2:]
     (('b', 'c', 'd'), ('a', 'b', 'c', 'd'))
     """
-    found = dict(zip(workload.cliques, workload.weights, strict=True))
+    more = ((*some, target) for some in _predictors(workload.domain, target))
+    return _with_sought(workload, more, max(workload.weights))
+
+
+def _with_sought(workload: Workload, cliques: Iterable[Clique], weight: float) -> Workload:
+    """Return the workload with those of these cliques that it does not have, which are sought."""
+    found = workload.by_clique
     held = {frozenset(clique) for clique in found}
-    more = [
-        (*some, target)
-        for some in _predictors(workload.domain, target)
-        if frozenset((*some, target)) not in held
-    ]
-    found |= dict.fromkeys(more, max(workload.weights))
+    more = [clique for clique in cliques if frozenset(clique) not in held]
+    found |= dict.fromkeys(more, weight)
     sought = [*workload.sought, *more]
     return Workload(workload.domain, found, list(found.values()), sought=sought)
 
@@ -280,8 +275,7 @@ def _biased(workload: Workload, target: str, factor: float) -> Workload:
     """Return the workload with the weights of marginals that hold the target multiplied by
     `factor`.
     """
-    pairs = zip(workload.cliques, workload.weights, strict=True)
-    weights = [weight * (factor if target in clique else 1.0) for clique, weight in pairs]
+    weights = [w * (factor if target in c else 1.0) for c, w in workload.by_clique.items()]
     return Workload(workload.domain, workload.cliques, weights, sought=workload.sought)
 
 

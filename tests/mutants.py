@@ -505,8 +505,8 @@ MUTANTS = (
     Mutant(
         "what killed runs hold counts as free",
         LEDGER,
-        "            if each.cost_left\n",
-        "            if False\n",
+        "                if each.cost_left\n",
+        "                if False\n",
         "ledger_file",
     ),
     # Conversions.
@@ -836,8 +836,8 @@ MUTANTS = (
     Mutant(
         "exact n in the matrix mechanism",
         "mechanisms/matrix.py",
-        f"    total = {TOTAL}\n    tables =",
-        f"    total = {EXACT}\n    tables =",
+        f"    total = {TOTAL}\n    noisy =",
+        f"    total = {EXACT}\n    noisy =",
     ),
     Mutant(
         "exact n in the independent baseline",

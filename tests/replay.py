@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import expit, ndtri
+from seams import dense, listed
 
 from mechanisms.privacy import curator as curator_module
 from mechanisms.privacy import ledger as ledger_module
+from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.noise import SeededNoise
-from mechanisms.privacy.sparse_scores import SparseScores
 
 TOLERANCE = 1e-9
 
@@ -102,7 +103,7 @@ class Source:
         place = len(self._transcript.draws)
         if self._forced is None:
             options = (count,) if law in ("top", "draws") else ()
-            scores = SparseScores.of(exact) if law == "draws" else exact
+            scores = listed(exact) if law == "draws" else exact
             answer = getattr(self._real, law)(scores, *options, scale)
         else:
             assert place < len(self._forced.draws), f"draw {place} ({law}) was not asked before"
@@ -157,7 +158,7 @@ class Source:
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
         # Which scores are listed may differ between neighbours; the candidates are the same.
-        return self._draw("draws", scores.dense(), scale, count)
+        return self._draw("draws", dense(scores), scale, count)
 
 
 def cost(one: Draw, other: Draw, pure: bool, accounting: str = "zcdp") -> float:

@@ -5,7 +5,10 @@ None of them is public, since whoever may replace a Curator's noise may also rem
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 from mechanisms import Curator
+from mechanisms.privacy.exact_selection import SparseScores
 from pgmkit import FactorGraph, GraphicalModel
 
 Source = TypeVar("Source")
@@ -37,3 +40,15 @@ def kept_by(graph: FactorGraph) -> Any:
     (`conditioning.graph_tables.GraphTables`).
     """
     return graph._shared
+
+
+def listed(scores: np.ndarray) -> SparseScores:
+    """Return scores all of which are listed."""
+    return SparseScores(np.arange(len(scores)), scores, len(scores))
+
+
+def dense(scores: SparseScores) -> np.ndarray:
+    """Return the scores of all candidates."""
+    found = np.zeros(scores.size)
+    found[scores.places] = scores.values
+    return found

@@ -35,19 +35,18 @@ from mechanisms.privacy import (
     curator,
     discovery,
     integer_matrix,
-    scored,
     scores,
     selecting,
 )
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.noise import SeededNoise
-from mechanisms.privacy.scored import Scored
-from mechanisms.privacy.sparse_scores import SparseScores
+from mechanisms.privacy.selecting import Scored
 from mechanisms.synthesis import open_columns, pipeline
 
 CURATOR = (curator, counting, charging, selecting, discovery)
 """The modules of the Curator itself."""
-ARITHMETIC: tuple[ModuleType, ...] = (*CURATOR, scores, scored, cell_line, integer_matrix)
+ARITHMETIC: tuple[ModuleType, ...] = (*CURATOR, scores, cell_line, integer_matrix)
 _FILES = {str(module.__file__) for module in ARITHMETIC}
 _SKIPPED = (__file__, str(Path(np.__file__).parent), "<")
 
@@ -465,8 +464,7 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Curator, "table", table)
     patch.setattr(pipeline, "bounded_frame", bounding)
     patch.setattr(linked, "coded", linked_and_marked)
-    for module in (pipeline, linked):
-        patch.setattr(module, "check_rows", checking)
+    patch.setattr(pipeline, "check_rows", checking)
     for module, name in (
         (pipeline, "counted"),
         (pipeline, "counted_roughly"),

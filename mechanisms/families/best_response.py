@@ -112,39 +112,32 @@ class Oracle:
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        starts = dict(
-            zip(self.domain, np.cumsum([0, *self.domain.shape()])[:-1].tolist(), strict=True)
-        )
-        codes = sum(self.domain.shape())
+        ends = np.cumsum(self.domain.shape()).tolist()
+        own = {
+            n: range(end - self.domain.sizes[n], end)
+            for n, end in zip(self.domain, ends, strict=True)
+        }
+        codes = ends[-1]
         gain = np.zeros(codes + len(queries))
         for name, values in bonus.items():
-            gain[starts[name] : starts[name] + len(values)] += values
-        rows: list[tuple[list[int], list[float], float]] = []
-        for i, (cell, weight) in enumerate(queries):
-            gain[codes + i] = weight
+            gain[own[name]] += values
+        # A line has the coefficients of some variables, and the bounds of their sum.
+        lines: list[tuple[dict[int, float], float, float]] = []
+        for i, (cell, weight) in enumerate(queries, codes):
+            gain[i] = weight
             at = np.unravel_index(cell.index, self.domain.shape(cell.clique))
-            literals = [starts[n] + int(c) for n, c in zip(cell.clique, at, strict=True)]
+            literals = [own[n][c] for n, c in zip(cell.clique, at, strict=True)]
             if weight > 0:
-                rows += [([codes + i, literal], [1.0, -1.0], 0.0) for literal in literals]
+                lines += [({i: 1.0, literal: -1.0}, -np.inf, 0.0) for literal in literals]
             else:
-                ones = [1.0] * len(literals)
-                rows.append(([*literals, codes + i], [*ones, -1.0], len(literals) - 1.0))
-        used = [(columns, values) for columns, values, _ in rows]
-        one = [
-            (list(range(start, start + self.domain.sizes[name])), [1.0] * self.domain.sizes[name])
-            for name, start in starts.items()
-        ]
-        lines = [*used, *one]
-        matrix = csr_array(
-            (
-                np.concatenate([values for _, values in lines]),
-                np.concatenate([columns for columns, _ in lines]),
-                np.cumsum([0, *(len(columns) for columns, _ in lines)]),
-            ),
-            shape=(len(lines), len(gain)),
-        )
-        upper = np.array([limit for _, _, limit in rows] + [1.0] * len(one))
-        lower = np.array([-np.inf] * len(rows) + [1.0] * len(one))
+                ones = dict.fromkeys(literals, 1.0)
+                lines.append(({**ones, i: -1.0}, -np.inf, len(literals) - 1.0))
+        lines += [(dict.fromkeys(places, 1.0), 1.0, 1.0) for places in own.values()]
+        sums, lower, upper = zip(*lines, strict=True)
+        entries = [entry for each in sums for entry in each.items()]
+        columns, parts = np.array(entries).T
+        ends = np.cumsum([0, *map(len, sums)])
+        matrix = csr_array((parts, columns.astype(np.intp), ends), (len(lines), len(gain)))
         integral = np.array([1] * codes + [0] * len(queries))
         seconds = 60.0  # the most for one of the many programs of a run
         found = milp(
@@ -159,7 +152,4 @@ class Oracle:
                 f"the integer program of {len(queries)} queries was not solved in {seconds:g} s; "
                 "ask for fewer samples a round"
             )
-        return {
-            name: int(np.argmax(found.x[start : start + self.domain.sizes[name]]))
-            for name, start in starts.items()
-        }
+        return {name: int(np.argmax(found.x[places])) for name, places in own.items()}

@@ -47,7 +47,7 @@ class Generator(torch.nn.Module):
         precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self._columns = columns
+        self.columns = columns
         inputs = [noise_width]
         self.layers = torch.nn.ModuleList()
         for width in (*hidden, columns.width):
@@ -67,7 +67,7 @@ class Generator(torch.nn.Module):
         for layer, scale, shift in zip(hidden, self.scales, self.shifts, strict=True):
             normal = functional.batch_norm(layer(values), None, None, scale, shift, training=True)
             values.append(functional.relu(normal))
-        return self._columns.softmax(last(values).float() + self.bias)
+        return self.columns.softmax(last(values).float() + self.bias)
 
     @property
     def multiplications(self) -> int:

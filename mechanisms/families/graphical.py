@@ -14,7 +14,7 @@ from mechanisms.families.tree_growth import TreeGrowth
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NotCertified
-from pgmkit.graphs.junction_tree import JunctionTree, junction_tree, model_cells
+from pgmkit.graphs.junction_tree import junction_tree, model_cells
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.memory import MEMORY_LIMIT
@@ -154,7 +154,7 @@ def _size(domain: Domain, cliques: Sequence[Clique], limit_mb: float) -> float:
     size = model_megabytes(domain, cliques)
     if limit_mb < size <= _WORTH_A_SEARCH * limit_mb:
         # A round makes many such searches, so each is short.
-        size = tree_megabytes(junction_tree(domain, cliques, seconds=0.02))
+        size = megabytes(junction_tree(domain, cliques, seconds=0.02).cells)
     return size
 
 
@@ -168,11 +168,6 @@ def model_megabytes(domain: Domain, cliques: Sequence[Clique]) -> float:
 def megabytes(cells: float) -> float:
     """Return the MB (2^20 bytes) that this number of float64 cells takes."""
     return cells * CELL_BYTES / 2**20
-
-
-def tree_megabytes(tree: JunctionTree) -> float:
-    """Return the MB (2^20 bytes) of a junction tree's float64 cells."""
-    return tree.bytes() / 2**20
 
 
 def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> None:

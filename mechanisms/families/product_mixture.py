@@ -207,10 +207,14 @@ class ProductRows:
 
     def marginals(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Return marginals in counts, by clique."""
-        if self.frequent is None:
-            return self._tables(self.columns, self.rows, cliques)
-        columns, rows = Columns(self.frequent.whole), torch.from_numpy(self.whole_rows())
-        return self._tables(columns, rows, cliques)
+        columns, rows = self.columns, self.rows
+        if self.frequent is not None:
+            columns, rows = Columns(self.frequent.whole), torch.from_numpy(self.whole_rows())
+        tables = ProductAnswers(columns, cliques)(rows)
+        return {
+            clique: np.asarray(table.double().cpu().numpy() * self.total)
+            for clique, table in tables.items()
+        }
 
     @property
     def small(self) -> ProductRows:
@@ -223,15 +227,6 @@ class ProductRows:
         """Return the rows over the columns of all codes, in float64."""
         rows = np.asarray(self.rows.double().cpu().numpy())
         return rows if self.frequent is None else self.frequent.expand(rows)
-
-    def _tables(
-        self, columns: Columns, rows: torch.Tensor, cliques: Iterable[Clique]
-    ) -> dict[Clique, Array]:
-        tables = ProductAnswers(columns, cliques)(rows)
-        return {
-            clique: np.asarray(table.double().cpu().numpy() * self.total)
-            for clique, table in tables.items()
-        }
 
 
 class ProductMixtureModel(QueryAnswers):

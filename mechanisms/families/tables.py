@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 import pgmkit
-from mechanisms.families.graphical import estimator, tree_megabytes
+from mechanisms.families.graphical import estimator, megabytes
 from mechanisms.release.record import Model
+from mechanisms.settings import Settings, at_least, one_of, setting, torch_device
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import junction_tree
@@ -132,15 +134,25 @@ class TablesModel(QueryAnswers):
         return array
 
 
-class Projecting(Protocol):
-    """The settings of mechanisms whose model is `projected`."""
+@dataclass(frozen=True)
+class Projecting(Settings):
+    """The settings of mechanisms whose model is `projected`.
 
-    @property
-    def model_mb(self) -> float: ...
-    @property
-    def inference(self) -> str: ...
-    @property
-    def device(self) -> str: ...
+    Attributes:
+        model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
+            cells, for which the result is a graphical model, 0 or above. Beyond it the result is
+            locally consistent nonnegative tables, which draw no records.
+        inference: Whether to use a region model of such tables, which draws records near them
+            (`pgmkit.RegionModel`): "exact" never, "auto" beyond `model_mb`, "region" always.
+        device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
+            there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
+    """
+
+    model_mb: float = setting(80.0, at_least(0))
+    inference: Literal["exact", "auto", "region"] = setting(
+        "exact", one_of("exact", "auto", "region")
+    )
+    device: str = setting("cpu", torch_device())
 
 
 def projected(
@@ -182,7 +194,10 @@ def projected(
 
 
 def check_projection(
-    domain: Domain, measured: Iterable[Clique], tables: Iterable[Clique], settings: Projecting
+    domain: Domain,
+    measured: Iterable[Clique],
+    tables: Iterable[Clique],
+    settings: Projecting,
 ) -> None:
     """Raise ModelTooLarge if `projected` would need more memory than is left to this process to
     make the `tables` agree; to be called before anything is measured.
@@ -205,7 +220,7 @@ def _has_tree(domain: Domain, cliques: Iterable[Clique], settings: Projecting) -
     if settings.inference == "region":
         return False
     tree = junction_tree(domain, [clique for clique in cliques if clique])
-    return tree_megabytes(tree) <= min(settings.model_mb, MEMORY_LIMIT / 2**20)
+    return megabytes(tree.cells) <= min(settings.model_mb, MEMORY_LIMIT / 2**20)
 
 
 def least_squares_table(measurement: Measurement) -> Measurement:

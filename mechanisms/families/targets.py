@@ -20,22 +20,18 @@ from pgmkit.measurement import Measurement
 def draw_records(
     rows: torch.Tensor, columns: Columns, count: int, random: torch.Generator
 ) -> torch.Tensor:
-    """Draw `count` records from each row, as codes: K x count x number of attributes."""
-    return torch.stack(
-        [
-            torch.multinomial(part, count, replacement=True, generator=random)
-            for part in torch.split(rows.detach(), columns.sizes, dim=1)
-        ],
-        dim=2,
-    )
+    """Draw `count` records from each row, as the columns of their codes: K x count x number of
+    attributes.
+    """
+    places = [columns.of(name) for name in columns.domain]
+    drawn = [
+        torch.multinomial(rows.detach()[:, at], count, True, generator=random) for at in places
+    ]
+    return torch.stack([at.start + codes for at, codes in zip(places, drawn, strict=True)], dim=2)
 
 
 def with_score_gradient(
-    values: torch.Tensor,
-    rows: torch.Tensor,
-    columns: Columns,
-    records: torch.Tensor,
-    satisfied: torch.Tensor,
+    values: torch.Tensor, rows: torch.Tensor, records: torch.Tensor, satisfied: torch.Tensor
 ) -> torch.Tensor:
     """Return `values` (the answers to q queries, constants) with the estimated gradient of the
     queries by the rows.
@@ -49,14 +45,12 @@ def with_score_gradient(
     >>> rows = torch.full((1000, 2), 0.5, requires_grad=True)
     >>> records = draw_records(rows, columns, 10, torch.Generator().manual_seed(0))
     >>> first = (records[..., 0] == 0).float().unsqueeze(0)
-    >>> answer = with_score_gradient(torch.tensor([0.5]), rows, columns, records, first)
+    >>> answer = with_score_gradient(torch.tensor([0.5]), rows, records, first)
     >>> answer.backward()
     >>> rows.grad.sum(0).round(decimals=1).tolist()
     [0.5, -0.5]
     """
-    starts = torch.tensor([columns.of(name).start for name in columns.domain], device=rows.device)
-    places = (records + starts).flatten(1)
-    probability = rows.gather(1, places).reshape(records.shape)
+    probability = rows.gather(1, records.flatten(1)).reshape(records.shape)
     log_probability = probability.clamp_min(torch.finfo(rows.dtype).tiny).log().sum(2)
     phi = satisfied.flatten(1).to(rows.dtype)
     centred = phi - phi.mean(1, keepdim=True)
@@ -108,13 +102,12 @@ class Targets:
         with torch.no_grad():
             exact = self._answers(rows)
         drawn = draw_records(rows, self._columns, records, random)
-        one_hot = torch.cat(
-            [one_hot_of(drawn[..., i], size) for i, size in enumerate(self._columns.sizes)]
-            + [drawn.new_ones(*drawn.shape[:2], 1, dtype=torch.bool)],
-            dim=2,
-        )
-        satisfied = torch.stack([one_hot[..., cell].all(-1) for cell in self._every_cell])
-        return self.values - with_score_gradient(exact, rows, self._columns, drawn, satisfied)
+        # A last column of ones stands for the padding of cells of fewer attributes.
+        held = drawn.new_ones(*drawn.shape[:2], self._columns.width + 1, dtype=torch.bool)
+        held[..., :-1] = False
+        held.scatter_(2, drawn, True)
+        satisfied = torch.stack([held[..., cell].all(-1) for cell in self._every_cell])
+        return self.values - with_score_gradient(exact, rows, drawn, satisfied)
 
     @cached_property
     def _every_cell(self) -> torch.Tensor:
@@ -127,8 +120,3 @@ class Targets:
         if len(self._cells):
             flat.append(self._cells(rows))
         return torch.cat(flat)
-
-
-def one_hot_of(codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the codes as booleans along a new last axis of `size`."""
-    return codes.unsqueeze(-1) == torch.arange(size, device=codes.device)

@@ -9,35 +9,36 @@ import torch
 
 from mechanisms.families.descent import descend
 from mechanisms.families.generator import Generator
-from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductRows
+from mechanisms.families.product_mixture import ProductAnswers, ProductRows
 from mechanisms.families.targets import Targets
+from mechanisms.settings import Settings
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 
 
-@dataclass(frozen=True)
-class Training:
-    """The settings for the training of a generator on noisy answers.
+class TrainingSettings(Settings):
+    """The settings for the training of a generator on noisy answers, which `Gem` describes."""
 
-    Attributes:
-        learning_rate: Adam's first rate; it falls along a cosine.
-        steps: The most steps of one update.
-        tolerance: An error of at most this many standard deviations of its own noise counts as
-            none.
-        loss: The function that is minimised, of (errors, standard deviations of their noise, the
-            threshold of each), all as fractions of the total; it returns None if there is nothing
-            to train.
-        records: Records drawn from each row for gradients by REINFORCE; None for exact gradients.
-        seed: The seed of these records.
-    """
-
+    select: str
     learning_rate: float
     steps: int
+    worst: int
     tolerance: float
-    loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
-    records: int | None = None
-    seed: int = 0
+    gradient: str
+    records: int
+    seed: int
+
+    def loss(
+        self, errors: torch.Tensor, stddevs: torch.Tensor, threshold: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Return the loss that an update minimises, given errors, the standard deviations of their
+        noise and the threshold of each, all as fractions of the total; None if there is nothing to
+        train. For whole marginals it is the squared error (appendix D.4).
+        """
+        if self.select == "marginals":
+            return squared_errors(errors, stddevs)
+        return worst_errors(errors, threshold, self.worst)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +56,7 @@ class GemState(ProductRows):
 
 def trainer(
     generator: Generator,
-    columns: Columns,
-    training: Training,
+    settings: TrainingSettings,
     smoothing: Callable[[], float | None],
     total: float,
 ) -> Callable[[GemState, Sequence[Measurement]], GemState]:
@@ -67,11 +67,11 @@ def trainer(
     None before the last half of the rounds, over which they are averaged.
     """
     device = generator.noise.device
-    random = torch.Generator(device).manual_seed(training.seed)
+    random = torch.Generator(device).manual_seed(settings.seed)
 
     def update(state: GemState, measurements: Sequence[Measurement]) -> GemState:
         known = state.frequent.measured(measurements) if state.frequent else measurements
-        targets = Targets(columns, known, total, device)
+        targets = Targets(generator.columns, known, total, device)
         generator.set_weights(state.weights)
         rows = generator()
         errors = targets.errors(rows)
@@ -79,21 +79,21 @@ def trainer(
         error = largest if state.error is None else (state.error + largest) / 2
         # The threshold is half of the (averaged) largest error; an error within the noise counts as
         # none.
-        threshold = (training.tolerance * targets.stddevs).clamp_min(error / 2)
+        threshold = (settings.tolerance * targets.stddevs).clamp_min(error / 2)
 
         def losses() -> Iterator[torch.Tensor | None]:
             now, off = rows, errors
             while True:
-                if training.records is not None:
-                    off = targets.score_errors(now, training.records, random)
-                yield training.loss(off, targets.stddevs, threshold)
+                if settings.gradient == "reinforce":
+                    off = targets.score_errors(now, settings.records, random)
+                yield settings.loss(off, targets.stddevs, threshold)
                 now = generator()
                 off = targets.errors(now)
 
-        optimizer = torch.optim.Adam(generator.parameters(), lr=training.learning_rate, fused=True)
+        optimizer = torch.optim.Adam(generator.parameters(), lr=settings.learning_rate, fused=True)
         # The cosine schedule ends at a learning rate that is too small to change the weights.
-        last_rate = min(1e-8, training.learning_rate)
-        descend(optimizer, losses(), training.steps, last_rate=last_rate)
+        last_rate = min(1e-8, settings.learning_rate)
+        descend(optimizer, losses(), settings.steps, last_rate=last_rate)
         return _next(state, generator, error, smoothing())
 
     return update
@@ -141,7 +141,6 @@ def squared_errors(errors: torch.Tensor, stddevs: torch.Tensor) -> torch.Tensor 
 
 def pretrain(
     generator: Generator,
-    columns: Columns,
     cliques: Sequence[Clique],
     public: Dataset,
     *,
@@ -169,7 +168,7 @@ def pretrain(
             # Each step uses a batch of marginals, as there may be thousands of them.
             order = torch.randperm(len(known), generator=random)[:32]
             picked = [known[place] for place in order.tolist()]
-            answers = ProductAnswers(columns, picked)(generator())
+            answers = ProductAnswers(generator.columns, picked)(generator())
             yield torch.stack([(answers[c] - tables[c]).square().sum() for c in picked]).mean()
 
     optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, fused=True)

@@ -22,19 +22,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.linked.link import POSITION, Link, linking, with_counts
+from mechanisms.linked.link import Link, counted, linking
 from mechanisms.linked.siblings import Children
 from mechanisms.privacy.units import bounded, random_keys
-from mechanisms.synthesis.units import unit_numbers
+from mechanisms.synthesis.units import held_columns, unit_numbers
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.unquoted import unquoted
-from pgmkit.tables.engines.frames import columns_of, in_memory, names_of
+from pgmkit.tables.engines.frames import columns_of
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
 Codes = NDArray[np.integer[Any]]
+_KEY = "which a link needs (a key that the parents name otherwise is the link's `parent_key`)"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def coded(
     schema, or the key or order of its link.
     """
     held = {
-        name: _held(frames[name], schemas[name], name, columns)
+        name: held_columns(frames[name], schemas[name], columns, f"the table {name!r} has", _KEY)
         for name, columns in linking(links).items()
     }
     top = links[0].parent
@@ -84,11 +84,10 @@ def coded(
     found = {}
     for link in links:
         domain, parents = steps[link.child].domain, records[link.parent]
-        children = Children(domain, parents[link.count], parents, records[link.child], POSITION)
+        children = Children(domain, parents[link.count], parents, records[link.child])
         columns = {name: children.column(name) for name in domain}
         found[link.child] = _counts(domain, columns, read[link.child][1])
-    above = [link for link in links if link.parent == top]
-    domain = with_counts(schemas[top], above).domain
+    domain = counted(schemas, links)[top].domain
     return Coded(_counts(domain, records[top], read[top][1]), found)
 
 
@@ -109,22 +108,6 @@ def _owners(
     place = np.full(2 + max(int(n.max(initial=-1)) for n in (theirs, own)), -1, dtype=np.intp)
     place[theirs[chosen]] = chosen
     return place[own]
-
-
-def _held(frame: Any, schema: Schema, table: str, needed: Sequence[str]) -> Any:
-    """Return the schema's columns of a frame, and the columns `needed` by its link, in memory.
-    Raises InvalidInput if one of them is missing.
-    """
-    names = names_of(frame)
-    schema.check_names(names)
-    for name in needed:
-        if name not in names:
-            raise InvalidInput(
-                f"the table {table!r} has no column {name!r}{did_you_mean(name, names)}, which its "
-                "link needs (a key that the parents name otherwise is the link's `parent_key`); "
-                f"it has {', '.join(map(repr, names[:30]))}"
-            )
-    return in_memory(frame, [*schema.columns, *needed])
 
 
 def _read(

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mechanisms.linked.link import POSITION
-from mechanisms.linked.siblings import PREVIOUS, Wanted
+from mechanisms.linked.siblings import POSITION, PREVIOUS, Wanted
 from pgmkit.domain import Clique
 from pgmkit.tables.reply import Reply
 

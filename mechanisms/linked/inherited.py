@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.linked.link import POSITION, Link
+from mechanisms.linked.link import Link
+from mechanisms.linked.siblings import POSITION
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 

@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mechanisms.linked.siblings import PREVIOUS
+from mechanisms.linked.siblings import POSITION, PREVIOUS
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
-
-POSITION = "position"
-"""The column with a child's place among its siblings, from 1."""
 
 
 @typed_class
@@ -60,9 +57,8 @@ class Link:
 
     def __post_init__(self) -> None:
         for name in ("child", "parent", "key"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise InvalidInput(f"{name} of a link must be a name, got {value!r}")
+            if not getattr(self, name):
+                raise InvalidInput(f"{name} of a link must be a name, got ''")
         if self.child == self.parent:
             raise InvalidInput(
                 f"a table cannot be its own child, got {self.child!r} as child and parent of a link"
@@ -77,7 +73,7 @@ class Link:
                     f"a table is saved in a file of its name, which {name!r} cannot be; leave out "
                     "slashes, colons and a dot at the start"
                 )
-        if not isinstance(self.most, int) or isinstance(self.most, bool) or self.most < 1:
+        if self.most < 1:
             raise InvalidInput(
                 f"most must be a whole number above 0, the children of one {self.parent} that are "
                 f"used; got {self.most!r}"

@@ -16,9 +16,9 @@ from mechanisms.dispatch import run_on, warn_of_poor_fit
 from mechanisms.families.graphical import model_megabytes
 from mechanisms.linked.coding import coded
 from mechanisms.linked.inherited import inherited
-from mechanisms.linked.link import POSITION, Link, check_links, counted, own_columns
+from mechanisms.linked.link import Link, check_links, counted, own_columns
 from mechanisms.linked.release import LinkedRelease
-from mechanisms.linked.siblings import PREVIOUS
+from mechanisms.linked.siblings import POSITION, PREVIOUS
 from mechanisms.privacy.budget import Accounting
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import FileLedger
@@ -26,7 +26,7 @@ from mechanisms.registry import configure
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
-from mechanisms.synthesis.pipeline import check_rows, constrained
+from mechanisms.synthesis.pipeline import constrained, curator_of
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.unread import UnreadValues, check_values
 from mechanisms.workload import Workload
@@ -138,7 +138,11 @@ def synthesize_linked(
     """
     links = check_links(schemas, links)
     top = links[0].parent
-    _check_frames(frames, schemas)
+    if set(frames) != set(schemas):
+        raise InvalidInput(
+            f"frames must be a mapping with a data frame for each of {list(schemas)}, got "
+            f"{list(frames)}"
+        )
     if mechanism == "auto" and settings:
         raise InvalidInput(
             f"settings {sorted(settings)} need a mechanism by name; name it, or leave them out"
@@ -175,20 +179,12 @@ def synthesize_linked(
     random = None if seed is None else np.random.default_rng(seed)
     steps_of = {link.child: requests[link.child].schema for link in links}
     data = coded(frames, placed, links, steps_of, random)
-    curator = _curator(data.parents, above, random)
+    curator = curator_of(above, data.parents, random)
     tables: dict[str, Counts] = {top: data.parents, **data.steps}
     with closing(curator.ledger):
         releases = _spent(curator, tables, requests, links, choosing=mechanism == "auto")
     forms = {name: FrameForm.of(frames[name]) for name in tables}
     return LinkedRelease(links, releases.pop(top), releases, {n: whole[n] for n in releases}, forms)
-
-
-def _curator(parents: Counts, request: Request, seed: np.random.Generator | None) -> Curator:
-    """Return the Curator of the parents; raise InvalidInput if their number is public and 0."""
-    check_rows(request, parents)
-    return Curator(
-        parents, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
-    )
 
 
 def _spent(
@@ -319,12 +315,3 @@ def _workload(steps: Schema, children: Schema) -> Workload:
     domain = steps.domain
     told = [pair for pair in pairs if all(domain.sizes[name] > 1 for name in pair)]
     return Workload(domain, told or [(own[0],)])
-
-
-def _check_frames(frames: object, schemas: Mapping[str, Schema]) -> None:
-    """Raise InvalidInput unless there is a frame for each schema."""
-    if not isinstance(frames, Mapping) or set(frames) != set(schemas):
-        given = list(frames) if isinstance(frames, Mapping) else type(frames).__name__
-        raise InvalidInput(
-            f"frames must be a mapping with a data frame for each of {list(schemas)}, got {given}"
-        )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mechanisms.linked.conditional import Given, Rows, allowed_codes, draw_given
 from mechanisms.linked.fidelity import Compared, Line, compared, fidelity, kind_of
-from mechanisms.linked.link import POSITION, Link, check_links, counted, own_columns
+from mechanisms.linked.link import Link, check_links, counted, own_columns
 from mechanisms.linked.siblings import (
     PREVIOUS,
     Children,
@@ -202,10 +202,10 @@ class LinkedRelease:
             return {top: columns, **{name: each.records for name, each in drawn.items()}}
 
         rows = draw_given(self.links, self.parents, given, allowed, n, below, random)
-        children = {
-            each.child: self._placed(each, rows[each.parent], rows[each.child])
-            for each in self.links
-        }
+        children = {}
+        for link in self.links:
+            domain, above = self.children[link.child].schema.domain, rows[link.parent]
+            children[link.child] = Children(domain, above[link.count], above, rows[link.child])
         return Dataset(self.parents.schema.domain, rows[top]), children
 
     def _below(
@@ -222,17 +222,6 @@ class LinkedRelease:
             codes[link.child], fit[link.child] = found[link.child].records, found[link.child].fitted
         return found
 
-    def _placed(
-        self,
-        link: Link,
-        parents: Mapping[str, Codes],
-        records: Mapping[str, Codes],
-        fitted: int | None = None,
-    ) -> Children:
-        """Return children of these codes, at their places below these parents."""
-        domain, counts = self.children[link.child].schema.domain, parents[link.count]
-        return Children(domain, counts.astype(np.int64), parents, records, POSITION, fitted)
-
     def _drawn(
         self, link: Link, parents: Mapping[str, Codes], fitted: int, rng: np.random.Generator
     ) -> Children:
@@ -240,9 +229,10 @@ class LinkedRelease:
         a constraint, or if none of the first `fitted` parents has children and others do.
         """
         release, schema = self.children[link.child], self.schemas[link.child]
-        rows = int(parents[link.count].sum(dtype=np.int64))
+        counts, domain = parents[link.count], release.schema.domain
+        rows = int(counts.sum(dtype=np.int64))
         records = {name: rng.integers(0, size, rows) for name, size in schema.domain.sizes.items()}
-        children = self._placed(link, parents, records, fitted)
+        children = Children(domain, counts, parents, records, fitted)
         if len(children) and not children.fitted:
             raise NumericalFailure(
                 f"none of {fitted} drawn rows of {link.parent!r} has rows of {link.child!r}, from "

@@ -16,7 +16,7 @@ wanted one. The population itself is the result, so that its tables, and not an 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ from pgmkit.runtime.iterations import PATIENCE
 
 Codes = NDArray[np.integer[Any]]
 
+POSITION = "position"
+"""The column with a child's place among its siblings, from 1."""
 PREVIOUS = "previous "
 """The prefix of columns with the previous sibling's code; one further code means that there is
 none.
@@ -74,10 +76,9 @@ class Children:
     """Children by parent: the `counts[p]` children of parent p are adjacent and in order.
 
     `parents`: each parent's codes by column. `records`: the children's codes by column, one for
-    each child. `position`: the name of the column with a child's place among its siblings.
-    `fitted`: the number of parents, the first ones, whose children `table` counts, and to which the
-    wanted tables refer; by default all. The children of the others are drawn with the same
-    potentials.
+    each child. `fitted`: the number of parents, the first ones, whose children `table` counts, and
+    to which the wanted tables refer; by default all. The children of the others are drawn with the
+    same potentials.
 
     >>> domain = Domain({"size": 3, "position": 2, "age": 4, "previous age": 5})
     >>> both = Children(domain, np.array([2, 1]), {"size": np.array([2, 1])},
@@ -92,10 +93,9 @@ class Children:
         counts: Codes,
         parents: Mapping[str, Codes],
         records: Mapping[str, Codes],
-        position: str = "position",
         fitted: int | None = None,
     ) -> None:
-        self.domain = domain
+        self.domain, counts = domain, np.asarray(counts, np.int64)
         self.fitted = int(counts[:fitted].sum())
         self.parent = np.repeat(np.arange(len(counts)), counts)
         starts = np.cumsum(counts) - counts
@@ -105,7 +105,7 @@ class Children:
         self.followed = np.append(~self.first[1:], False)[: len(self.parent)]
         self.records = {name: np.array(codes, np.int64) for name, codes in records.items()}
         self._given = {n: np.asarray(codes, np.int64)[self.parent] for n, codes in parents.items()}
-        self._given[position] = self.position
+        self._given[POSITION] = self.position
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -197,21 +197,6 @@ class Field:
             moved.append(self.potentials[place] - np.clip(push, -1, 1))
         return moved
 
-    def logits(self, name: str, rows: Codes, potentials: Sequence[Array]) -> Array:
-        """Return the logarithms of the conditional weights of an attribute's codes, codes x
-        children, for each of these children.
-        """
-        children, size = self.children, self.children.domain.sizes[name]
-        found = np.zeros((size, len(rows)))
-        before = np.flatnonzero(children.followed[rows])
-        for clique, theta in zip(self.cliques, potentials, strict=True):
-            if name in clique:
-                found += _lines(children, clique, name, theta, rows)
-            if PREVIOUS + name in clique and len(before):
-                lines = _lines(children, clique, PREVIOUS + name, theta, rows[before] + 1)
-                found[:, before] += lines[:size]
-        return found
-
 
 def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Codes) -> Any:
     """Return a table's entries, codes of the column `name` x rows, given each row's codes in the
@@ -220,6 +205,25 @@ def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Code
     others = [other for other in clique if other != name]
     flat = np.moveaxis(theta, clique.index(name), 0).reshape(theta.shape[clique.index(name)], -1)
     return np.take(flat, children.cells(others, rows), axis=1)
+
+
+def summed_entries(
+    children: Children, tables: Iterable[tuple[Clique, Any]], name: str, rows: Codes, kind: type
+) -> Any:
+    """Return the sums over tables of their entries for each code of the column `name` (a row) and
+    each of these children (a column), the entries of the siblings after them included. Of Boolean
+    tables it is whether any entry is True.
+    """
+    size = children.domain.sizes[name]
+    found: Any = np.zeros((size, len(rows)), dtype=kind)
+    before = np.flatnonzero(children.followed[rows])
+    for clique, table in tables:
+        if name in clique:
+            found += _lines(children, clique, name, table, rows)
+        if PREVIOUS + name in clique and len(before):
+            lines = _lines(children, clique, PREVIOUS + name, table, rows[before] + 1)
+            found[:, before] += lines[:size]
+    return found
 
 
 def draw_children(
@@ -314,7 +318,9 @@ def redraw(
         # child, on which it depends, are fixed while it is drawn.
         for rows in (chosen[~odd], chosen[odd]):
             if len(rows):
-                logits = field.logits(name, rows, potentials)
+                # These are the logarithms of the conditional weights of the codes.
+                tables = zip(field.cliques, potentials, strict=True)
+                logits = summed_entries(children, tables, name, rows, float)
                 np.putmask(logits, barred_codes(children, barred, name, rows), -np.inf)
                 codes[rows] = drawn_codes(logits, rng)
 
@@ -326,21 +332,14 @@ def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -
 
 def barred_codes(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
-) -> NDArray[np.bool_]:
+) -> Any:
     """Return a mask, codes of the column `name` x rows, of the codes that would make a child's
     record impossible. `barred`: by clique, a mask that is True for impossible cells.
 
     The column of a child that has no other code is all False, since another column of its record
     must change first.
     """
-    found = np.zeros((children.domain.sizes[name], len(rows)), dtype=bool)
-    before = np.flatnonzero(children.followed[rows])
-    for clique, cells in barred.items():
-        if name in clique:
-            found |= _lines(children, clique, name, cells, rows)
-        if PREVIOUS + name in clique and len(before):
-            lines = _lines(children, clique, PREVIOUS + name, cells, rows[before] + 1)
-            found[:, before] |= lines[: len(found)]
+    found = summed_entries(children, barred.items(), name, rows, bool)
     return found & ~found.all(axis=0)
 
 

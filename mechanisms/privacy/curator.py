@@ -293,9 +293,7 @@ class Curator(Discovering):
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
-        names = [self.domain.clique(clique, "candidate") for clique in cliques]
-        if not names:
-            raise InvalidInput("cliques is empty; give at least one clique")
+        names = self._candidates(cliques)
         tables = [np.rint(self._estimate(c, estimates)).astype(np.int64) for c in names]
         counts = self._marginals(names)  # may raise before the charge
         distances = np.array(

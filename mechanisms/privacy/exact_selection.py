@@ -11,18 +11,59 @@ listed have one weight, so they are drawn as a group without being enumerated.
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_right
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mechanisms.privacy.sparse_scores import SparseScores
 from pgmkit.runtime.precision import SUM_ROUNDING
 
 _SLACK = SUM_ROUNDING
 """A relative margin above the rounding of all floating point here, so that the bounds are above the
 weights.
 """
+
+
+@dataclass(frozen=True)
+class SparseScores:
+    """Scores of `size` candidates, which are numbered from 0, most of them zero.
+
+    Nearly all cells of a large marginal hold no record, neither of the data nor of an estimate that
+    is made of a few records. Their scores are zero, and a draw treats them as one group.
+
+    >>> scores = SparseScores(np.array([1, 4]), np.array([2.0, -1.0]), 6)
+    >>> [scores.candidate(i) for i in range(6)]
+    [1, 4, 0, 2, 3, 5]
+
+    Attributes:
+        places: The candidates whose scores are listed, distinct and in rising order. Which ones
+            they are may depend on private data.
+        values: Their scores, in counts; the scores of all other candidates are zero.
+        size: The number of candidates.
+    """
+
+    places: NDArray[np.int64]
+    values: NDArray[np.float64]
+    size: int
+
+    @property
+    def others(self) -> int:
+        """The number of candidates that are not listed."""
+        return self.size - len(self.places)
+
+    def candidate(self, index: int) -> int:
+        """Return the candidate at this index, in 0..size - 1, of the order in which the listed
+        candidates come first and the others after them.
+        """
+        if index < len(self.places):
+            return int(self.places[index])
+        index -= len(self.places)
+        # `places[i] - i` candidates before `places[i]` are not listed.
+        listed = range(len(self.places))
+        return index + bisect_right(listed, index, key=lambda i: int(self.places[i]) - i)
 
 
 def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:

@@ -7,10 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.budget import Budget, LedgerEntry
 from mechanisms.privacy.chained_lines import ChainedLines
-from mechanisms.privacy.held_budgets import begun, ended, held_budgets, is_charge
-from mechanisms.privacy.ledger_entry import LedgerEntry
+from mechanisms.privacy.held_budgets import HeldBudget, begun, ended, held_budgets, is_charge
 from mechanisms.privacy.ledger_view import as_html, as_text
 from mechanisms.privacy.neighbours import is_promise, promise, relation
 from pgmkit.errors import InvalidInput, PgmkitError
@@ -254,8 +253,7 @@ class FileLedger(Ledger):
 
     def __init__(self, lines: ChainedLines) -> None:
         self._lines = lines
-        with refusing(lines.path, "a ledger file"):
-            stored = self._parsed(lines.read())
+        stored, _, _ = self._parsed()
         super().__init__(stored.budget, secure=stored.secure, neighbours=stored.neighbours)
 
     @property
@@ -263,17 +261,14 @@ class FileLedger(Ledger):
         """All charges of all runs so far, in order. The amounts that unfinished runs hold but have
         not charged follow as further entries.
         """
-        with refusing(self._lines.path, "a ledger file"):
-            return self._parsed(self._lines.read()).entries
+        return self._parsed()[0].entries
 
     @property
     def open_runs(self) -> dict[int, float]:
         """The runs that have not ended, by their numbers, and the part of its budget that each has
         not charged.
         """
-        with refusing(self._lines.path, "a ledger file"):
-            held, _ = held_budgets(self._lines.read()[1:])
-        return {run: each.cost_left for run, each in held.items()}
+        return {run: each.cost_left for run, each in self._parsed()[1].items()}
 
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
         """Record a charge that belongs to no run. It is paid from the part of the budget that no
@@ -290,9 +285,8 @@ class FileLedger(Ledger):
         """
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
-            with refusing(self._lines.path, "a ledger file"):
-                ledger = self._parsed(lines)
-            held = held_budgets(lines[1:])[0].get(run)
+            ledger, open_runs, _ = self._parsed(lines)
+            held = open_runs.get(run)
             if held is None or not held.allows(entry.cost, entry.delta):
                 ledger._check(entry)
             return {**vars(entry), "secure": secure, **({"run": run} if run else {})}
@@ -309,9 +303,7 @@ class FileLedger(Ledger):
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
             nonlocal number
-            with refusing(self._lines.path, "a ledger file"):
-                ledger = self._parsed(lines)
-                held, runs = held_budgets(lines[1:])
+            ledger, held, runs = self._parsed(lines)
             number = runs + 1
             self._check_promise(budget, neighbours)
             ledger._check_run(budget, self._lines.path.name, sorted(held))
@@ -330,8 +322,7 @@ class FileLedger(Ledger):
         """
 
         def decide(lines: list[dict[str, Any]]) -> dict[str, Any]:
-            with refusing(self._lines.path, "a ledger file"):
-                held, _ = held_budgets(lines[1:])
+            _, held, _ = self._parsed(lines)
             if number not in held:
                 known = ", ".join(map(str, held)) or "none"
                 raise InvalidInput(f"run {number!r} is not open; open runs: {known}")
@@ -353,25 +344,31 @@ class FileLedger(Ledger):
                 f"unit of {self.neighbours} and delta {'= 0' if self.budget.pure else '> 0'}"
             )
 
-    @staticmethod
-    def _parsed(lines: list[dict[str, Any]]) -> Ledger:
-        """Return a ledger in memory of all charges in a file's lines, followed by the amounts that
-        unfinished runs hold. Raises InvalidInput for lines of another format.
+    def _parsed(
+        self, lines: list[dict[str, Any]] | None = None
+    ) -> tuple[Ledger, dict[int, HeldBudget], int]:
+        """Return a ledger in memory of all charges in the file's lines, followed by the amounts
+        that unfinished runs hold; the budgets that these hold, and the number of runs that began.
+        Raises InvalidInput for a file of another format. `lines`: its lines, if they are read.
         """
-        first = dict(lines[0])
-        if {key: first.pop(key) for key in _HEADER} != _HEADER:
-            raise InvalidInput("its first line is of another format or version")
-        entries = [dict(line) for line in lines[1:] if is_charge(line)]
-        secure = all([entry.pop("secure") is True for entry in entries])
-        for entry in entries:
-            entry.pop("run", None)
-        held, _ = held_budgets(lines[1:])
-        entries += [
-            vars(LedgerEntry(f"run {run}", "held until it ends", each.cost_left, each.delta_left))
-            for run, each in held.items()
-            if each.cost_left
-        ]
-        return Ledger.from_dict({**first, "secure": secure, "entries": entries})
+        with refusing(self._lines.path, "a ledger file"):
+            every = self._lines.read() if lines is None else lines
+            first, rest = dict(every[0]), every[1:]
+            if {key: first.pop(key) for key in _HEADER} != _HEADER:
+                raise InvalidInput("its first line is of another format or version")
+            entries = [dict(line) for line in rest if is_charge(line)]
+            secure = all([entry.pop("secure") is True for entry in entries])
+            for entry in entries:
+                entry.pop("run", None)
+            held, runs = held_budgets(rest)
+            told = "held until it ends"
+            entries += [
+                vars(LedgerEntry(f"run {run}", told, each.cost_left, each.delta_left))
+                for run, each in held.items()
+                if each.cost_left
+            ]
+            ledger = Ledger.from_dict({**first, "secure": secure, "entries": entries})
+        return ledger, held, runs
 
 
 def _within(parts: Sequence[float], total: float) -> bool:

@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from mechanisms.privacy.budget import Budget
-from mechanisms.privacy.ledger_entry import LedgerEntry
+from mechanisms.privacy.budget import Budget, LedgerEntry
 from pgmkit.runtime.html import table
 from pgmkit.runtime.printed import on_one_line
 

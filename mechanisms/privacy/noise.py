@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.privacy.exact_selection import exact_draws
-from mechanisms.privacy.sparse_scores import SparseScores
+from mechanisms.privacy.exact_selection import SparseScores, exact_draws
 
 
 class ExactNoise:

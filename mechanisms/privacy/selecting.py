@@ -12,15 +12,37 @@ from scipy.sparse import csr_array
 from mechanisms.privacy import scores
 from mechanisms.privacy.charging import Charging
 from mechanisms.privacy.counting import Queries
-from mechanisms.privacy.scored import Scored
+from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.scores import Tables
-from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.typed import typed_class
+
+Selected = Callable[[str, NDArray[np.float64], float, float], int]
+
+
+class Scored:
+    """Candidates whose scores only the Curator knows; made by `Curator.scored`."""
+
+    def __init__(self, found: NDArray[np.float64], sensitivity: float, selected: Selected) -> None:
+        self._found, self._sensitivity, self._selected = found, sensitivity, selected
+
+    def choose(self, places: Sequence[int] | NDArray[np.int64], cost: float, *, step: str) -> int:
+        """Select one of the candidates at these places by the exponential mechanism, and return its
+        place.
+
+        Raises InvalidInput for no places or places without a candidate, BudgetExceeded if cost is
+        not available.
+        """
+        among = np.asarray(places)
+        if not len(among) or among.min() < 0 or among.max() >= len(self._found):
+            raise InvalidInput(
+                f"places must be at least one number in 0..{len(self._found) - 1}, got {places!r}"
+            )
+        return int(among[self._selected(step, self._found[among], self._sensitivity, cost)])
 
 
 @typed_class
@@ -73,11 +95,6 @@ class Selecting(Charging):
         weight = scores.one_each("weights", weights, 1.0, len(cliques))
         if weight.min() <= 0:
             raise InvalidInput(f"weights must be above 0, got {float(weight.min())!r}")
-        if mechanism not in ("exponential mechanism", "permute-and-flip"):
-            raise InvalidInput(
-                "mechanism must be 'exponential mechanism' or 'permute-and-flip', "
-                f"got {mechanism!r}"
-            )
         flip = mechanism == "permute-and-flip"
         if flip and allowed is not None:
             raise InvalidInput("allowed goes with the exponential mechanism only")

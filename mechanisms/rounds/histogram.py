@@ -5,6 +5,7 @@ The start is the public distribution, or the product of the measured one-way mar
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -18,7 +19,7 @@ from mechanisms.privacy.cell_line import measured_cell
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
-from mechanisms.rounds.loop import Round, adapt
+from mechanisms.rounds.loop import Progress
 from mechanisms.rounds.select_and_measure import (
     SELECTIONS,
     RoundsRule,
@@ -26,7 +27,7 @@ from mechanisms.rounds.select_and_measure import (
     check_queries,
     measure_one_way,
 )
-from mechanisms.settings import fraction, one_of, or_none, setting, torch_device, whole_number
+from mechanisms.settings import fraction, one_of, setting, torch_device, whole_number
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -35,6 +36,8 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
 
+PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(0.0018, power=2)}
+"""The rules for the number of rounds on public records, by the value of the setting `select`."""
 _ROUND_BYTES = 6 * CELL_BYTES
 """The bytes that each weight takes on a GPU: before and after an update, in the sum of all
 histograms, in partial sums, and in the copy made there.
@@ -45,12 +48,16 @@ histograms, in partial sums, and in the copy made there.
 class HistogramSettings(SelectionSettings):
     """The settings that MWEM and PEP share; the subclass of each mechanism describes them."""
 
-    rounds: int | None = setting(None, or_none(whole_number()))
+    rounds: int | None = setting(None, whole_number())
     queries: int = setting(1, whole_number())
     one_way_share: float = setting(0.1, fraction(zero=True))
     select_share: float = setting(0.5, fraction())
     select: Literal["queries", "marginals"] = setting("queries", one_of(*SELECTIONS))
     device: str = setting("cpu", torch_device())
+
+    @abstractmethod
+    def updates(self) -> Update:
+        """Return the update of the histogram by the answers."""
 
     @property
     def averages(self) -> bool:
@@ -135,10 +142,9 @@ def run_histogram(
     workload: Workload,
     settings: HistogramSettings,
     rule: RoundsRule,
-    update: Update,
     *,
     public: Dataset | None = None,
-    progress: Callable[[Round[HistogramState, Any]], None] | None = None,
+    progress: Progress = None,
 ) -> Release:
     """Select, measure and update until the budget is spent, and return the release.
 
@@ -161,24 +167,17 @@ def run_histogram(
     if first and public is None:
         first_weights = product_of_marginals(domain, first)
     rounds = rule.of(curator, workload, settings, total)
-    options = {"anneal": settings.rounds is None} if settings.select == "queries" else {}
+    cells = {"repeat": settings.repeats, "anneal": settings.rounds is None}
+    options = cells if settings.select == "queries" else {}
     steps = SELECTIONS[settings.select](
-        curator,
-        workload,
-        rounds,
-        settings.queries,
-        settings.select_share,
-        repeat=settings.repeats,
-        **options,
+        curator, workload, rounds, settings.queries, settings.select_share, **options
     )
     with gpu_memory(device):
-        state, measurements = adapt(
+        state, measurements = steps.run(
             HistogramState(Histogram(support, first_weights, device), total, known=len(first)),
             first,
-            select=lambda state, _last: steps.select(state),
-            measure=steps.measure,
-            update=updater(update, len(first), total, settings.averages),
-            progress=progress,
+            updater(settings.updates(), len(first), total, settings.averages),
+            progress,
         )
         weights = state.histogram.weights if state.summed is None else state.summed
         (held,) = on_host([weights])
@@ -207,8 +206,6 @@ def updater(
 
 def check_public(domain: Domain, public: Dataset) -> None:
     """Raise InvalidInput unless the public records are over the private domain."""
-    if not isinstance(public, Dataset):
-        raise InvalidInput(f"public must be a Dataset, got {type(public).__name__}")
     absent = [name for name in domain if name not in public.domain]
     if absent:
         raise InvalidInput(

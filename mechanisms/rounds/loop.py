@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,10 @@ class Round(Generic[Model, Picked]):
         return tuple(dict.fromkeys(map(clique_of, self.picked)))
 
 
+Progress: TypeAlias = Callable[[Round[Any, Any]], None] | None
+"""A function that is called with each finished round; None for none."""
+
+
 @typed
 def adapt(
     model: Model,
@@ -68,7 +72,7 @@ def adapt(
     select: Callable[[Model, Round[Model, Picked] | None], Sequence[Picked] | None],
     measure: Callable[[Sequence[Picked]], Sequence[Measured]],
     update: Callable[[Model, Sequence[Any]], Model],
-    progress: Callable[[Round[Model, Picked]], None] | None = None,
+    progress: Progress = None,
 ) -> tuple[Model, tuple[Any, ...]]:
     """Run rounds until `select` returns None; return the last model and all measurements.
 
@@ -103,8 +107,8 @@ def adapt(
 
 @contextmanager
 def round_reports(
-    progress: bool | Callable[[Round[Any, Any]], None] | None,
-) -> Iterator[Callable[[Round[Any, Any]], None] | None]:
+    progress: bool | Progress,
+) -> Iterator[Progress]:
     """Yield the function to call at the end of each round: a callable `progress` itself; for True,
     that of a progress bar, which is silent in a pipe; otherwise None.
     """

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 from mechanisms.privacy.cell_line import index_among
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
-from mechanisms.rounds.loop import Answers
+from mechanisms.release.record import Measured
+from mechanisms.rounds.loop import Answers, Model, Progress, adapt
 from mechanisms.settings import Settings
+from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, varied
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
@@ -40,7 +43,15 @@ class SelectionSettings(Settings):
 
     def conflict(self) -> str | None:
         """Return a message if a round has more queries than its selection allows, else None."""
-        return SELECTIONS[self.select].conflict(self.queries)
+        if self.select != "marginals" or self.queries in (None, 1):
+            return None
+        return f"queries must be 1 where whole marginals are selected; got {self.queries!r}"
+
+    def available(self, workload: Workload) -> int:
+        """Return the number of marginals, or of their cells, that there are to select from."""
+        if self.select == "marginals":
+            return len(workload)
+        return sum(map(workload.domain.size, workload.cliques))
 
 
 def check_queries(curator: Curator, workload: Workload, settings: SelectionSettings) -> None:
@@ -48,11 +59,10 @@ def check_queries(curator: Curator, workload: Workload, settings: SelectionSetti
     unequal weights if single queries are selected, more queries than the workload has, and no share
     for the one-way marginals if the total is private.
     """
-    selection = SELECTIONS[settings.select]
-    selection.check_weights(workload)
-    check_enough(
-        settings.rounds or 1, settings.queries or 1, selection.available(workload), settings.select
-    )
+    if settings.select == "queries":
+        check_equal_weights(workload)
+    available = settings.available(workload)
+    check_enough(settings.rounds or 1, settings.queries or 1, available, settings.select)
     check_total(curator, settings.one_way_share)
 
 
@@ -85,18 +95,19 @@ def check_total(curator: Curator, one_way_share: float) -> None:
         )
 
 
-def measure_one_way(curator: Curator, share: float) -> tuple[list[Measurement], float]:
-    """Measure every one-way marginal at an equal part of `share` of what remains; return the
-    measurements and the total.
+def measure_one_way(
+    curator: Curator, share: float, queries: CliqueQueries | None = None
+) -> tuple[list[Measurement], float]:
+    """Measure every one-way marginal at an equal part of `share` of what remains, with `queries` by
+    the rows that suit them; return the measurements and the total.
 
     The total is public under replace-one and estimated from these answers otherwise (at least 1, as
     data sets have rows). Nothing is measured when the share is 0.
     """
     names = varied(curator.domain)
     cost = share * curator.remaining / len(names)
-    first = (
-        [curator.measure((name,), cost, step="first: measure") for name in names] if share else []
-    )
+    measure = curator.measure if queries is None else partial(queries.measure, curator)
+    first = [measure((name,), cost, step="first: measure") for name in names] if share else []
     return first, known_total(curator, first)
 
 
@@ -151,15 +162,14 @@ class RoundsRule:
         """
         if settings.rounds is not None:
             return settings.rounds
-        available = SELECTIONS[settings.select].available(workload) // (settings.queries or 1)
+        available = settings.available(workload) // (settings.queries or 1)
         return max(1, min(available, self(curator, total, share)))
 
 
 class SelectionRounds(ABC):
     """The select and measure steps of `rounds` equal rounds; the last measurement spends the rest.
 
-    `queries`: the number selected in each round. A measured query is not selected again, unless
-    `repeat`.
+    `queries`: the number selected in each round.
     """
 
     def __init__(
@@ -169,11 +179,8 @@ class SelectionRounds(ABC):
         rounds: int,
         queries: int,
         select_share: float,
-        *,
-        repeat: bool = False,
     ) -> None:
-        self._curator, self._workload = curator, workload
-        self._queries, self._repeat = queries, repeat
+        self._curator, self._workload, self._queries = curator, workload, queries
         self._whole = curator.remaining
         self._per_round = self._whole / rounds
         self._select_share = select_share
@@ -193,20 +200,23 @@ class SelectionRounds(ABC):
         """
         return self._spent / self._whole * self._planned
 
-    @staticmethod
-    @abstractmethod
-    def conflict(queries: int | None) -> str | None:
-        """Return a message if a round may not have this number of queries; else None."""
-
-    @staticmethod
-    @abstractmethod
-    def check_weights(workload: Workload) -> None:
-        """Raise InvalidInput for weights that the selection would ignore."""
-
-    @staticmethod
-    @abstractmethod
-    def available(workload: Workload) -> int:
-        """Return the number of queries that there are to select from."""
+    def run(
+        self,
+        model: Model,
+        first: Sequence[Measured],
+        update: Callable[[Model, Sequence[Any]], Model],
+        progress: Progress,
+        view: Callable[[Model], Answers] = lambda model: model,
+    ) -> tuple[Model, tuple[Any, ...]]:
+        """Run all rounds by `adapt`. Queries are selected by the answers of `view(model)`."""
+        return adapt(
+            model,
+            first,
+            select=lambda now, _last: self.select(view(now)),
+            measure=self.measure,
+            update=update,
+            progress=progress,
+        )
 
     def select(self, model: Answers) -> Sequence[Any] | None:
         """Select, with noise, the queries that the model answers worst; None after the last
@@ -218,10 +228,10 @@ class SelectionRounds(ABC):
         self._spent = self._curator.remaining
         return self._select(model, f"round {self._done}: select")
 
-    def measure(self, picked: Sequence[Any]) -> list[Measurement]:
+    def measure(self, picked: Sequence[Any]) -> list[Any]:
         """Return the noisy answers to the selected queries."""
         # If too little remains for another round, this one spends all of it.
-        last = self._curator.remaining < self._per_round * (2 - self._select_share)
+        last = self._curator.remaining < self._per_round * (2 - self._select_share - SUM_ROUNDING)
         cost = self._curator.remaining if last else self._measure_cost
         found = self._measure(picked, cost, f"round {self._done}: measure")
         self._spent -= self._curator.remaining
@@ -239,11 +249,12 @@ class SelectionRounds(ABC):
     def _select(self, model: Answers, step: str) -> Sequence[Any]: ...
 
     @abstractmethod
-    def _measure(self, picked: Sequence[Any], cost: float, step: str) -> list[Measurement]: ...
+    def _measure(self, picked: Sequence[Any], cost: float, step: str) -> list[Any]: ...
 
 
 class CellRounds(SelectionRounds):
-    """Rounds of single queries, each measured with its own noise.
+    """Rounds of single queries, each measured with its own noise. A measured query is not selected
+    again, unless `repeat`.
 
     With `anneal`, the budget of every further round doubles each time that the selections find
     nothing but noise: the median distance of the last answers (five or more) from the model's
@@ -256,30 +267,15 @@ class CellRounds(SelectionRounds):
     def __init__(
         self,
         *arguments: Any,
+        repeat: bool = False,
         anneal: bool = False,
         codes: Mapping[str, NDArray[np.int64]] | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(*arguments, **options)
-        self._anneal, self._codes = anneal, codes
+        super().__init__(*arguments)
+        self._repeat, self._anneal, self._codes = repeat, anneal, codes
         self._taken: set[Cell] = set()
         self._tables: Tables = {}
         self._off: list[float] = []
-
-    @staticmethod
-    def conflict(queries: int | None) -> str | None:
-        """Return None: any number of single queries may be selected."""
-        return None
-
-    @staticmethod
-    def check_weights(workload: Workload) -> None:
-        """Raise InvalidInput for unequal weights."""
-        check_equal_weights(workload)
-
-    @staticmethod
-    def available(workload: Workload) -> int:
-        """Return the number of cells of the workload's marginals."""
-        return sum(map(workload.domain.size, workload.cliques))
 
     def _select(self, model: Answers, step: str) -> list[Cell]:
         self._tables = model.marginals(self._workload.cliques)
@@ -327,38 +323,18 @@ class MarginalRounds(SelectionRounds):
     selected again.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._weights = dict(zip(self._workload.cliques, self._workload.weights, strict=True))
-
-    @staticmethod
-    def conflict(queries: int | None) -> str | None:
-        """Return a message if `queries`, the marginals selected each round, is neither 1 nor None;
-        else None.
-        """
-        if queries in (None, 1):
-            return None
-        return f"queries must be 1 where whole marginals are selected; got {queries!r}"
-
-    @staticmethod
-    def check_weights(workload: Workload) -> None:
-        """Accept any weights: they multiply the errors."""
-
-    @staticmethod
-    def available(workload: Workload) -> int:
-        """Return the number of the workload's marginals."""
-        return len(workload)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._weights = self._workload.by_clique
 
     def _select(self, model: Answers, step: str) -> list[Clique]:
-        estimates = model.marginals(self._workload.cliques)
         noise = self._curator.expected_error(self._measure_cost)
-        candidates = list(self._weights)
         picked = self._curator.choose(
-            candidates,
-            estimates,
+            list(self._weights),
+            model.marginals(self._workload.cliques),
             self._select_cost,
-            penalties=[noise * self._curator.domain.size(clique) for clique in candidates],
-            weights=[self._weights[clique] for clique in candidates],
+            penalties=[noise * self._curator.domain.size(clique) for clique in self._weights],
+            weights=list(self._weights.values()),
             step=step,
         )
         del self._weights[picked]

@@ -13,10 +13,30 @@ is convex in the costs. At its minimum for a given sum of costs all slopes are e
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
+from mechanisms.privacy.curator import Curator
+from pgmkit.domain import Clique
+from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import HALVINGS
+
+
+def spend(
+    curator: Curator,
+    shares: Mapping[Clique, float],
+    measure: Callable[[Clique, float], Measurement],
+) -> list[Measurement]:
+    """Spend all that remains of the budget on measurements of the cliques, in proportion to their
+    shares, by a function of a clique and its cost. The last clique also takes what rounding leaves.
+    """
+    whole, together = curator.remaining, math.fsum(shares.values())
+    *others, last = shares
+    found = [measure(clique, whole * shares[clique] / together) for clique in others]
+    return [*found, measure(last, curator.remaining)]
 
 
 def predicted_risk(distances: Array, noise: Array) -> Array:

@@ -105,12 +105,8 @@ def _problem(
         basis: the attribute's basis in the round before, or None in the first round.
     """
     parts = np.array([float(f"{x:.3g}") for x in inward / inward.sum()])
-    n = lattice.domain.sizes[lattice.names[own[0]]]
-    gram = np.zeros((n, n))
-    for part, slot in zip(parts, own, strict=True):
-        full = lattice.full[slot]
-        gram += part * (np.eye(n) if full is None else full)
-    more = 0.0
+    gram = lattice.mixed(own, parts)
+    n, more = len(gram), 0.0
     if basis is not None:
         e = (basis.inverse * (gram @ basis.inverse)).sum() * (basis.rows**2).sum(axis=0).max()
         f = float(basis.unseen @ gram @ basis.unseen)

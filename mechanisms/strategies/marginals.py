@@ -1,7 +1,8 @@
 """Strategies of marginals: which marginals to measure, and how precisely (HDMM, section 6.3).
 
-The expected error is in closed form on the lattice of subsets (`mechanisms.families.lattice`). R_s
-are the contrasts over exactly the attributes s. With noise of variance 1 / p_c on the marginal over
+The expected error is in closed form on the lattice of subsets. R_s are the contrasts over exactly
+the attributes s (zero sum along each); they are orthogonal, and a marginal over c consists of those
+with s inside c. With noise of variance 1 / p_c on the marginal over
 c, which has n_c cells, the precision of R_s is
 
     v_s = sum over measured c containing s of p_c / n_c,
@@ -14,18 +15,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.families.lattice import subsets
-from mechanisms.queries.query_sets import Asked, kind_of, query_gram
+from mechanisms.strategies.residual_lattice import Lattice
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
-from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
+from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise, ResidualTables
+from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+
+
+def subsets(cliques: Iterable[Clique]) -> list[Clique]:
+    """Return every subset of the cliques, the empty one first, each once, in the first clique's
+    order.
+
+    >>> subsets([("b", "a"), ("a", "b")])
+    [(), ('b',), ('a',), ('b', 'a')]
+    """
+    found: dict[frozenset[str], Clique] = {}
+    for clique in cliques:
+        for size in range(len(clique) + 1):
+            for subset in itertools.combinations(clique, size):
+                found.setdefault(frozenset(subset), subset)
+    return sorted(found.values(), key=len)
 
 
 @dataclass(frozen=True)
@@ -47,24 +63,12 @@ class MarginalsStrategy:
 
         `power`: 1 for Gaussian noise, 2 for Laplace; a measured marginal has the variance
         1 / share^power. `total_known`: whether the total has no noise.
-
-        Let v_s be the precision of the contrasts R_s (see the module docstring), and n_s the number
-        of cells over s. A residual over s with the rows n I - J along each attribute (n codes, J
-        the matrix of ones) and noise of variance n_s / v_s determines R_s with the same precision,
-        so that it stands for the measured marginals.
         """
-        places = subsets(self.shares)
-        inside = _inside(domain, places, list(self.shares))
-        precisions = inside @ np.array(list(self.shares.values())) ** power
-        sizes = np.array([float(domain.size(place)) for place in places])
-        variances = dict(
-            zip(map(domain.ordered, places), (sizes / precisions).tolist(), strict=True)
-        )
-        variances[()] *= not total_known
-        codes = {name: n * np.eye(n) - 1 for name, n in domain.sizes.items() if n > 1}
-        along = {name: ResidualBasis.of(rows) for name, rows in codes.items()}
-        bases = {part: {name: along[name] for name in part if name in along} for part in variances}
-        return ResidualNoise(domain, bases, variances)
+        tables = [
+            Measurement(clique, np.zeros(domain.size(clique)), share ** (-power / 2))
+            for clique, share in self.shares.items()
+        ]
+        return ResidualTables(domain, tables, 0.0 if total_known else None).noise
 
 
 def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> MarginalsStrategy:
@@ -172,28 +176,17 @@ def _worth(
 def _coefficients(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
     """Return a_s for every set s, at its place in `places`: the weighted squared norm of the
     workload's queries within R_s, over the cells of the clique.
+
+    A residual over s in the basis n I - J whose noise has the variance n_s / v_s, with n_s cells
+    over s, stands for R_s of precision v_s: so a_s is n_s times its coefficient in the error.
     """
-    domain = workload.domain
-    norms: dict[tuple[str, object], tuple[float, float]] = {}
-
-    def norms_of(name: str, asked: Asked) -> tuple[float, float]:
-        """Return the squared norms of an attribute's queries along the mean, and those in
-        contrasts.
-        """
-        key = (name, kind_of(asked))
-        if key not in norms:
-            gram = query_gram(asked, domain.sizes[name])
-            mean = float(gram.sum()) / len(gram)
-            norms[key] = mean, float(np.trace(gram)) - mean
-        return norms[key]
-
+    domain, lattice = workload.domain, Lattice(workload.domain, workload.sets)
+    rows = {name: n * np.eye(n) - 1 for name, n in domain.sizes.items() if n > 1}
+    bases = {name: ResidualBasis.of(each) for name, each in rows.items()}
+    seen = lattice.seen(*lattice.errors(bases, full=False))
     coefficients = np.zeros(len(places))
-    for each in workload.sets:
-        scale = each.weight / domain.size(each.clique)
-        own = {n: norms_of(n, asked) for n, asked in zip(each.clique, each.asked, strict=True)}
-        for subset in subsets([each.clique]):
-            parts = (own[name][name in subset] for name in each.clique)
-            coefficients[places[frozenset(subset)]] += scale * math.prod(parts)
+    for residual, each in zip(lattice.residuals, seen, strict=True):
+        coefficients[places[frozenset(residual)]] = each * domain.size(residual)
     return coefficients
 
 

@@ -116,14 +116,11 @@ def _made(
         kinds = tuple(lattice.kinds[slot] for slot in slots[name])
         key = (weights[name].tobytes(), kinds, tuple(parts), bits[name])
         if key not in known:
-            n = len(weights[name])
-            grams = [lattice.full[slot] for slot in slots[name]]
-            pairs = zip(parts, (np.eye(n) if g is None else g for g in grams), strict=True)
-            gram = sum((part * each for part, each in pairs), np.zeros((n, n)))
+            gram = lattice.mixed(slots[name], parts)
             known[key] = whole_basis(gram, weights[name], bits[name])
         return known[key]
 
-    even = {n: [1 / np.trace(_full(lattice, slot)) for slot in own] for n, own in slots.items()}
+    even = {n: [1 / lattice.mixed([s], [1.0]).trace() for s in own] for n, own in slots.items()}
     first = {name: [basis(name, parts)] for name, parts in even.items()}
     which: Places = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
     best = found = rated(lattice, {n: first.get(n, [shared[n]]) for n in shared}, which)
@@ -168,11 +165,6 @@ def _at_sensitivity_1(found: OwnRows, lattice: Lattice, inside: Array) -> Array:
         for number, top in enumerate(tops.get(name, ())):
             scale[number, slot] = top
     return inside * scale
-
-
-def _full(lattice: Lattice, slot: int) -> Array:
-    gram = lattice.full[slot]
-    return np.eye(lattice.domain.sizes[lattice.names[slot]]) if gram is None else gram
 
 
 def whole_weights(p: Array) -> Array:

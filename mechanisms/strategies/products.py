@@ -43,18 +43,15 @@ class ProductsStrategy:
         if place is None:
             raise InvalidInput(f"no measured clique holds {query.attributes!r}; put it there")
         clique = list(self.shares)[place]
-        spread = []
+        whole, spread = np.array(self.shares[clique] ** -2.0), dict[str, Array]()
         for name in clique:
-            n = domain.sizes[name]
+            n, rows = domain.sizes[name], self.rows[name]
             asked = as_dense(query.factors[name]) if name in query.factors else np.ones((1, n))
-            rows = self.rows[name]
-            spread.append((asked * np.linalg.solve(rows.T @ rows, asked.T).T).sum(axis=1))
-        found = reduce(np.multiply.outer, spread, np.ones(())) / self.shares[clique] ** 2
-        kept = [axis for axis, name in enumerate(clique) if name in query.factors]
-        found = found.reshape([found.shape[axis] for axis in kept])
-        names = [clique[axis] for axis in kept]
-        turned = found.transpose([names.index(name) for name in query.attributes])
-        return np.asarray(turned.reshape(query.answer_shape))
+            spread[name] = (asked * np.linalg.solve(rows.T @ rows, asked.T).T).sum(axis=1)
+            if name not in query.factors:
+                whole = whole * spread[name][0]
+        found = reduce(np.multiply.outer, map(spread.__getitem__, query.attributes), whole)
+        return np.asarray(found.reshape(query.answer_shape))
 
 
 def products_strategy(workload: Workload) -> ProductsStrategy:

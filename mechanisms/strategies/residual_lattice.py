@@ -100,6 +100,13 @@ class Lattice:
             self.full.append(None if gram is None else of_full_rank(gram))
         return self._slots[name, kind]
 
+    def mixed(self, slots: Sequence[int], parts: Iterable[float]) -> Array:
+        """Return the weighted sum of the Gram matrices of these slots, all of one attribute."""
+        codes = self.domain.sizes[self.names[slots[0]]]
+        pairs = zip(parts, (self.full[slot] for slot in slots), strict=True)
+        grams = (part * (np.eye(codes) if gram is None else gram) for part, gram in pairs)
+        return sum(grams, np.zeros((codes, codes)))
+
     def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
         """Return the inside and outside errors of each slot, for the bases of the attributes, with
         noise of variance 1 on the answers to their rows.

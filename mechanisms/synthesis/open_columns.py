@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.privacy.curator import Curator
+from mechanisms.queries.query_sets import query_rows
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, PgmkitError
@@ -63,9 +64,9 @@ def keeping(found: Schema, curator: Curator) -> Iterator[None]:
         ) from refusal
 
 
-def open_columns(schema: Schema) -> list[str]:
-    """Return the names of the columns whose labels are still to be found."""
-    return [n for n, column in schema.columns.items() if isinstance(column, OpenCategorical)]
+def open_columns(schema: Schema) -> dict[str, OpenCategorical]:
+    """Return the columns whose labels are still to be found."""
+    return {n: c for n, c in schema.columns.items() if isinstance(c, OpenCategorical)}
 
 
 def counted_roughly(data: Any, schema: Schema) -> Counts:
@@ -96,19 +97,15 @@ def resolved(
     tallies = {name: _present_texts(data, schema, name) for name in unlisted}
     share = DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
-    for name in fine:
-        declared = schema.columns[name]
-        assert isinstance(declared, Numeric)
-        queries = dyadic_sums(fine[name].size)
+    for name, column in _numeric(schema).items():
+        queries = query_rows("hierarchy", fine[name].size)
         noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
         cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]
-        found[name] = declared.found(quantile_ends(fine[name], cells, declared.bins or 1))
-    for name in unlisted:
-        declared_open = schema.columns[name]
-        assert isinstance(declared_open, OpenCategorical)
+        found[name] = column.found(quantile_ends(fine[name], cells, column.bins or 1))
+    for name, declared in unlisted.items():
         delta = curator.ledger.budget.reserved / len(unlisted)
         labels = curator.discover(tallies[name], share, delta, step=f"discover {name}")
-        found[name] = declared_open.found([t for t in labels if t != declared_open.other])
+        found[name] = declared.found([t for t in labels if t != declared.other])
     concrete = schema.resolve(found)
     return concrete, curator.recoded(_completed(data, rough, concrete, found, workload))
 
@@ -131,26 +128,12 @@ def _fine(schema: Schema) -> dict[str, Numeric]:
     """Return the columns whose edges are to be found, with 512 bins each, which limit their
     accuracy.
     """
-    return {
-        name: column.grid(512)
-        for name, column in schema.columns.items()
-        if isinstance(column, Numeric) and column.quantiles
-    }
+    return {name: column.grid(512) for name, column in _numeric(schema).items()}
 
 
-def dyadic_sums(size: int) -> np.ndarray:
-    """Return the indicator matrix, (intervals, cells), of the intervals of 1, 2, 4, … cells.
-
-    Any prefix of the cells is the sum of a few of these intervals.
-    """
-    rows = []
-    width = 1
-    while width < 2 * size:
-        starts = np.arange(0, size, width)[:, None]
-        cells = np.arange(size)[None, :]
-        rows.append((starts <= cells) & (cells < starts + width))
-        width *= 2
-    return np.concatenate(rows).astype(np.float64)
+def _numeric(schema: Schema) -> dict[str, Numeric]:
+    """Return the columns whose edges are to be found."""
+    return {n: c for n, c in schema.columns.items() if isinstance(c, Numeric) and c.quantiles}
 
 
 def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
@@ -171,8 +154,7 @@ def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
 
     Raises InvalidInput if texts are missing and the schema has no place for missing ones.
     """
-    column = schema.columns[name]
-    assert isinstance(column, OpenCategorical)
+    column = open_columns(schema)[name]
     tally = tally_of(data, name, column)
     missing = tally[None]
     if column.missing is None and column.outside is None and missing:
@@ -224,10 +206,6 @@ def assumed(schema: Schema) -> Schema:
     Domain({'job': 21})
     """
     labels = [f"value {i}" for i in range(BINS)]
-    columns: dict[str, Column] = {}
-    for name, column in schema.columns.items():
-        if isinstance(column, OpenCategorical):
-            columns[name] = column.found(labels)
-        elif isinstance(column, Numeric) and column.quantiles:
-            columns[name] = column.grid(column.bins or 1)
+    columns: dict[str, Column] = {n: c.found(labels) for n, c in open_columns(schema).items()}
+    columns |= {n: c.grid(c.bins or 1) for n, c in _numeric(schema).items()}
     return schema.resolve(columns)

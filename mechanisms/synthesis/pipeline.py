@@ -22,7 +22,7 @@ from mechanisms.privacy.units import Excess
 from mechanisms.registry import configure
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
-from mechanisms.rounds.loop import Round, round_reports
+from mechanisms.rounds.loop import Progress, round_reports
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
 from mechanisms.synthesis.dry_run import dry_run
@@ -82,7 +82,7 @@ def synthesize(
     ledger: FileLedger | None = None,
     accounting: Accounting | None = None,
     device: str | None = None,
-    progress: bool | Callable[[Round[Any, Any]], None] | None = None,
+    progress: bool | Progress = None,
 ) -> TableRelease:
     """Spend an (epsilon, delta) budget on private records and return a release of them.
 
@@ -193,10 +193,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
         counts = counted_roughly(data, schema)
     else:
         counts = counted(data, schema, request.likely)
-    check_rows(request, counts)
-    curator = Curator(
-        counts, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
-    )
+    curator = curator_of(request, counts, seed)
     with closing(curator.ledger), round_reports(request.progress) as report:
         said = ""
         # A column whose values are found in the data can hold any text, so nothing is checked if
@@ -219,7 +216,7 @@ def _released(
     curator: Curator,
     schema: Schema,
     excess: Excess | None,
-    report: Callable[[Round[Any, Any]], None] | None,
+    report: Progress,
 ) -> tuple[Release, str]:
     """Return the release of the mechanism that was named or that "auto" chooses, and the reason for
     the choice.
@@ -256,6 +253,14 @@ def _form(data: Any) -> FrameForm | None:
     return None if isinstance(data, Dataset | NoRows) else FrameForm.of(data)
 
 
+def curator_of(request: Request, counts: Counts, seed: np.random.Generator | None) -> Curator:
+    """Return the Curator of these records with the budget of a request, after `check_rows`."""
+    check_rows(request, counts)
+    return Curator(
+        counts, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger
+    )
+
+
 def check_rows(request: Request, counts: Counts) -> None:
     """Raise InvalidInput if the number of rows is public and 0. Warn if delta is above 1 / rows, or
     if an epsilon that follows from `within` protects hardly anyone.
@@ -265,7 +270,7 @@ def check_rows(request: Request, counts: Counts) -> None:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
     of_delta = delta_caution(request.delta, len(counts) if public else None)
     for caution in filter(None, (of_delta, epsilon_caution(request))):
-        warnings.warn(caution, UserWarning, stacklevel=4)
+        warnings.warn(caution, UserWarning, stacklevel=5)
 
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.dispatch import accounting_of, only_measures, run_on
-from mechanisms.families.graphical import tree_megabytes
+from mechanisms.families.graphical import megabytes
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger_view import by_step
@@ -182,7 +182,7 @@ def plan(
         ),
         len(release.measurements),
         min((m.stddev for m in release.measurements), default=0.0),
-        tree_megabytes(release.model.tree) if isinstance(release.model, GraphicalModel) else None,
+        megabytes(release.model.tree.cells) if isinstance(release.model, GraphicalModel) else None,
         seconds,
         peak() / 1e6,
         curator.neighbours.name,

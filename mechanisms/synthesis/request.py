@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours, relation
 from mechanisms.privacy.scores import LARGEST
 from mechanisms.registry import MECHANISMS, configure
-from mechanisms.rounds.loop import Round
+from mechanisms.rounds.loop import Progress
 from mechanisms.strategies.best import Goal
 from mechanisms.synthesis.auto import Choice, check_limits, choice_of
 from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, open_columns
@@ -37,6 +36,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.randomness import generator
+from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.engines.frames import encode, names_of
 from pgmkit.tables.schema import Schema
 
@@ -47,6 +47,7 @@ at most `LARGEST` counts.
 """
 
 
+@typed_class
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:
     """The arguments of `synthesize`, described there, except the data; nothing in it is private.
@@ -81,10 +82,14 @@ class Request:
     ledger: FileLedger | None = None
     accounting: Accounting | None = None
     device: str | None = None
-    progress: bool | Callable[[Round[Any, Any]], None] | None = None
+    progress: bool | Progress = None
 
     def __post_init__(self) -> None:
-        self._check_kinds()
+        generator(self.seed, "seed")
+        if not all(isinstance(name, str) for name in self.settings or ()):
+            raise InvalidInput(
+                f"settings must be a mapping from names to values, got {self.settings!r}"
+            )
         if self.queries is not None:
             checked_questions(self.schema, self.queries)
         self._check_queries()
@@ -131,24 +136,27 @@ class Request:
         """The workload over the schema with `assumed` values in place of those still to be
         found.
         """
-        schema = assumed(self.schema)
-        if self.queries:
-            return self._of_questions(schema)
-        return self._tables(schema)
+        return self._over(assumed(self.schema))
 
     def workload_over(self, schema: Schema) -> Workload:
         """Return the workload over the schema in which open columns are found."""
-        if self.queries:
-            return self._of_questions(schema)
-        if self.workload is None or isinstance(self.workload, int):
-            return self._tables(schema)
+        if self.queries or self.workload is None or isinstance(self.workload, int):
+            return self._over(schema)
         return Workload.of(schema.domain, self.likely.sets)
 
-    def _tables(self, schema: Schema) -> Workload:
-        """Return the workload of tables: with queries at every level of the columns for mechanisms
-        that answer any linear queries, and with sets that may predict the target for mechanisms
-        that select tables.
+    def _over(self, schema: Schema) -> Workload:
+        """Return the workload of the questions; for mechanisms that measure cells, the tables that
+        the questions are about, with equal weights.
+
+        Without questions it is that of tables: with queries at every level of the columns for
+        mechanisms that answer any linear queries, and with sets that may predict the target for
+        mechanisms that select tables.
         """
+        if self.queries:
+            found = question_workload(schema, self.queries)
+            entry = MECHANISMS.get(self.mechanism)
+            by_queries = self._plans if entry is None else entry.queries
+            return found if by_queries else Workload(schema.domain, found.cliques)
         wanted = table_workload(schema.domain, self.workload, self.target)
         if self.mechanism != "auto" and self._plans:
             return at_every_level(schema, wanted)
@@ -163,16 +171,6 @@ class Request:
             return self.public is None
         entry = MECHANISMS.get(self.mechanism)
         return self.mechanism == "mixture" or bool(entry and entry.rounds and entry.graphical)
-
-    def _of_questions(self, schema: Schema) -> Workload:
-        """Return the workload of the questions; for mechanisms that measure cells, the tables that
-        the questions are about, with equal weights.
-        """
-        assert self.queries is not None
-        found = question_workload(schema, self.queries)
-        entry = MECHANISMS.get(self.mechanism)
-        by_queries = self._plans if entry is None else entry.queries
-        return found if by_queries else Workload(schema.domain, found.cliques)
 
     @property
     def _plans(self) -> bool:
@@ -296,34 +294,6 @@ class Request:
                 "choose a larger epsilon"
             )
 
-    def _check_kinds(self) -> None:
-        """Raise InvalidInput for arguments of a wrong type, which would fail later or half-way."""
-        if not isinstance(self.schema, Schema):
-            raise InvalidInput(
-                f"schema must be a Schema, got {type(self.schema).__name__}; see Schema.load"
-            )
-        for name in ("mechanism", "neighbours"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidInput(f"{name} must be a name, got {getattr(self, name)!r}")
-        if self.accounting is not None and not isinstance(self.accounting, str):
-            raise InvalidInput(f"accounting must be 'zcdp' or 'gaussian', got {self.accounting!r}")
-        for name in ("strict", "report_dropped", "report_unread"):
-            switch = getattr(self, name)
-            if not (isinstance(switch, bool) or (name == "report_unread" and callable(switch))):
-                raise InvalidInput(f"{name} must be True or False, got {switch!r}")
-        progress = self.progress
-        if not (progress is None or isinstance(progress, bool) or callable(progress)):
-            raise InvalidInput(f"progress must be True, False, None or callable, got {progress!r}")
-        if not (self.ledger is None or isinstance(self.ledger, FileLedger)):
-            raise InvalidInput(
-                f"ledger must be one across runs, got {self.ledger!r}; open its file: "
-                "Ledger.open(path)"
-            )
-        settings = {} if self.settings is None else self.settings
-        if not (isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)):
-            raise InvalidInput(f"settings must be a mapping from names to values, got {settings!r}")
-        generator(self.seed)
-
     def _check_queries(self) -> None:
         """Raise InvalidInput for arguments that cannot be combined with questions, and unless
         exactly one budget is given.
@@ -337,8 +307,7 @@ class Request:
             raise InvalidInput("give either epsilon or within, from which epsilon follows")
         if self.within is None:
             return
-        number = isinstance(self.within, Real) and not isinstance(self.within, bool)
-        if not (number and math.isfinite(self.within) and self.within > 0):
+        if not 0 < self.within < math.inf:
             raise InvalidInput(f"within must be a number of records above 0, got {self.within!r}")
         if not self.queries or not self._plans or self.schema.unresolved:
             raise InvalidInput(
@@ -379,22 +348,10 @@ class Request:
             )
 
     def _check_public_records(self) -> None:
-        """Raise InvalidInput for public records that the mechanism could not use."""
-        schema, public = self.placed, self.public
-        if public is None:
-            return
-        if isinstance(public, Dataset):
-            if schema.unresolved:
-                raise InvalidInput(
-                    "public records must be a data frame where the schema has open columns, whose "
-                    "codes are not known yet"
-                )
-            return
-        known = self.public_records(assumed(schema))
-        assert known is not None
-        absent = [name for name in schema.columns if name not in known.domain]
-        if schema.unresolved and absent and self.mechanism not in ("auto", "gem-pub"):
+        """Raise InvalidInput for public records that no mechanism could use."""
+        if isinstance(self.public, Dataset) and self.schema.unresolved:
             raise InvalidInput(
-                f"the public data lack {', '.join(map(repr, absent))}; add what is missing, or use "
-                "gem-pub, which can do without"
+                "public records must be a data frame where the schema has open columns, whose "
+                "codes are not known yet"
             )
+        self.public_records(assumed(self.placed))

@@ -68,17 +68,26 @@ def bounded_frame(
     """
     if isinstance(frame, Dataset | NoRows | FrameCounts):
         raise InvalidInput("coded records have no column of units; give a data frame with one")
-    names = names_of(frame)
-    schema.check_names(names)
-    if unit not in names:
-        raise InvalidInput(
-            f"the data have no column {unit!r}{did_you_mean(unit, names)} for the unit of a row; "
-            f"they have {', '.join(map(repr, names[:30]))}"
-        )
-    held = in_memory(frame, [*schema.columns, unit])
+    held = held_columns(frame, schema, [unit], "the data have", "the unit of a row")
     (units,) = unit_numbers([series_values(held[unit])])
     places, excess = bounded(units, max_rows, random_keys(len(units), rng))
     return held[places].select(*schema.columns).to_native(), excess
+
+
+def held_columns(frame: Any, schema: Schema, further: Sequence[str], table: str, what: str) -> Any:
+    """Return the schema's columns of a frame, and further ones that are not released, in memory.
+    Raises InvalidInput if one of them is missing; `table` ("the data have") and `what` ("the unit
+    of a row") are parts of its message.
+    """
+    names = names_of(frame)
+    schema.check_names(names)
+    for name in further:
+        if name not in names:
+            raise InvalidInput(
+                f"{table} no column {name!r}{did_you_mean(name, names)}, {what}; there are "
+                f"{', '.join(map(repr, names[:30]))}"
+            )
+    return in_memory(frame, [*schema.columns, *further])
 
 
 def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:

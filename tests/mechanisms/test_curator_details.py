@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from seams import draw_from
+from seams import dense, draw_from
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.cell_line import selector
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.sparse_scores import SparseScores
+from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
@@ -43,7 +43,7 @@ class Asked:
         def draw(values: np.ndarray | SparseScores, *rest: float) -> Any:
             self.scales.append(rest[-1])
             if isinstance(values, SparseScores):
-                values = values.dense()
+                values = dense(values)
             if law in ("gaussian", "laplace"):
                 return values
             best = np.argsort(-values, kind="stable").tolist()

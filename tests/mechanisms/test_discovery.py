@@ -18,10 +18,10 @@ from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.queries.query_sets import query_rows
 from mechanisms.synthesis.open_columns import (
     assumed,
     counted_roughly,
-    dyadic_sums,
     quantile_ends,
     resolved,
 )
@@ -216,9 +216,12 @@ def test_quantiles_are_asked_in_sums_of_intervals_of_powers_of_two() -> None:
             for start in range(0, size, width):
                 expected.append([float(start <= c < start + width) for c in range(size)])
             width *= 2
-        assert dyadic_sums(size).tolist() == expected
+        assert query_rows("hierarchy", size).tolist() == expected
     # The whole is one question, and each cell is in one of each width.
-    assert dyadic_sums(8)[-1].tolist() == [1.0] * 8 and dyadic_sums(8).sum(0).tolist() == [4.0] * 8
+    assert (
+        query_rows("hierarchy", 8)[-1].tolist() == [1.0] * 8
+        and query_rows("hierarchy", 8).sum(0).tolist() == [4.0] * 8
+    )
 
 
 def test_edges_hold_equal_counts() -> None:

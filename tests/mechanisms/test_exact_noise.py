@@ -7,13 +7,12 @@ import random
 import numpy as np
 import pytest
 import torch
-from seams import noise_of
+from seams import listed, noise_of
 
 from mechanisms.privacy import noise as noise_module
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.noise import ExactNoise, SeededNoise
-from mechanisms.privacy.sparse_scores import SparseScores
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
 
@@ -29,7 +28,7 @@ def everything(noise: ExactNoise) -> list[object]:
         [noise.softmax(SCORES, 5.0) for _ in range(20)],
         [noise.flip(SCORES, 5.0) for _ in range(20)],
         noise.top(SCORES, 20, 5.0),
-        noise.draws(SparseScores.of(SCORES), 50, 5.0),
+        noise.draws(listed(SCORES), 50, 5.0),
     ]
 
 
@@ -64,7 +63,7 @@ def test_arrays_in_any_order_of_memory_are_read_by_their_places(
     held[[3, 8, 14]] = 9.0, 2.0, 1.0  # at odd places is what the views leave out
     for scores, best in [(held[::2], 4), (held[::-2], 18), (held[8::-2], 0)]:
         assert noise.softmax(scores, 1e-6) == noise.flip(scores, 1e-6) == best, scores
-        assert noise.top(scores, 1, 1e-6) == noise.draws(SparseScores.of(scores), 1, 1e-6) == [best]
+        assert noise.top(scores, 1, 1e-6) == noise.draws(listed(scores), 1, 1e-6) == [best]
     counts = np.arange(24, dtype=np.int64).reshape(4, 6)
     for view in (counts.T, counts[::2, ::-1], counts[:, 1]):
         assert np.array_equal(noise.gaussian(view, 1e-3), view)

@@ -20,8 +20,8 @@ from seams import draw_from
 from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
 from mechanisms.cli import main
 from mechanisms.datasets.census import census
+from mechanisms.privacy.budget import LedgerEntry
 from mechanisms.privacy.held_budgets import held_budgets
-from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.noise import SeededNoise
 from pgmkit.errors import InvalidInput
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.budget import Budget, LedgerEntry
 from mechanisms.privacy.chained_lines import ChainedLines
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
-from mechanisms.privacy.ledger_entry import LedgerEntry
 from mechanisms.privacy.neighbours import relation
 from pgmkit.errors import InvalidInput
 

@@ -678,7 +678,7 @@ def test_refusals_come_before_spending() -> None:
         matrix(curator, [()])
     for mechanism, settings in [
         (matrix, Matrix({"z": "range"})),
-        (matrix_pgm, MatrixPgm({"z": "range"})),
+        (matrix_pgm, MatrixPgm(queries={"z": "range"})),
     ]:
         with pytest.raises(InvalidInput, match="another domain"):
             mechanism(curator, k_way(Domain({"a": 2, "b": 2}), 2))
@@ -745,3 +745,12 @@ def test_clipped_counts_end_at_zero() -> None:
     assert any(table.min() < 0 for table in found[False].values())
     for clique, table in found[True].items():
         np.testing.assert_allclose(table, np.maximum(found[False][clique], 0.0), atol=1e-6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_a_private_total_alone_is_answered(delta: float) -> None:
+    curator = Curator(DATA, Budget(1.0, delta), neighbours="add/remove", seed=0)
+    release = matrix(curator, [()])
+    assert float(release.model.marginal(())) == release.model.total
+    assert abs(release.model.total - len(DATA)) < 100  # the noise's scale is 1 to 4
+    assert curator.remaining == 0

@@ -8,15 +8,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from chance import assert_differs, assert_follows
-from seams import noise_of
+from seams import dense, listed, noise_of
 
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.exact_selection import exact_draws, happens
+from mechanisms.privacy.exact_selection import SparseScores, exact_draws, happens
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import ExactNoise, SeededNoise
-from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.workload import k_way, random_k_way, target_biased
 from pgmkit import Domain, InvalidInput
 
@@ -56,7 +55,7 @@ def test_repeated_draws_follow_the_exponential_mechanism() -> None:
     scores = np.array([3.0, 2.0, 2.5, -1.0, -9.0, 3.0])
     law = np.exp(scores / 2.0) / np.exp(scores / 2.0).sum()
     for noise in (SeededNoise(np.random.default_rng(0)), ExactNoise()):
-        found = np.bincount(noise.draws(SparseScores.of(scores), 20_000, 2.0), minlength=6)
+        found = np.bincount(noise.draws(listed(scores), 20_000, 2.0), minlength=6)
         assert_follows(found, law)
 
 
@@ -67,14 +66,14 @@ def test_candidates_that_are_not_listed_are_drawn_as_scores_of_zero(
 ) -> None:
     scores = SparseScores(np.array([0, 2, 3])[: min(3, size - 1)], np.array([1.0, -2.0, 3.0]), size)
     scores = SparseScores(scores.places, scores.values[: len(scores.places)], size)
-    law = np.exp(scores.dense() / 2.0)
+    law = np.exp(dense(scores) / 2.0)
     found = np.bincount(noise.draws(scores, 20_000, 2.0), minlength=size)
     assert_follows(found, law / law.sum())
 
 
 def test_scores_far_below_zero_are_drawn_where_all_are_listed() -> None:
     """No candidate has the score zero, which would be above all weights."""
-    scores = SparseScores.of(np.full(2, -1e6))
+    scores = listed(np.full(2, -1e6))
     assert set(exact_draws(scores, 60, 1.0)) == {0, 1}  # one of them alone: 2^-59
     nothing = SparseScores(np.zeros(0, dtype=np.int64), np.zeros(0), 3)
     assert set(exact_draws(nothing, 200, 1.0)) == {0, 1, 2}  # one is missing: 3 (2/3)^200
@@ -83,9 +82,9 @@ def test_scores_far_below_zero_are_drawn_where_all_are_listed() -> None:
 def test_weights_beyond_floating_point_are_drawn_as_rarely_as_they_should() -> None:
     # The bound of such a weight is one unit, far above it: nearly every proposal is refused.
     scores = np.append(np.full(1000, -800.0), 0.0)
-    assert set(exact_draws(SparseScores.of(scores), 200, 1.0)) == {1000}
-    assert exact_draws(SparseScores.of(np.full(3, -1e300)), 5, 1e-3) and exact_draws(
-        SparseScores.of(np.zeros(1)), 2, 1.0
+    assert set(exact_draws(listed(scores), 200, 1.0)) == {1000}
+    assert exact_draws(listed(np.full(3, -1e300)), 5, 1e-3) and exact_draws(
+        listed(np.zeros(1)), 2, 1.0
     ) == [0, 0]
 
 
@@ -99,7 +98,7 @@ def test_every_weight_is_proposed_however_small(monkeypatch: pytest.MonkeyPatch)
         lambda all_levels: next(levels) % all_levels,
     )
     monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", lambda *_: True)
-    assert exact_draws(SparseScores.of(scores), len(from_below), 1.0) == [0, 1, 2, 3]
+    assert exact_draws(listed(scores), len(from_below), 1.0) == [0, 1, 2, 3]
 
 
 def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +112,7 @@ def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.M
     monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", noted)
     rng = np.random.default_rng(0)
     for scale in (0.01, 1.0, 300.0):
-        exact_draws(SparseScores.of(rng.normal(0, 3, 50)), 100, scale)
+        exact_draws(listed(rng.normal(0, 3, 50)), 100, scale)
     with localcontext() as context:
         context.prec = 60
         for exponent, factor in asked:
@@ -133,7 +132,7 @@ def test_the_bounds_of_the_smallest_weights_are_above_them(monkeypatch: pytest.M
     monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", noted)
     monkeypatch.setattr("secrets.randbelow", lambda most: most - 1)
     for gap in np.linspace(25, 45, 200):
-        assert exact_draws(SparseScores.of(np.array([0.0, -gap])), 1, 1.0) == [1]
+        assert exact_draws(listed(np.array([0.0, -gap])), 1, 1.0) == [1]
     with localcontext() as context:
         context.prec = 60
         for exponent, factor in asked:

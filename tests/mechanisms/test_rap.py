@@ -17,7 +17,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
-from mechanisms.rap import Rap, RapSoftmax, RapState, fitter, on_simplex, rap, rap_softmax
+from mechanisms.rap import Rap, RapSoftmax, RapState, fitter, rap, rap_softmax
 from mechanisms.workload import Workload, k_way
 from pgmkit import InvalidInput
 
@@ -58,9 +58,8 @@ def test_the_fit_reaches_answers_that_can_be_reached() -> None:
     cells = [Cell(("sex", "income"), i) for i in range(truth.size)]
     exact = curator.measure_cells(cells, curator.remaining)
     values = torch.randn(200, columns.width, generator=torch.Generator().manual_seed(0))
-    family = on_simplex(columns)
-    start = RapState(columns, family.rows(values), 3000.0, values)
-    fitted = fitter(RapSoftmax(steps=800), family)(start, exact)
+    start = RapState(columns, columns.softmax(values), 3000.0, values)
+    fitted = fitter(RapSoftmax(steps=800))(start, exact)
     from mechanisms.families.product_mixture import ProductMixtureModel
 
     model = ProductMixtureModel(DATA.domain, fitted.rows.double().numpy(), 3000)

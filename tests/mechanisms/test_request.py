@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from mechanisms.privacy.budget import Budget
+from mechanisms.privacy.ledger import Ledger
 from mechanisms.synthesis.open_columns import assumed
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.request import Request
@@ -55,7 +58,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "no column of the schema",
     ),
     ({"mechanism": "gem-pub", "public": FRAME.iloc[:0]}, "no rows"),
-    ({"schema": OPEN, "mechanism": "pep-pub", "public": WORKING[["job", "sex", "ill"]]}, "'paid'"),
     (
         {"schema": OPEN, "public": Dataset(Domain({"job": 2}), {"job": [0]})},
         "public records must be a data frame",
@@ -74,10 +76,28 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mechanism": "mst", "report_dropped": True}, "give unit and max_rows"),
     ({"mechanism": "mst", "progress": 1}, "progress must be"),
     ({"mechanism": "mst", "settings": {3: 3}}, "settings must be a mapping"),
-    ({"mechanism": "mst", "seed": "x"}, "rng"),
+    ({"mechanism": "mst", "seed": "x"}, "seed must be"),
     ({"schema": OPEN, "delta": 0.0, "mechanism": "mst"}, "'job' is to be found"),
     ({"schema": Schema(OPEN.columns, [Forbid({"job": "a", "ill": True})])}, "speaks of 'job'"),
 ]
+
+
+def test_public_records_without_an_open_column_are_refused_before_it_is_looked_for(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger.create(tmp_path / "ledger", Budget(1.0, 1e-6, 1e-7), neighbours="add/remove")
+    public = WORKING[["job", "sex", "ill"]]
+    with pytest.raises(InvalidInput, match="'paid'.*gem-pub"):
+        synthesize(
+            WORKING,
+            OPEN,
+            epsilon=1.0,
+            delta=1e-6,
+            mechanism="pep-pub",
+            public=public,
+            ledger=ledger,
+        )
+    assert ledger.spent == 0
 
 
 @pytest.mark.parametrize(("changes", "said"), REFUSED, ids=[said for _, said in REFUSED])

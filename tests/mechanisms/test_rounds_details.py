@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mechanisms.families.histogram import FullDomain, Histogram
+from mechanisms.gem import Gem
 from mechanisms.mwem import Mwem
 from mechanisms.pep import Pep
 from mechanisms.privacy.budget import Budget
@@ -78,7 +79,6 @@ def test_the_first_histogram_is_the_product_of_shares() -> None:
 @pytest.mark.parametrize(
     "public, message",
     [
-        ("rows", "must be a Dataset"),
         (Dataset(Domain({"a": 2}), {"a": [0]}), "lack 'b'"),
         (Dataset(Domain({"a": 2, "b": 4}), {"a": [0], "b": [0]}), "another domain"),
         (Dataset(Domain({"b": 3, "a": 2}), {"a": [0], "b": [0]}), "another domain"),
@@ -114,7 +114,8 @@ def test_rounds_cost_alike_and_the_last_one_spends_the_rest(settings: Any) -> No
 @pytest.mark.parametrize("repeat", [True, False])
 def test_what_was_measured_is_not_selected_again(kind: str, queries: int, repeat: bool) -> None:
     owner = curator()
-    rounds = SELECTIONS[kind](owner, ONES, 2, queries, 0.5, repeat=repeat)
+    options = {"repeat": repeat} if kind == "queries" else {}
+    rounds = SELECTIONS[kind](owner, ONES, 2, queries, 0.5, **options)
     estimates = {("a",): np.array([60.0, 40.0]), ("b",): np.array([1e6, -1e6, 20.0])}
 
     class Model:
@@ -160,8 +161,8 @@ def test_no_more_is_selected_than_there_is() -> None:
     check_enough(2, 3, 6, "cells")
     with pytest.raises(InvalidInput, match="is 6, but there are 5 cells"):
         check_enough(2, 3, 5, "cells")
-    assert SELECTIONS["queries"].available(ONES) == 5
-    assert SELECTIONS["marginals"].available(ONES) == 2
+    assert Mwem(select="queries").available(ONES) == 5
+    assert Mwem(select="marginals").available(ONES) == 2
     owner = curator()
     for fine in (Mwem(rounds=5), Mwem(rounds=1, queries=5), Mwem(rounds=2, select="marginals")):
         check_queries(owner, ONES, fine)
@@ -176,13 +177,15 @@ def test_no_more_is_selected_than_there_is() -> None:
 def test_single_queries_know_no_weights_and_marginals_come_one_by_one() -> None:
     unequal = Workload(DOMAIN, [("a",), ("b",)], [1.0, 2.0])
     check_equal_weights(ONES)
-    SELECTIONS["marginals"].check_weights(unequal)
-    for check in (check_equal_weights, SELECTIONS["queries"].check_weights):
+    owner = curator()
+    check_queries(owner, unequal, Mwem(rounds=2, select="marginals"))
+    for check in (check_equal_weights, lambda wanted: check_queries(owner, wanted, Mwem())):
         with pytest.raises(InvalidInput, match="unequal weights"):
             check(unequal)
-    marginals, queries = SELECTIONS["marginals"], SELECTIONS["queries"]
-    assert marginals.conflict(None) is marginals.conflict(1) is queries.conflict(7) is None
-    assert "got 2" in (marginals.conflict(2) or "")
+    assert Mwem(select="marginals").conflict() is Mwem(queries=7).conflict() is None
+    assert Gem(select="marginals", queries=None).conflict() is None
+    with pytest.raises(InvalidInput, match="got 2"):
+        Mwem(select="marginals", queries=2)
 
 
 def test_the_total_is_known_or_measured() -> None:
@@ -276,3 +279,21 @@ def test_pairs_are_named_in_the_order_of_the_domain() -> None:
     """Two cliques name one pair in two orders: it is one."""
     workload = Workload(Domain({"a": 2, "b": 3, "c": 2}), [("b", "a"), ("c", "a", "b")])
     assert pairs_of(workload) == [("a", "b"), ("a", "c"), ("b", "c")]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_rounding_makes_no_round_fewer(epsilon: float, share: float) -> None:
+    """What remains before the last round is the budget of a round, but for rounding."""
+
+    class Model:
+        def marginals(self, cliques: Any) -> Any:
+            return {clique: np.zeros(DOMAIN.shape(clique)) for clique in cliques}
+
+    for rounds in range(1, 9):
+        owner = Curator(DATA, Budget(epsilon, 1e-6), neighbours="replace-one", seed=0)
+        steps = SELECTIONS["queries"](owner, ONES, rounds, 1, share, repeat=True)
+        while (picked := steps.select(Model())) is not None:
+            steps.measure(picked)
+        measured = [each for each in owner.ledger.entries if each.step.endswith("measure")]
+        assert len(measured) == rounds

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
-from seams import draw_from
+from seams import dense, draw_from
 from test_curator import CLIQUES, DOMAIN, neighbour, random_data
 
 from mechanisms.privacy import scores
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.privacy.scores import LARGEST
-from mechanisms.privacy.sparse_scores import SparseScores
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, mixed_marginals
 from pgmkit.domain import Clique
@@ -55,7 +55,7 @@ class Exact(SeededNoise):
         return list(range(count))
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        self._kept("draws", scores.dense(), scale)
+        self._kept("draws", dense(scores), scale)
         return [0] * count
 
 

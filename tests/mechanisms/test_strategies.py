@@ -15,7 +15,6 @@ from scipy.optimize import check_grad, nnls
 from seams import draw_from
 
 from mechanisms.baselines import Projection
-from mechanisms.families.lattice import least_squares
 from mechanisms.families.tables import projected
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -36,6 +35,7 @@ from mechanisms.strategies.products import products_strategy
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset, NoRows
 
@@ -246,8 +246,9 @@ def test_least_squares_against_the_data_vector(total: float | None) -> None:
         rows.append(1e6 * np.ones((1, DOMAIN.size())))
         values.append(np.array([1e6 * total]))
     x = np.linalg.lstsq(np.vstack(rows), np.concatenate(values), rcond=1e-14)[0]
-    found = least_squares(DOMAIN, measurements, [("a", "b"), ("b", "c"), ("c",), ()], total)
-    for clique, table in found.items():
+    found = ResidualTables(DOMAIN, measurements, total)
+    for clique in [("a", "b"), ("b", "c"), ("c",), ()]:
+        table = found.marginal(clique)
         assert np.allclose(table.reshape(-1), marginal_matrix(clique) @ x, atol=1e-5)
 
 

@@ -1,0 +1,37 @@
+"""How a mechanism is called: by a Curator, a workload and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from mechanisms.privacy.curator import Curator
+from mechanisms.workload import Workload, WorkloadLike
+from pgmkit.runtime.typed import typed
+
+R = TypeVar("R")
+
+
+def mechanism(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Return a decorator for the function of a mechanism whose settings are of this kind.
+
+    The function takes a Curator, a Workload over the Curator's domain, the settings, and further
+    arguments by name. Its callers may also give a workload as cliques, and leave the settings out,
+    which then have their defaults. All arguments are checked by their annotations. Raises
+    InvalidInput, before anything is spent, for a workload over another domain.
+    """
+
+    def decorated(function: Callable[..., R]) -> Callable[..., R]:
+        checked = typed(function)
+
+        @typed
+        def completed(
+            curator: Curator, workload: WorkloadLike, settings: Any = None, **options: Any
+        ) -> R:
+            known = kind() if settings is None else settings
+            return checked(curator, Workload.over(curator.domain, workload), known, **options)
+
+        return wraps(function)(completed)
+
+    return decorated

@@ -213,7 +213,7 @@ def test_unreadable_values_stop_the_run_before_the_rest_is_spent(files: Path) ->
         ({**REGISTER, "link": []}, "no field 'link'"),
         ({**REGISTER, "links": ["person"]}, "must be mappings"),
         ({**REGISTER, "links": [{"child": "person"}]}, "needs the field"),
-        ({**REGISTER, "tables": {"home": REGISTER["tables"]["home"]}}, "no schema of a link"),
+        ({**REGISTER, "tables": {"home": REGISTER["tables"]["home"]}}, "has no schema"),
         ({"tables": {"home": {"columns": {}}}, "links": []}, "table 'home'"),
     ],
 )

@@ -47,10 +47,8 @@ _NAMED_QUERIES = {RULE: mapping_to(one_of(*QUERIES))}
 
 
 @dataclass(frozen=True)
-class Matrix(Settings):
-    """Settings of the matrix mechanism.
-
-    Raises InvalidInput for values outside the ranges below.
+class Asking(Settings):
+    """The setting of mechanisms that measure queries other than single codes.
 
     Attributes:
         queries: The queries asked along an attribute, by the attribute's name: "identity" (the
@@ -59,6 +57,18 @@ class Matrix(Settings):
             (number, sum and sum of squares) or "distance" (the sum of |a - b| for each code b),
             where the workload says nothing else. A workload clique stands for all combinations of
             its attributes' queries.
+    """
+
+    queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
+
+
+@dataclass(frozen=True)
+class Matrix(Asking):
+    """Settings of the matrix mechanism.
+
+    Raises InvalidInput for values outside the ranges below.
+
+    Attributes:
         objective: What is minimised, by the workload's weights: the "sum" of the variances of all
             its queries, the sum of the "mean" variances of its sets of queries, or the "largest"
             variance of one query.
@@ -68,23 +78,20 @@ class Matrix(Settings):
             `ResidualTables` makes tables that agree. Tables with other queries stay as they are.
     """
 
-    queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
     objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
     clip: bool = setting(True, flag())
 
 
 @dataclass(frozen=True)
-class MatrixPgm(Projecting):
+class MatrixPgm(Projecting, Asking):
     """Settings of the matrix mechanism with a model of its answers.
 
-    Raises InvalidInput for values outside the ranges below and those of `Projecting`.
+    Raises InvalidInput for values outside the ranges below and those of `Projecting` and `Asking`.
 
     Attributes:
-        queries: The queries on an attribute, as in `Matrix`.
         objective: What is minimised, as in `Matrix`.
     """
 
-    queries: Mapping[str, str] = field(default_factory=dict, metadata=_NAMED_QUERIES)
     objective: Literal["sum", "mean", "largest"] = setting("sum", one_of("sum", "mean", "largest"))
 
 

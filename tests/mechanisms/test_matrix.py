@@ -678,7 +678,7 @@ def test_refusals_come_before_spending() -> None:
         matrix(curator, [()])
     for mechanism, settings in [
         (matrix, Matrix({"z": "range"})),
-        (matrix_pgm, MatrixPgm(queries={"z": "range"})),
+        (matrix_pgm, MatrixPgm({"z": "range"})),
     ]:
         with pytest.raises(InvalidInput, match="another domain"):
             mechanism(curator, k_way(Domain({"a": 2, "b": 2}), 2))

@@ -226,9 +226,9 @@ def test_answers_keep_within_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"queries": "age"}, "queries must be a list of questions"),
+        ({"queries": "age"}, "queries must be a sequence of texts"),
         ({"queries": []}, "queries must be a list of questions"),
-        ({"queries": [3]}, "queries must be a list of questions"),
+        ({"queries": [3]}, "queries must be a sequence of texts"),
         ({"queries": ["cdf(wage)"]}, "'cdf(wage)': there is no column 'wage'"),
         ({"queries": ["age"], "workload": 2}, "queries are the workload"),
         ({"queries": ["age"], "target": "sex"}, "queries are the workload"),

@@ -8,7 +8,9 @@ each among the earlier ones, conditional distributions from a Dirichlet; 100,000
 of ``--way`` attributes, epsilon 1, delta 1/n^2. Errors are the total variation of the workload's
 pairs, of as many records as the table has (of a mechanism that draws none, of its tables),
 independence beside them. Every run is a process of its own. ``--columns`` also takes tables of
-``benchmarks.regret`` by their names. ``--plan`` predicts the runs that are kept, as ``pgmkit plan``
+``benchmarks.regret`` by their names. ``--mechanisms rows`` draws the table's own rows again, with
+replacement: records of a mechanism without noise, whose error is that of drawing records alone.
+``--plan`` predicts the runs that are kept, as ``pgmkit plan``
 does, instead of running them. Prints a table and writes ``results/wide.json``, where other runs are
 kept.
 """
@@ -34,7 +36,6 @@ from benchmarks.common import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from mechanisms import Release
     from pgmkit import Dataset
 
 RECORDS, EPSILON = 100_000, 1.0
@@ -78,24 +79,36 @@ def load(request: dict[str, Any]) -> Dataset:
     return Dataset(Domain(sizes), dict(zip(sizes, codes.T, strict=True)))
 
 
-def released(request: dict[str, Any], data: Dataset, count: Callable[[object], None]) -> Release:
-    """What the mechanism makes of the records; "auto" by way of `synthesize`."""
+def released(
+    request: dict[str, Any], data: Dataset, count: Callable[[object], None]
+) -> Callable[[], Any]:
+    """What the mechanism makes of the records, "auto" by way of `synthesize`: a function that
+    draws as many records, or has the tables of a model without records.
+    """
     from mechanisms import k_way, run, synthesize
+    from mechanisms.families.tables import TablesModel
     from mechanisms.registry import configure
-    from pgmkit import Schema
+    from pgmkit import Dataset, Schema
 
-    name, delta, seed = request["mechanism"], len(data) ** -2.0, request["seed"]
+    name, rows, seed = request["mechanism"], len(data), request["seed"]
+    budget = {"epsilon": EPSILON, "delta": rows**-2.0}
+    if name == "rows":
+        places = np.random.default_rng(seed).integers(0, rows, rows)
+        again = Dataset(data.domain, {name: data.columns[name][places] for name in data.domain})
+        return lambda: again
     if name == "auto":
         schema = Schema.from_dict(data.domain.sizes)
-        return synthesize(
-            data, schema, epsilon=EPSILON, delta=delta, neighbours="replace-one", seed=seed
-        ).release
-    workload = k_way(data.domain, request["way"])
-    _, settings = configure(name, **request["settings"])
-    reports: dict[str, Any] = {"progress": count} if name == "aim" else {}
-    return run(
-        settings, data, workload, EPSILON, delta, neighbours="replace-one", seed=seed, **reports
-    )
+        release = synthesize(data, schema, **budget, neighbours="replace-one", seed=seed).release
+    else:
+        workload = k_way(data.domain, request["way"])
+        _, settings = configure(name, **request["settings"])
+        reports: dict[str, Any] = {"progress": count} if name == "aim" else {}
+        release = run(
+            settings, data, workload, **budget, neighbours="replace-one", seed=seed, **reports
+        )
+    if isinstance(release.model, TablesModel):
+        return lambda: release.model
+    return lambda: release.sample(rows, rng=seed)
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
@@ -110,23 +123,20 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         rounds += 1
 
     started, spent = time.perf_counter(), time.process_time()
-    release = released(request, data, count)
+    draw = released(request, data, count)
     seconds, cpu = time.perf_counter() - started, time.process_time() - spent
     peak_mb = round(peak_rss_mb())
     return {
         "seconds": round(seconds, 2), "cpu": round(cpu, 2), "rounds": rounds, "peak_mb": peak_mb,
-        **errors(data, release, request["seed"]),
+        **errors(data, draw()),
     }  # fmt: skip
 
 
-def errors(data: Dataset, release: Release, seed: int) -> dict[str, float]:
-    """Of the records' pairs, or of the tables' where no records can be drawn."""
+def errors(data: Dataset, answers: Any) -> dict[str, float]:
+    """Of the pairs of these records or tables, and of independent columns without noise."""
     from mechanisms import k_way
-    from mechanisms.families.tables import TablesModel
 
     rows, pairs = len(data), k_way(data.domain, 2).cliques
-    tables = isinstance(release.model, TablesModel)
-    answers = release.model if tables else release.sample(rows, rng=seed)
     truth, found = data.marginals(pairs), answers.marginals(pairs)
     single = {name: data.marginal((name,)) / rows for name in data.domain}
     away = [0.5 * np.abs(truth[c] - found[c]).sum() / rows for c in pairs]

@@ -120,8 +120,8 @@ def in_turn(kind: str, monkeypatch: pytest.MonkeyPatch, neighbours: str) -> list
 
     with monkeypatch.context() as patched, pretend_card(), pytest.raises(Enough):
         patched.setattr("mechanisms.privacy.ledger.Ledger.charge", charged)
+        patched.setattr("mechanisms.rounds.select_and_measure.adapt", ended)
         for module in ("gem", "rap"):
-            patched.setattr(f"mechanisms.{module}.adapt", ended)
             patched.setattr(
                 f"mechanisms.{module}.check_room",
                 lambda _device, needed, _what: events.append(needed),

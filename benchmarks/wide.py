@@ -1,11 +1,11 @@
 """How the time of the graphical mechanisms grows with the number of columns.
 
     python -m benchmarks.wide [--columns 20 50 100] [--mechanisms mst aim] [--seeds 1] [--way 2]
-        [--settings model_mb=1] [--plan]
+        [--settings model_mb=1] [--epsilon 1] [--model] [--plan]
 
 Records are drawn from random Bayesian networks: attributes of 2 to 20 values, up to two parents
 each among the earlier ones, conditional distributions from a Dirichlet; 100,000 rows, all marginals
-of ``--way`` attributes, epsilon 1, delta 1/n^2. Errors are the total variation of the workload's
+of ``--way`` attributes, delta 1/n^2. Errors are the total variation of the workload's
 pairs, of as many records as the table has (of a mechanism that draws none, of its tables),
 independence beside them. Every run is a process of its own. ``--columns`` also takes tables of
 ``benchmarks.regret`` by their names. ``--mechanisms rows`` draws the table's own rows again, with
@@ -38,7 +38,7 @@ from benchmarks.common import (
 if TYPE_CHECKING:
     from pgmkit import Dataset
 
-RECORDS, EPSILON = 100_000, 1.0
+RECORDS = 100_000
 SIZES = (2, 20)
 PARENTS, CONCENTRATION = 2, 0.5
 HEADER = (
@@ -91,7 +91,7 @@ def released(
     from pgmkit import Dataset, Schema
 
     name, rows, seed = request["mechanism"], len(data), request["seed"]
-    budget = {"epsilon": EPSILON, "delta": rows**-2.0}
+    budget = {"epsilon": request["epsilon"], "delta": rows**-2.0}
     if name == "rows":
         places = np.random.default_rng(seed).integers(0, rows, rows)
         again = Dataset(data.domain, {name: data.columns[name][places] for name in data.domain})
@@ -106,7 +106,7 @@ def released(
         release = run(
             settings, data, workload, **budget, neighbours="replace-one", seed=seed, **reports
         )
-    if isinstance(release.model, TablesModel):
+    if request["model"] or isinstance(release.model, TablesModel):
         return lambda: release.model
     return lambda: release.sample(rows, rng=seed)
 
@@ -133,13 +133,16 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def errors(data: Dataset, answers: Any) -> dict[str, float]:
-    """Of the pairs of these records or tables, and of independent columns without noise."""
+    """Of the pairs of these records or tables, and of independent columns without noise. Negative
+    cells of tables count as 0, and each table is scaled to the number of rows.
+    """
     from mechanisms import k_way
 
     rows, pairs = len(data), k_way(data.domain, 2).cliques
-    truth, found = data.marginals(pairs), answers.marginals(pairs)
+    truth = data.marginals(pairs)
+    found = {c: np.maximum(counts, 0) for c, counts in answers.marginals(pairs).items()}
     single = {name: data.marginal((name,)) / rows for name in data.domain}
-    away = [0.5 * np.abs(truth[c] - found[c]).sum() / rows for c in pairs]
+    away = [0.5 * np.abs(truth[c] / rows - found[c] / found[c].sum()).sum() for c in pairs]
     apart = [
         0.5 * np.abs(truth[c] / rows - np.outer(single[c[0]], single[c[1]])).sum() for c in pairs
     ]
@@ -161,11 +164,11 @@ def predict(request: dict[str, Any]) -> dict[str, Any]:
     imports = time.process_time() - spent
     data = load(request)
     workload, delta, rows = k_way(data.domain, request["way"]), len(data) ** -2.0, len(data)
-    schema, budget = Schema.from_dict(data.domain.sizes), Budget(EPSILON, delta)
+    schema, budget = Schema.from_dict(data.domain.sizes), Budget(request["epsilon"], delta)
     chosen = choice_of(request["mechanism"], schema, workload, budget=budget, rows=rows)
     settings = {**chosen.settings, **request["settings"]}
     found = plan(
-        chosen.name, workload, EPSILON, delta, neighbours="replace-one", rows=rows,
+        chosen.name, workload, request["epsilon"], delta, neighbours="replace-one", rows=rows,
         settings=settings,
     )  # fmt: skip
     return {"planned_cpu": round(imports + found.seconds, 2), "planned_mb": round(found.peak_mb)}
@@ -173,12 +176,16 @@ def predict(request: dict[str, Any]) -> dict[str, Any]:
 
 def identity(run: dict[str, Any]) -> tuple[Any, ...]:
     settings = tuple(sorted(run.get("settings", {}).items()))
-    return run["columns"], run["way"], run["mechanism"], run["seed"], settings
+    answers = run.get("epsilon", 1.0), run.get("model", False)
+    return run["columns"], run["way"], run["mechanism"], run["seed"], settings, *answers
 
 
 def _named(run: dict[str, Any]) -> str:
     settings = [f"{name}={value:g}" for name, value in run.get("settings", {}).items()]
-    return " ".join([run["mechanism"], *settings])
+    epsilon = run.get("epsilon", 1.0)
+    budget = [] if epsilon == 1 else [f"epsilon={epsilon:g}"]
+    of_model = ["(model)"] * run.get("model", False)
+    return " ".join([run["mechanism"], *settings, *budget, *of_model])
 
 
 def main() -> None:
@@ -188,6 +195,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--way", type=int, default=2)
     parser.add_argument("--settings", nargs="*", default=())
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--model", action="store_true", help="Errors of the model, not of records.")
     parser.add_argument("--plan", action="store_true")
     arguments = parser.parse_args()
     given = (each.partition("=") for each in arguments.settings)
@@ -199,7 +208,7 @@ def main() -> None:
                 request = {
                     "columns": int(columns) if columns.isdigit() else columns,
                     "way": arguments.way, "mechanism": mechanism, "seed": seed,
-                    "settings": settings,
+                    "settings": settings, "epsilon": arguments.epsilon, "model": arguments.model,
                 }  # fmt: skip
                 print(f"{mechanism}, {columns} columns ...", file=sys.stderr, flush=True)
                 found = fresh_process("benchmarks.wide", {**request, "plan": arguments.plan})

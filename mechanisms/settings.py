@@ -64,8 +64,8 @@ def setting(default: T, rule: Rule) -> T:
 
 
 class Settings:
-    """The base of all settings: every field is checked by its rule, then the fields are checked
-    together.
+    """This is the base class of all settings. It checks every field by its rule, then the fields
+    together (`conflict`).
 
     Raises InvalidInput, naming the field, the value received and what is allowed.
 

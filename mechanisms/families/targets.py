@@ -102,7 +102,8 @@ class Targets:
         with torch.no_grad():
             exact = self._answers(rows)
         drawn = draw_records(rows, self._columns, records, random)
-        # A last column of ones stands for the padding of cells of fewer attributes.
+        # The index of a cell of fewer attributes is padded with the number of a further column,
+        # which is always True and does not change the conjunction.
         held = drawn.new_ones(*drawn.shape[:2], self._columns.width + 1, dtype=torch.bool)
         held[..., :-1] = False
         held.scatter_(2, drawn, True)

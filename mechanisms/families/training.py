@@ -63,8 +63,9 @@ def trainer(
     """Return GEM-UPDATE (Algorithm 3), which trains on all noisy answers so far with a new Adam
     each time.
 
-    `smoothing` returns the weight of the previous moving average of the weights in this round, or
-    None before the last half of the rounds, over which they are averaged.
+    The network's weights are averaged over the last half of the rounds. `smoothing` returns the
+    factor of the previous moving average in this round, or None before the averaging starts.
+    `total`: the number of records, which may be noisy, by which noisy answers are divided.
     """
     device = generator.noise.device
     random = torch.Generator(device).manual_seed(settings.seed)

@@ -30,10 +30,10 @@ def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
     `hidden` and a batch of `rows` noise vectors. The output layer is counted with the rows, by the
     functions below.
     """
-    # The weights are held ten times: four times in training (weights, gradients, two moments), and
-    # in the states before and after it with their averages, of which the new one has two terms. A
-    # hidden layer has eight arrays of its shape: two partial sums over its inputs, normalised and
-    # rectified values, and a gradient of each.
+    # The weights are held ten times: four times in training (weights, gradients, two moments),
+    # twice in each of the states before and after it (weights and their moving average), and twice
+    # in the two terms whose sum is the new average. A hidden layer has eight arrays of its shape:
+    # two partial sums over its inputs, normalised and rectified values, and a gradient of each.
     return _FLOAT * (10 * weights + 8 * rows * sum(hidden))
 
 

@@ -109,8 +109,8 @@ class TreeGrowth:
         added, joined = 0, set(members)
         for i in carried:
             cells, separator = self._carry(i)[home]
-            # Several carried attributes may take the same path, and then every new clique on it
-            # contains all of them.
+            # Several carried attributes may take the same path, and every new clique on it then
+            # contains all of them. The bound assumes this of all carried attributes.
             added += cells * (whole // self._lengths[i])
             joined |= separator
         return added + math.prod(self._lengths[i] for i in joined)

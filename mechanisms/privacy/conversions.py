@@ -1,7 +1,7 @@
-"""Conversions between rho of zCDP and (epsilon, delta).
+"""This module converts between rho of zCDP and (epsilon, delta).
 
-Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Proposition
-12, which is tight up to the choice of the Renyi order.
+It uses Proposition 12 of Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential
+Privacy" (2020), with the best Renyi order.
 """
 
 from __future__ import annotations

@@ -166,8 +166,9 @@ def _ends(factors: Sequence[FactorNorms]) -> Array:
 
 
 def _groups(products: Sequence[Product], places: Sequence[int]) -> list[list[int]]:
-    """Return the places of the products in groups of at most `CALL_CELLS` states; each product,
-    the largest first, joins the first group that has room.
+    """Return the places of the products in groups, each of which has at most `CALL_CELLS` states
+    (see `JointMoves`) or is a single product with more. Products with most factors come first, and
+    each joins the first group that has room.
     """
     groups: list[tuple[dict[Hashable, set[bytes]], list[int]]] = []
     for place in sorted(places, key=lambda place: -len(products[place])):

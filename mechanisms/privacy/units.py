@@ -23,9 +23,10 @@ grows with it.
 
 @dataclass(frozen=True)
 class Excess:
-    """The exact number of rows left out: private, for `Curator.measure_excess` only.
+    """The number of rows that were left out because their unit has more than `max_rows` rows.
 
-    `most`: the most rows of one unit that are counted.
+    `rows`: this number, without noise. It is private, and only `Curator.measure_excess` may use it.
+    `most`: the largest number of left-out rows that is counted for one unit.
     """
 
     rows: int

@@ -214,13 +214,14 @@ def linear_thresholds(
     """Return linear thresholds on the numeric attributes, for `count` random directions with a
     random bound each: one predicate for every direction and code of the attribute `label`.
 
-    Directions are Gaussian, scaled to length 1; a bound is uniform between the least and the
-    largest weighted sum.
+    Without `points`, directions are Gaussian and scaled to length 1, and a bound is uniform between
+    the least and the largest weighted sum.
 
-    `points`: numbers of records that are public or noisy (records x numeric attributes). If they
-    are given, weights are divided by the attributes' spreads, each bound is the weighted sum of a
-    random point, and weighted sums are scaled to the spread of a uniform number. With uniform
-    bounds nearly all records of skewed attributes would be on one side.
+    `points`: the numeric attributes of public or noisy records (records x numeric attributes). If
+    they are given, each Gaussian weight is divided by the standard deviation of its attribute, the
+    direction is scaled so that the points' weighted sums have the standard deviation of a uniform
+    number from 0 to 1, and each bound is the weighted sum of a random point. With uniform bounds
+    nearly all records of skewed attributes would be on one side.
 
     Raises InvalidInput for a `count` that is not from 1 to 1,000,000, for no numeric attributes,
     and for attributes that the domain does not have.

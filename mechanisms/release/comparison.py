@@ -138,12 +138,14 @@ def propensity(
     model's.
 
     At most `most` records of each kind are used, and the first columns with up to `most_values`
-    values together, as more coefficients take minutes and need more records. For records drawn from
-    the real records' own distribution the expectation is (k - 1) c (1 - c)^2 / N, for k
-    coefficients and a share c of synthetic records among N (Snoke et al., section 2.2). If the real
-    records are a sample too, 1 / n for the n synthetic records becomes 1 / n + f / m, for a sample
-    of m real ones and a share f of them left out. Raises InvalidInput if scikit-learn is not
-    installed.
+    values together, as more coefficients take minutes and need more records. Raises InvalidInput if
+    scikit-learn is not installed.
+
+    The ratio is to the expected pMSE of n synthetic records drawn from the real records' own
+    distribution, (k - 1) c^2 (1 - c)^2 / n, for k coefficients (the constant included) and a share
+    c of synthetic records among all records used (Snoke et al., section 2.2). If only m of the real
+    records are used, and a share f of the real records is left out, 1 / n + f / m takes the place
+    of 1 / n.
     """
     linear = sklearn("linear_model")
     rng = np.random.default_rng(seed)

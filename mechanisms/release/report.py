@@ -202,7 +202,9 @@ def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
 
 
 def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
-    """Yield the measured tables whose cells are least certain relative to their counts."""
+    """Yield the HTML of a section that lists the measured tables with the largest standard errors,
+    summed over a table's cells and divided by the sum of its counts.
+    """
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
         interval = _interval(bars, FactoredQuery.marginal(release.model.domain, clique))

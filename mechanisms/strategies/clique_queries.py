@@ -74,6 +74,11 @@ class CliqueQueries:
     def distance(self, clique: Clique, difference: Array) -> float:
         """Return the distance of two tables of the clique, given their difference, as the Curator
         computes it for scores.
+
+        For each different set of queries on the clique it is the L1 norm of the answers to the
+        difference, divided by the largest L1 norm of a column of the queries' matrix; the result is
+        the mean over the sets. If no queries, or only cells, are asked, it is the L1 norm of the
+        difference.
         """
         asked = self.of([clique]).get(clique)
         if not asked:

@@ -286,10 +286,10 @@ class _Least:
             bound, worst = max(bound, value), float(at.max()) * cost
             if worst < least:
                 best, least = variances * cost, worst
-            # A little of the cost goes to residuals that are in none of the sums (`extra`), so the
-            # largest sum may never reach the bound. The search therefore also ends when the largest
-            # sum is near the mean of all sums, weighted by importance, since no other variances
-            # that share the cost in this way can then have a much smaller largest sum.
+            # The largest sum may never reach the bound, since a little of the cost goes to
+            # residuals that are in none of the sums (`extra`). The search therefore also ends when
+            # the largest sum is near the mean of the sums weighted by importance: other variances
+            # with the same `extra` could then hardly lower the largest sum.
             if least <= bound * (1 + SOLVED) or worst <= importance @ at * (1 + SOLVED / 10):
                 break
             # No importance becomes 0: a residual that is in one sum alone would then get nothing.

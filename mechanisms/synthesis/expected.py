@@ -22,7 +22,8 @@ def expected_errors(
 
     `options`: further arguments of `synthesize`, such as `neighbours`, `unit` and `max_rows`.
     Raises InvalidInput for questions that the schema does not answer, and where errors depend on
-    the data: for open columns, and mechanisms other than auto, `matrix` and `matrix+pgm`.
+    the data: for open columns, for auto with public records, and for mechanisms other than auto,
+    `matrix` and `matrix+pgm`.
 
     >>> from pgmkit.tables.schema import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})

@@ -91,8 +91,8 @@ def bins_of(schema: Schema) -> dict[str, int]:
 
 
 def first_look(curator: Curator, workload: Workload) -> FirstLook:
-    """Measure the workload's columns and the distances of its pairs, of which there must be at
-    least one.
+    """Measure the marginal of each of the workload's columns, and the distance of each pair's
+    marginal from the product of its columns. The workload must have at least one pair.
     """
     closure = downward_closure(workload)
     singles, pairs = ([c for c in closure if len(c) == k] for k in (1, 2))

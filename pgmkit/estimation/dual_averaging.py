@@ -1,4 +1,6 @@
-"""The accelerated proximal algorithm (McKenna et al., 2019, A.2; Xiao, 2010, algorithm 3)."""
+"""This module minimises by accelerated dual averaging (Xiao, 2010, algorithm 3), which McKenna et
+al. (2019, A.2) call the accelerated proximal algorithm.
+"""
 
 from __future__ import annotations
 

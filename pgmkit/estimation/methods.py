@@ -1,4 +1,8 @@
-"""The methods by name, and which method continues when another one has stalled."""
+"""This module runs the method of estimation that a name selects.
+
+It also decides which method continues when "auto" has begun with ``accelerated``, and that has
+ended without a certificate.
+"""
 
 from __future__ import annotations
 

@@ -141,9 +141,9 @@ _Way = tuple[Array, Array]
 
 
 class _Joint:
-    """The problem as a function of the joint distribution's cells p: minimise phi(T A p - b), with
-    phi the penalty, T the total, and A (``matrix``) and b (``target``) the measurements' matrix and
-    values in units of the noise.
+    """This class states the problem as a function of the joint distribution's cells p: minimise
+    phi(T A p - b), with phi the penalty, T the total, and A (``matrix``) and b (``target``) the
+    measurements' matrix and values in units of the noise.
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -120,8 +120,11 @@ def start_at(objective: Objective, start: Points) -> State:
 
 
 def advance(objective: Objective, s: State) -> None:
-    """Try one step from the extrapolated point, with the test of ``proximal_step``, and overwrite
-    the state by the one after it.
+    """Try one step from the extrapolated point and update the state in place.
+
+    If the step passes the test of ``proximal_step``, it is accepted, unless it had momentum and
+    raises the loss; in that case the momentum is dropped. If it fails, the next step is half as
+    long.
     """
     next_weight = (s.weight.square() + 0.25).sqrt() + 0.5
     momentum = (s.weight - 1) / next_weight

@@ -40,8 +40,9 @@ _MANY_PAIRS = 16
 
 @dataclass(frozen=True, eq=False)
 class ModelTables:
-    """The tables of p(x) proportional to exp(sum of the potentials ``given``). They are in counts,
-    so each sums to ``total``.
+    """This class computes marginal tables, answers and records of the distribution p(x)
+    proportional to exp(sum of the potentials ``given``). Tables are in counts, so each sums to
+    ``total``.
 
     Raises ModelTooLarge if tables take more than ``memory_limit`` bytes.
     """

@@ -112,7 +112,8 @@ class PlainBeliefs:
             for near in (tree.parents[place], *tree.children[place]):
                 if near < 0 or near in found:
                     continue
-                # P(x, near) = P(near) P(x, separator) / P(separator), one neighbour after another.
+                # The joint with the attribute x is passed from each clique to its neighbours:
+                # P(x, near) = P(near) P(x, separator) / P(separator).
                 shared = tree.separators[near if tree.parents[near] == place else place]
                 message = sum_to(found[place], mine + tree.cliques[place], mine + shared)
                 belief = sum_to(self.tables[near], tree.cliques[near], shared)

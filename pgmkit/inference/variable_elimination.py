@@ -35,10 +35,10 @@ def answers(
 ) -> list[NDArray[np.float64]]:
     """Return one array of shape ``answer_shape`` for each query.
 
-    ``factors`` are nonnegative tables whose product, summed over all records, is the total. Queries
-    over the same attributes with matrices of the same shapes form a group, which one contraction
-    answers, so that all other attributes are summed out once for the group. Raises ModelTooLarge if
-    a table would exceed ``memory_limit`` bytes.
+    ``factors`` are nonnegative tables; the sum of their product over all cells of the domain is the
+    total. Queries over the same attributes with matrices of the same shapes form a group, which one
+    contraction answers, so that all other attributes are summed out once for the group. Raises
+    ModelTooLarge if a table would exceed ``memory_limit`` bytes.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):

@@ -89,8 +89,8 @@ def ask(
 
 
 def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
-    """Return the counts of the groups' combinations; without groups, of all records that meet the
-    conditions.
+    """Return the counts of the groups' combinations among the records that meet the conditions, and
+    their shares (see `ask`); without groups, the count and share of these records.
     """
     query = plan.counted()
     counts = model.answer(query).reshape(-1)

@@ -242,7 +242,8 @@ def is_null(value: object) -> bool:
     """Return True for None, NaN, NaT and an empty text."""
     if isinstance(value, str):
         return not value or value.isspace()
-    # pandas' NA raises if it is compared; NaN and NaT differ from themselves.
+    # A comparison with pandas' NA gives NA, whose truth value raises, so NA is recognised by its
+    # type. NaN and NaT differ from themselves.
     if value is None or type(value).__name__ == "NAType":
         return True
     try:
@@ -282,7 +283,8 @@ def number_of(value: object) -> int | float:
     >>> number_of("3.50"), number_of("123456789012345678")
     (3.5, 123456789012345678)
     """
-    # The float of numpy's complex numbers is their real part, with a warning.
+    # float() of a complex number of numpy would return its real part with only a warning, so such
+    # numbers are refused here.
     if isinstance(value, bool | np.bool_ | np.complexfloating):
         raise ValueError(value)
     if isinstance(value, int | np.integer):

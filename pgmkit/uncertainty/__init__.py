@@ -217,8 +217,8 @@ def error_bars(
                 for again in models:
                     made.append(again)
                     report(len(made))
-                # The remaining replicates, at the present speed, would end after the limit, or the
-                # search for the last model ended for lack of time.
+                # The error bars are refused if the remaining replicates, at the present speed,
+                # would end after the limit, or if the search for the last model ran out of time.
                 passed = time.perf_counter() - started
                 if passed * replicates / len(made) > most or made[-1].stopped == OUT_OF_TIME:
                     refused.append(

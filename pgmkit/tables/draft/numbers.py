@@ -239,12 +239,12 @@ def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> boo
 
 
 def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
-    """Return numbers such as 9999 within the range of the others that are too frequent for
-    quantities.
+    """Return the numbers written in nines, such as 9999, that lie among other numbers and are too
+    frequent to be quantities.
 
-    A number is returned if over one in a hundred rows has it, and it is over five times as frequent
-    as each other number that differs from it by less than half its value; there must be such
-    numbers.
+    Such a number is returned if more than five rows and more than one in a hundred have it, and if
+    it is over five times as frequent as each of the numbers that differ from it by less than half
+    its value. It is not returned if there are no such numbers near it.
     """
     rows = sum(numbers.values())
     found = []

@@ -41,9 +41,11 @@ _MARKS = {
 
 
 def check_mark(path: str, form: FileFormat, start: bytes) -> None:
-    """Raise InvalidInput if the file's first bytes are the mark of another encoding.
+    """Raise InvalidInput if the file begins with the byte order mark of another encoding than the
+    declared one.
 
-    Zero bytes in what should be a line of names indicate UTF-16 without a mark.
+    It also raises if UTF-8 is declared and the first line has no mark but zero bytes, which
+    indicate UTF-16 without a mark. `start`: the first line.
     """
     marked = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
     declared = codecs.lookup(form.encoding).name.removesuffix("-sig")

@@ -251,7 +251,7 @@ class DifferentiableLoss(Loss):
             if not isinstance(value, torch.Tensor) or value.ndim != 0:
                 raise InvalidInput("a callable loss must return a scalar torch tensor")
             (gradient,) = torch.autograd.grad(value, point)
-        return float(value), gradient
+        return float(value.detach()), gradient
 
     def cut(self, marginals: torch.Tensor) -> Cut:
         value, gradient = self.value_and_gradient(marginals)

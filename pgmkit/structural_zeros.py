@@ -46,9 +46,21 @@ class Zeros:
         """
         check_domain(domain)
         clique = domain.clique(clique)
+        self.check_shape(domain)
         if not set(self.clique) <= set(clique):
             raise InvalidInput(f"clique must contain {self.clique!r}, got {clique!r}")
         return spread(clique, self.clique, self.allowed)
+
+    def check_shape(self, domain: Domain) -> None:
+        """Raise InvalidInput unless the attributes are in the domain, each named once, and the mask
+        has their marginal's shape.
+        """
+        shape = domain.shape(domain.clique(self.clique, "zeros"))
+        if self.allowed.shape != shape:
+            raise InvalidInput(
+                f"zeros over {self.clique!r} have the shape {self.allowed.shape}; "
+                f"the marginal's is {shape}"
+            )
 
     def __repr__(self) -> str:
         impossible = int((~self.allowed).sum())
@@ -74,10 +86,5 @@ def check_zeros(domain: Domain, zeros: Iterable[Zeros]) -> tuple[Zeros, ...]:
     for each in checked:
         if not isinstance(each, Zeros):
             raise InvalidInput(f"zeros must be Zeros records, got {type(each).__name__}")
-        shape = domain.shape(domain.clique(each.clique, "zeros"))
-        if each.allowed.shape != shape:
-            raise InvalidInput(
-                f"zeros over {each.clique!r} have the shape {each.allowed.shape}; "
-                f"the marginal's is {shape}"
-            )
+        each.check_shape(domain)
     return tuple(each for each in checked if not each.allowed.all())

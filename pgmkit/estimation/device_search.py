@@ -52,9 +52,8 @@ def _search(problem: Problem, point: Point, monitor: Monitor, steps: Steps) -> P
         if count < _STEPS:
             steps.state.take(before)
             last, accepted, _ = _tried(steps, count)
-        if (
-            accepted
-        ):  # false if no step passed its test, or the repeated ones were rounded otherwise
+        # None is accepted if no step passed its test, or the repeated ones were rounded otherwise.
+        if accepted:
             point = last.copied()
             stops = monitor.record(point, accepted[-1][1])
     return point

@@ -211,16 +211,17 @@ def _table(
     Return None if the group does not determine the table. If a measurement has a matrix, return
     None also for more than DENSE_ROWS cells, and for entries whose squares overflow.
     """
+    whole = all(m.matrix is None for m in group)
+    if not whole and len(possible) > DENSE_ROWS:
+        return None
     orders = [domain.cell_map(clique, m.clique) for m in group]
-    if all(m.matrix is None for m in group):
+    if whole:
         precision = sum(m.stddev**-2 for m in group)
         parts = zip(group, orders, strict=True)
         mean = sum(m.stddev**-2 * m.values[order] for m, order in parts) / precision
         diagonal = scipy.sparse.diags_array(possible / precision, format="csr")
         covariance = scipy.sparse.csr_array(diagonal)
         return _around(clique, group, orders, np.asarray(mean * possible), covariance)
-    if len(possible) > DENSE_ROWS:
-        return None
     unknown = np.flatnonzero(possible)
     if sum(len(m.values) for m in group) < len(unknown):
         return None

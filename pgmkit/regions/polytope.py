@@ -42,8 +42,9 @@ error.
 
 @dataclass(frozen=True)
 class EntropicPrior:
-    """The penalty weight (x log(x / q) - x + q), summed over all cells, which is
-    added to the squared distance from a target."""
+    """The penalty weight (x log(x / q) - x + q), summed over all cells, which is added to the
+    squared distance from a target.
+    """
 
     weight: float
     q: Array

@@ -1,5 +1,6 @@
 """Goodness of fit against dense least squares, and how rarely right measurements are doubted."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -160,3 +161,15 @@ def test_a_matrix_over_no_attributes_is_no_residual() -> None:
     fit = fit_of(estimate(TWO, [table, of_total], total=100.0))
     apart = (1.2**2 + 0.6**2 + 3.0**2) / 5.0**2 + 0.8**2 / (5.0 + 2.0)
     assert (fit.statistic, fit.degrees) == (pytest.approx(apart), 3)
+
+
+def test_a_large_table_of_matrices_is_left_out_without_an_index_of_its_cells() -> None:
+    domain = Domain({name: 100 for name in "abc"})
+    rows = [np.ones((1, 100))] * 3
+    y = [Measurement(tuple("abc"), [9.0 + place], 1.0, rows) for place in range(20)]
+    tracemalloc.start()
+    linear = LinearEstimate(domain, y, None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert linear.scale == 1.0
+    assert peak < 8 * domain.size()  # one index alone has 8 bytes for each cell

@@ -1,5 +1,7 @@
 """Losses against finite differences and dense algebra; cuts never exceed the loss."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -167,3 +169,14 @@ def test_a_callable_must_return_a_scalar() -> None:
     loss = make_loss(lambda tables: tables["b",], layout, measurements(), torch.float64, CPU)
     with pytest.raises(InvalidInput, match="scalar"):
         loss.value(torch.zeros(layout.cells, dtype=torch.float64))
+
+
+def test_a_callable_loss_gives_no_warning_of_torch() -> None:
+    layout = Layout(DOMAIN, CLIQUES)
+    loss = make_loss(
+        lambda tables: (tables["b", "a"] ** 2).sum(), layout, measurements(), torch.float64, CPU
+    )
+    marginals = torch.ones(layout.cells, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert loss.value(marginals) == 6.0

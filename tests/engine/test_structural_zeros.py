@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
 from pgmkit import Domain, InvalidInput, Measurement, Zeros, error_bars, estimate
@@ -149,3 +150,13 @@ def test_zeros_that_rule_nothing_out_leave_no_trace() -> None:
     assert model.cliques == estimate(DOMAIN, noisy(), total=500.0).cliques
     bars = error_bars(model, noisy(), replicates=20, seed=0)
     assert np.isfinite(bars.marginal(("a", "d")).stddev).all()
+
+
+@pytest.mark.parametrize(
+    "names, allowed", [("a", [True, False]), ("aa", np.eye(3)), ("z", [True, False])]
+)
+def test_a_mask_of_another_shape_than_the_domains_is_refused(
+    names: str, allowed: ArrayLike
+) -> None:
+    with pytest.raises(InvalidInput, match="zeros"):
+        Zeros(tuple(names), allowed).within(DOMAIN, ("a", "b"))

@@ -219,13 +219,14 @@ class DualQueryLoss:
         line = CellLine(domain, workload.cliques)
         start = dict(zip(line.cliques, line.starts.tolist(), strict=True))
         satisfied = []
-        self._drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        for draws in release.draws:
+        self._signed = np.zeros((len(release.draws), line.size))
+        """The draws of each query in each round, those of its negation counted as -1."""
+        for signed, draws in zip(self._signed, release.draws, strict=True):
             alone = Records(domain, (draws.record,), 1.0)
             satisfied.append(line.joined(alone.marginals(line.cliques)))
-            places = np.array([start[cell.clique] + cell.index for cell, _ in draws.queries])
-            signs = np.array([sign for _, sign in draws.queries])
-            self._drawn.append((places, signs))
+            for cell, sign in draws.queries:
+                signed[start[cell.clique] + cell.index] += sign
+        self._draws = np.array([len(draws.queries) for draws in release.draws])
         self._reached = np.cumsum(satisfied, axis=0)
         self.total = release.model.total
 
@@ -234,12 +235,12 @@ class DualQueryLoss:
         import torch
 
         y = torch.cat([marginals[clique].reshape(-1) for clique in self._cliques]) / self.total
-        loss = y.new_zeros(())
-        for t in range(1, len(self._drawn)):
-            reached = torch.as_tensor(self._reached[t - 1], dtype=y.dtype, device=y.device)
-            scores = self._release.eta * (t * y - reached)
-            places, signs = self._drawn[t]
-            drawn = scores[torch.as_tensor(places)] * torch.as_tensor(signs, dtype=y.dtype)
-            normaliser = torch.logsumexp(torch.cat([scores, -scores]), dim=0)
-            loss = loss + len(places) * normaliser - drawn.sum()
-        return loss
+        # The queries of round t depend on the t records before it; those of round 0 are uniform.
+        reached, signed, draws = (
+            torch.as_tensor(each, dtype=y.dtype, device=y.device)
+            for each in (self._reached[:-1], self._signed[1:], self._draws[1:])
+        )
+        rounds = torch.arange(1, len(self._draws), device=y.device)
+        scores = self._release.eta * (rounds[:, None] * y - reached)
+        normaliser = torch.logsumexp(torch.cat([scores, -scores], dim=1), dim=1)
+        return (draws * normaliser).sum() - (signed * scores).sum()

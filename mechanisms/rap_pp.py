@@ -144,8 +144,11 @@ def rap_pp(
         random = torch.Generator().manual_seed(settings.seed)
         start = family.state(family.start(records, random), total)
         pool = _thresholds(family, start, settings) if plan.thresholds else None
-        steps = _MixedRounds(curator, workload, plan, family, pool, settings)
-        state, measurements = steps.run(update(start, first), first, update, progress)
+        state, measurements = update(start, first), tuple[Any, ...](first)
+        # Without rounds, rounding may leave a last bit of the budget, which buys no question.
+        if plan.rounds:
+            steps = _MixedRounds(curator, workload, plan, family, pool, settings)
+            state, measurements = steps.run(state, first, update, progress)
     model = ProductMixtureModel(domain, state.whole_rows(), total)
     return Release("rap++", model, measurements, curator.ledger, settings)
 
@@ -205,8 +208,7 @@ class _MixedRounds(SelectionRounds):
         pool: Predicates | None,
         settings: RapPlusPlus,
     ) -> None:
-        rounds, share = max(1, plan.rounds), settings.select_share
-        super().__init__(curator, workload, rounds, settings.queries, share)
+        super().__init__(curator, workload, plan.rounds, settings.queries, settings.select_share)
         self._family, self._pool = family, pool
         self._usual, self._left = settings.threshold_share, dict(plan.marginals)
         self._taken: list[int] = []

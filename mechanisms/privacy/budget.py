@@ -1,5 +1,5 @@
-"""The privacy budget: (epsilon, delta), and its equivalent in zCDP or Gaussian DP; and a charge on
-it.
+"""The privacy budget, which is (epsilon, delta) and its equivalent in zCDP or Gaussian DP, and the
+charges that are made on it.
 """
 
 from __future__ import annotations

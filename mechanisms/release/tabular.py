@@ -51,7 +51,9 @@ class _Forwarded(Generic[T]):
     def __init__(self, read: Callable[[Release], T]) -> None:
         self._read = read
 
-    def __get__(self, owner: TableRelease, kind: type | None = None) -> T:
+    def __get__(self, owner: TableRelease | None, kind: type | None = None) -> T:
+        if owner is None:
+            return self  # type: ignore[return-value]  # the class has the attribute itself
         return self._read(owner.release)
 
 

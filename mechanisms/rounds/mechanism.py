@@ -1,4 +1,4 @@
-"""How a mechanism is called: by a Curator, a workload and settings."""
+"""The decorator by which functions of mechanisms take a Curator, a workload and settings."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The expected error is in closed form on the lattice of subsets. R_s are the contrasts over exactly
 the attributes s (zero sum along each); they are orthogonal, and a marginal over c consists of those
-with s inside c. With noise of variance 1 / p_c on the marginal over
-c, which has n_c cells, the precision of R_s is
+with s inside c. With noise of variance 1 / p_c on the marginal over c, which has n_c cells, the
+precision of R_s is
 
     v_s = sum over measured c containing s of p_c / n_c,
 

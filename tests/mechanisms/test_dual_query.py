@@ -150,14 +150,8 @@ def test_a_graphical_model_of_the_draws_beats_the_records() -> None:
     """The ratio of errors is 0.26, standard deviation 0.04: 18 away from 1."""
     release = small_release()
     named = [Measurement(c, np.zeros(DATA.domain.size(c)), 1.0) for c in PAIRS.cliques]
-    model = estimate(
-        DATA.domain,
-        named,
-        total=3000,
-        loss=DualQueryLoss(release, PAIRS),
-        method="mirror_descent",
-        max_seconds=2,
-    )
+    # No time limit: on a busy machine it would end the search before the model is better.
+    model = estimate(DATA.domain, named, total=3000, loss=DualQueryLoss(release, PAIRS))
     assert total_variation(DATA, model, PAIRS) < total_variation(DATA, release.model, PAIRS)
 
 

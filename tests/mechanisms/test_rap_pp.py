@@ -278,6 +278,17 @@ def test_ranks_merge_and_expand_by_the_counts() -> None:
         )
 
 
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.8])
+def test_single_attributes_need_no_rounds(epsilon: float) -> None:
+    """At 0.2 and 3.8 seven equal parts of the budget are a last bit less than the whole."""
+    domain = Domain({f"x{i}": 2 for i in range(7)})
+    data = Dataset(domain, {name: np.arange(40) % 2 for name in domain})
+    curator = Curator(data, Budget(epsilon, 1e-7), neighbours="add/remove", seed=0)
+    release = rap_pp(curator, k_way(domain, 1), RapPlusPlus(rows=20))
+    assert [m.clique for m in release.measurements] == [(name,) for name in domain]
+    assert curator.ledger.spent == pytest.approx(curator.ledger.budget.total)
+
+
 def test_refusals_come_before_spending() -> None:
     for settings in [
         {"rounds": 0},

@@ -14,6 +14,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.registry import configure
 from mechanisms.release.record import Release
+from mechanisms.release.tabular import TableRelease
 from mechanisms.workload import k_way
 from pgmkit import InvalidInput, Kronecker, Measurement, estimate
 from pgmkit.queries import prefix
@@ -84,3 +85,8 @@ def test_settings_hold_nothing_that_json_does_not() -> None:
         for field in dataclasses.fields(entry.load()[1]()):
             value = getattr(entry.load()[1](), field.name)
             assert isinstance(value, int | float | str | tuple | dict | type(None)), field.name
+
+
+def test_the_class_has_the_attributes_of_its_release() -> None:
+    for name in ("model", "mechanism", "measurements", "ledger", "settings", "secure", "certified"):
+        assert hasattr(TableRelease, name)

@@ -320,8 +320,8 @@ class Messages:
 
     def _replacing(self, node: int, kept: int) -> tuple[int, Array] | None:
         """Return the operand of ``node`` that has attributes of ``kept`` below it, and the square
-        matrix that replaces the single attribute of this operand by the single one of ``node``;
-        None if the node is no such product.
+        matrix that replaces the single attribute of this operand, which is not in ``kept``, by the
+        single one of ``node``; None if the node is no such product.
         """
         tree = self.tree
         if node < tree.inputs or len(tree.operands[node]) != 2:
@@ -333,7 +333,7 @@ class Messages:
         one_by_another = upper.bit_count() == lower.bit_count() == 1 and upper != lower
         if not one_by_another or tree.tables[beside] != upper | lower or value is None:
             return None
-        if tree.below[beside] & kept or not tree.below[below] & kept:
+        if (lower | tree.below[beside]) & kept or not tree.below[below] & kept:
             return None
         rows, columns = value.shape
         if rows != columns or rows**3 > CALL_CELLS:

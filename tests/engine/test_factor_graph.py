@@ -228,14 +228,20 @@ def test_what_underflows_in_plain_numbers() -> None:
     np.testing.assert_allclose(wide.posterior().marginal(["b"]), [0.5, 0.5])
 
 
-def test_a_distant_pair_of_a_long_chain() -> None:
+def test_distant_attributes_of_a_long_chain() -> None:
     rng = np.random.default_rng(0)
     step = rng.dirichlet(np.ones(3), size=3).T
     tables = {"x0": (("x0",), np.full(3, 1 / 3))}
     tables |= {f"x{i}": ((f"x{i}", f"x{i - 1}"), step) for i in range(1, 2000)}
-    found = FactorGraph.from_conditionals(tables).posterior().marginal(["x1999", "x5"])
+    posterior = FactorGraph.from_conditionals(tables).posterior()
     first = np.linalg.matrix_power(step, 5) @ np.full(3, 1 / 3)
-    np.testing.assert_allclose(found, np.linalg.matrix_power(step, 1994) * first, atol=1e-12)
+    expected = np.linalg.matrix_power(step, 1994) * first
+    np.testing.assert_allclose(posterior.marginal(["x1999", "x5"]), expected, atol=1e-12)
+    # An attribute between two others stays in the table.
+    near, far = np.linalg.matrix_power(step, 4) * first, np.linalg.matrix_power(step, 5)
+    expected = far[:, :, None] * near
+    found = posterior.marginal(["x14", "x9", "x5"])
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

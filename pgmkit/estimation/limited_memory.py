@@ -93,9 +93,10 @@ def minimum(
     known = of_column(point)
     run = Run(of_column, point, known, 1 / np.maximum(1.0, np.abs(known[1]).sum(axis=0)))
     for _ in range(2 * MOST_ROUNDS):
+        before = run.values[0]
         run.step()
         taken = run.share[0] == 1
-        if run.share[0] < EPSILON or (taken and settled()):
+        if run.share[0] < EPSILON or (taken and (run.values[0] >= before or settled())):
             break
     return torch.from_numpy(run.points[:, 0]).to(start)
 

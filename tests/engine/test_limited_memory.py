@@ -60,3 +60,14 @@ def test_values_out_of_range_shorten_the_step_and_the_search_stops_where_it_is_t
     seen.clear()
     reached = float(minimum(function, start, lambda: next(steps)))
     assert reached == seen[-1] and reached != pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_search_ends_where_rounding_hides_any_fall() -> None:
+    calls = []
+
+    def flat(x: torch.Tensor) -> tuple[float, torch.Tensor]:
+        calls.append(x)
+        return 1e18 + float(x @ x), 2 * x
+
+    minimum(flat, torch.tensor([3.0, -4.0], dtype=torch.float64), lambda: False)
+    assert len(calls) == 2

@@ -178,7 +178,10 @@ def _plural(words: str) -> str:
 
 
 def _article(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+    """Return "a Schema (Schema.load reads a file)"; without such a method, "a Domain"."""
+    words = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+    reader = next((name for name in ("load", "open") if hasattr(kind, name)), None)
+    return f"{words} ({kind.__name__}.{reader} reads a file)" if reader else words
 
 
 def _shown(kind: Kind, value: object) -> str:

@@ -91,9 +91,9 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> R
         noise = settings.noise_left * curator.expected_error(curator.remaining / len(closure))
         most_cells = settings.most_noise * model.total / noise
         cliques = supported(domain, closure, edges, most_cells)
-        # A table of m cells measured at cost c has L1 noise proportional to m / sqrt(c), or m / c
-        # for a pure budget. With costs in proportion to m^(2/3), or m^(1/2), the sum of the
-        # expected L1 errors of all tables, or of their queries, is least.
+        # If a table of m cells is measured at cost c, its L1 noise is proportional to m / sqrt(c),
+        # or to m / c for a pure budget. The sum of the expected L1 errors of all tables, or of
+        # their queries, is least with costs in proportion to m^(2/3), or to m^(1/2).
         power = 1 / 2 if curator.ledger.budget.pure else 2 / 3
         shares = {clique: queries.noise(clique) ** power for clique in cliques}
         measurements += spend(

@@ -68,8 +68,9 @@ class Zeros:
 
 
 def possible_cells(domain: Domain, clique: Clique, zeros: Iterable[Zeros]) -> NDArray[np.bool_]:
-    """Return a mask of a clique's cells, in the shape of its table: False where ``zeros`` rule them
-    out. Each zero applies to every clique that contains its attributes.
+    """Return an array in the shape of the clique's table that is False for cells which ``zeros``
+    rule out, and True for all others. Each of ``zeros`` applies to every clique that contains its
+    attributes.
     """
     found = np.ones(domain.shape(clique), dtype=np.bool_)
     for each in zeros:

@@ -62,8 +62,8 @@ class Files:
 
 
 def check_apart(read: Iterable[tuple[str, str]], written: Iterable[tuple[str, str]]) -> None:
-    """Raise InvalidInput for a file to be written that is read, or written twice. Each file comes
-    with the option or table that names it.
+    """Raise InvalidInput if a file that is to be written is also read, or is to be written twice.
+    Each file is given as a pair: the option or table that names it, and its path.
     """
     known = {Path(path).resolve(): name for name, path in read}
     for name, path in written:

@@ -31,10 +31,10 @@ from pgmkit.runtime.iterations import PATIENCE
 Codes = NDArray[np.integer[Any]]
 
 POSITION = "position"
-"""The column with a child's place among its siblings, from 1."""
+"""The name of the column that has the position of a child among its siblings, counted from 1."""
 PREVIOUS = "previous "
-"""The prefix of columns with the previous sibling's code; one further code means that there is
-none.
+"""The prefix of the names of columns that have the previous sibling's code. They have one further
+code, which means that there is no previous sibling.
 """
 
 SWEEPS = 2 * PATIENCE

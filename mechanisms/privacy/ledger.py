@@ -347,9 +347,11 @@ class FileLedger(Ledger):
     def _parsed(
         self, lines: list[dict[str, Any]] | None = None
     ) -> tuple[Ledger, dict[int, HeldBudget], int]:
-        """Return a ledger in memory of all charges in the file's lines, followed by the amounts
-        that unfinished runs hold; the budgets that these hold, and the number of runs that began.
-        Raises InvalidInput for a file of another format. `lines`: its lines, if they are read.
+        """Return a ledger in memory, the budgets that unfinished runs hold, and the number of runs
+        that began. The ledger has all charges in the file's lines, and after them the amounts that
+        unfinished runs hold. `lines`: the file's lines; None reads them.
+
+        Raises InvalidInput for a file of another format.
         """
         with refusing(self._lines.path, "a ledger file"):
             every = self._lines.read() if lines is None else lines

@@ -271,7 +271,7 @@ def _sample(data: Dataset, most: int, rng: np.random.Generator) -> Dataset:
 
 
 def _present(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return both columns, as rows, at the records that have a value of each."""
+    """Return an array of two rows, the values of x and y in the records that have both."""
     points = np.stack([x, y])
     return points[:, ~np.isnan(points).any(axis=0)]
 

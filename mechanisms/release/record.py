@@ -105,7 +105,9 @@ class Release:
 
     @property
     def fit(self) -> Fit | None:
-        """The agreement of a graphical model's noisy tables; None for other models."""
+        """The test of how well a graphical model's noisy tables agree with each other; None for
+        other models.
+        """
         fitted = self._fitted
         return None if fitted is None else goodness_of_fit(*fitted)
 

@@ -95,7 +95,9 @@ class TableRelease:
     measurements = _Forwarded[tuple[Any, ...]](lambda release: release.measurements)
     """The noisy values behind the model."""
     ledger = _Forwarded(lambda release: release.ledger)
-    """The ledger of all charges; None for a model of noisy tables from elsewhere."""
+    """The ledger, which lists all charges. It is None for a model of noisy tables that this program
+    did not measure.
+    """
     settings = _Forwarded(lambda release: release.settings)
     """The mechanism's settings."""
     secure = _Forwarded(lambda release: release.secure)
@@ -109,7 +111,9 @@ class TableRelease:
     certificate = _Forwarded(lambda release: release.certificate)
     """A sentence on how near a graphical model is to the best fit; empty for other models."""
     fit = _Forwarded(lambda release: release.fit)
-    """The agreement of a graphical model's noisy tables; None for other models."""
+    """The test of how well a graphical model's noisy tables agree with each other; None for other
+    models.
+    """
     contradiction = _Forwarded(lambda release: release.contradiction)
     """The warning that the noisy tables contradict each other; empty if they do not."""
     certified = _Forwarded(lambda release: release.certified)

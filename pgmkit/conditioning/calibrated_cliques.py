@@ -129,7 +129,9 @@ class Clique(ABC):
 
     @abstractmethod
     def _summing(self, held: Axes, axes: Axes) -> Any:
-        """Return what a table over ``held`` needs to be summed to ``axes``."""
+        """Return what `_sums` keeps for a sum that does not depend on evidence: the sum of a table
+        with the axes ``held`` to a table with the axes ``axes``.
+        """
 
     @cached_property
     def _sums(self) -> list[tuple[Axes, int, Any]]:

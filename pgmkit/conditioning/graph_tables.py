@@ -218,7 +218,9 @@ class GraphTables:
         return self.trees.get(inputs.structure) or inputs.planning.first
 
     def tree(self, inputs: Inputs) -> EliminationTree:
-        """Return the elimination tree of these tables, after a search, and remember it."""
+        """Return the elimination tree of these tables: a remembered one, or the best that a search
+        finds, which is remembered.
+        """
         found = self.trees.get(inputs.structure)
         if found is None:
             found = inputs.planning.best()

@@ -35,8 +35,8 @@ def minimise_many(
     precision: Array,
     deadline: float = inf,
 ) -> tuple[Array, Array]:
-    """Return the points where the searches end, one in each column as in ``start``, and their
-    values.
+    """Minimise several functions at once by L-BFGS from the columns of ``start``. Return an array
+    whose columns are the points where the searches end, and the functions' values there.
 
     ``functions(columns)`` returns the function of these columns. A column's search ends when its
     value has fallen by less than its ``precision`` in the last WINDOW iterations; the others

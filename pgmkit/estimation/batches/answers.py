@@ -90,7 +90,7 @@ class BatchedAnswers:
         return tables if np.abs(sums / totals - 1).max() <= SUM_ROUNDING else None
 
     def _scaled(self, totals: Array) -> list[tuple[Clique, torch.Tensor]] | None:
-        """Return the cliques' tables, or None if underflow may lose something.
+        """Return the cliques' tables, or None if products of their cells may underflow.
 
         A table is the exponential of the potentials less their peak, times exp(s / K) for K
         cliques, with s = log(total) + sum of peaks - log Z. So no cell exceeds exp(s / K), and the

@@ -136,8 +136,8 @@ def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Rel
     check_projection(curator.domain, strategy.shares, tabled, settings)
     measurements = _measured(curator, strategy)
     total = curator.public_total
-    noisy = isinstance(strategy, MarginalsStrategy)
-    tables = measurements if noisy else _tables(workload, strategy, measurements, total)
+    whole = isinstance(strategy, MarginalsStrategy)  # whole marginals are measured
+    tables = measurements if whole else _tables(workload, strategy, measurements, total)
     model = projected(curator.domain, measurements, tables, total, settings)
     return Release("matrix+pgm", model, measurements, curator.ledger, settings)
 

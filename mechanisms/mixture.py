@@ -39,26 +39,25 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import Distances, measure_distances
 from mechanisms.rounds.drawn import measure_worst, worst_pairs
+from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.merging import best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
     at_least,
     fraction,
-    or_none,
     positive,
     random_seed,
     setting,
     torch_device,
     whole_number,
 )
-from mechanisms.workload import Workload, WorkloadLike, downward_closure
+from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
-from pgmkit.runtime.typed import typed
 
 _LEAST = 0.1
 """Two lower limits: the distance assumed for a pair, as a fraction of the mean distance, since
@@ -119,8 +118,8 @@ class Mixture(Settings):
     rows: int = setting(1000, whole_number())
     steps: int = setting(100, whole_number())
     learning_rate: float = setting(0.1, positive())
-    level: float | None = setting(None, or_none(at_least(0.0)))
-    shrinkage: float | None = setting(None, or_none(at_least(0.0)))
+    level: float | None = setting(None, at_least(0.0))
+    shrinkage: float | None = setting(None, at_least(0.0))
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
@@ -142,11 +141,11 @@ class Mixture(Settings):
         )
 
 
-@typed
+@mechanism(Mixture)
 def mixture(
     curator: Curator,
-    workload: WorkloadLike,
-    settings: Mixture | None = None,
+    workload: Workload,
+    settings: Mixture,
     *,
     bins: Mapping[str, int] | None = None,
 ) -> Release:
@@ -162,8 +161,6 @@ def mixture(
 
     Raises InvalidInput, before anything is spent, for a workload over another domain.
     """
-    settings = settings or Mixture()
-    workload = Workload.over(curator.domain, workload)
     domain = curator.domain
     device = device_of(settings.device)
     orders = _orders(workload.asked)
@@ -274,7 +271,7 @@ def _fitted(
     """Return the rows of the mixture fitted to all measurements, at the penalty level with the
     least misfit on held-out parts of the measurements (`judges`). It chooses the strength of the
     shrinkage as well, unless that or the level is given. If noise explains what the tables have
-    beyond independence, the rows are the single one of independent columns.
+    beyond independence, the result is one row, that of independent columns.
     """
 
     def start(taken: Sequence[Measurement], rows: int, strength: float) -> MixtureFit:

@@ -235,11 +235,8 @@ def fitter(settings: Rap) -> Callable[[RapState, Sequence[Measurement]], RapStat
 
         def losses() -> Iterator[torch.Tensor]:
             while True:
-                yield (
-                    (targets.errors(settings.relaxed(state.columns, fitted)) / targets.stddevs)
-                    .square()
-                    .mean()
-                )
+                errors = targets.errors(settings.relaxed(state.columns, fitted))
+                yield (errors / targets.stddevs).square().mean()
                 with torch.no_grad():
                     fitted.copy_(settings.project(fitted))
 

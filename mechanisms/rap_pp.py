@@ -144,7 +144,8 @@ def rap_pp(
         random = torch.Generator().manual_seed(settings.seed)
         start = family.state(family.start(records, random), total)
         pool = _thresholds(family, start, settings) if plan.thresholds else None
-        state, measurements = update(start, first), tuple[Any, ...](first)
+        state = update(start, first)
+        measurements: tuple[Any, ...] = tuple(first)
         # Without rounds, rounding may leave a last bit of the budget, which buys no question.
         if plan.rounds:
             steps = _MixedRounds(curator, workload, plan, family, pool, settings)
@@ -218,17 +219,7 @@ class _MixedRounds(SelectionRounds):
         self._share, cost = share, self._select_cost
         picked: list[Question] = []
         if share < 1:
-            noise = self._curator.expected_error((1 - share) * self._measure_cost)
-            best = self._curator.choose(
-                list(self._left),
-                model.marginals(list(self._left)),
-                (1 - share) * cost,
-                penalties=[noise * self._curator.domain.size(clique) for clique in self._left],
-                weights=list(self._left.values()),
-                step=step,
-            )
-            del self._left[best]
-            picked.append(best)
+            picked.append(self._worst(self._left, model, 1 - share, step))
         if self._pool is not None:
             picked += self._thresholds(model, self._pool, share * cost, step)
         return picked

@@ -62,8 +62,9 @@ class Files:
 
 
 def check_apart(read: Iterable[tuple[str, str]], written: Iterable[tuple[str, str]]) -> None:
-    """Raise InvalidInput if a file that is to be written is also read, or is to be written twice.
-    Each file is given as a pair: the option or table that names it, and its path.
+    """Raise InvalidInput if a file that is to be written is also read, or is named by two
+    options or tables. Each file is given as a pair: the option or table that names it, and its
+    path.
     """
     known = {Path(path).resolve(): name for name, path in read}
     for name, path in written:

@@ -136,8 +136,8 @@ class Oracle:
         sums, lower, upper = zip(*lines, strict=True)
         entries = [entry for each in sums for entry in each.items()]
         columns, parts = np.array(entries).T
-        ends = np.cumsum([0, *map(len, sums)])
-        matrix = csr_array((parts, columns.astype(np.intp), ends), (len(lines), len(gain)))
+        starts = np.cumsum([0, *map(len, sums)])
+        matrix = csr_array((parts, columns.astype(np.intp), starts), (len(lines), len(gain)))
         integral = np.array([1] * codes + [0] * len(queries))
         seconds = 60.0  # the most for one of the many programs of a run
         found = milp(

@@ -194,10 +194,7 @@ def projected(
 
 
 def check_projection(
-    domain: Domain,
-    measured: Iterable[Clique],
-    tables: Iterable[Clique],
-    settings: Projecting,
+    domain: Domain, measured: Iterable[Clique], tables: Iterable[Clique], settings: Projecting
 ) -> None:
     """Raise ModelTooLarge if `projected` would need more memory than is left to this process to
     make the `tables` agree; to be called before anything is measured.

@@ -25,8 +25,8 @@ grows with it.
 class Excess:
     """The number of rows that were left out because their unit has more than `max_rows` rows.
 
-    `rows`: this number, without noise. It is private, and only `Curator.measure_excess` may use it.
-    `most`: the largest number of left-out rows that is counted for one unit.
+    `rows`: this number without noise, with at most `most` rows counted for each unit. It is
+    private, and only `Curator.measure_excess` may use it. `most`: that limit.
     """
 
     rows: int

@@ -106,9 +106,7 @@ def adapt(
 
 
 @contextmanager
-def round_reports(
-    progress: bool | Progress,
-) -> Iterator[Progress]:
+def round_reports(progress: bool | Progress) -> Iterator[Progress]:
     """Yield the function to call at the end of each round: a callable `progress` itself; for True,
     that of a progress bar, which is silent in a pipe; otherwise None.
     """

@@ -245,6 +245,22 @@ class SelectionRounds(ABC):
     def _measure_cost(self) -> float:
         return (1 - self._select_share) * self._per_round
 
+    def _worst(self, left: dict[Clique, float], model: Answers, part: float, step: str) -> Clique:
+        """Select the marginal with the largest weighted L1 error minus the expected noise, with
+        this part of a round's costs, and take it out of `left`: the weights of those that are left.
+        """
+        noise = self._curator.expected_error(part * self._measure_cost)
+        picked = self._curator.choose(
+            list(left),
+            model.marginals(list(left)),
+            part * self._select_cost,
+            penalties=[noise * self._curator.domain.size(clique) for clique in left],
+            weights=list(left.values()),
+            step=step,
+        )
+        del left[picked]
+        return picked
+
     @abstractmethod
     def _select(self, model: Answers, step: str) -> Sequence[Any]: ...
 
@@ -328,17 +344,7 @@ class MarginalRounds(SelectionRounds):
         self._weights = self._workload.by_clique
 
     def _select(self, model: Answers, step: str) -> list[Clique]:
-        noise = self._curator.expected_error(self._measure_cost)
-        picked = self._curator.choose(
-            list(self._weights),
-            model.marginals(self._workload.cliques),
-            self._select_cost,
-            penalties=[noise * self._curator.domain.size(clique) for clique in self._weights],
-            weights=list(self._weights.values()),
-            step=step,
-        )
-        del self._weights[picked]
-        return [picked]
+        return [self._worst(self._weights, model, 1.0, step)]
 
     def _measure(self, picked: Sequence[Clique], cost: float, step: str) -> list[Measurement]:
         (clique,) = picked

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from mechanisms.strategies.residual_lattice import Lattice
 from mechanisms.workload import Workload
 from pgmkit.domain import Clique, Domain
-from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise, ResidualTables
-from pgmkit.measurement import Measurement
+from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 from pgmkit.runtime.arrays import Array
 
 
@@ -63,12 +62,24 @@ class MarginalsStrategy:
 
         `power`: 1 for Gaussian noise, 2 for Laplace; a measured marginal has the variance
         1 / share^power. `total_known`: whether the total has no noise.
+
+        Let v_s be the precision of the contrasts R_s (see the module docstring), and n_s the number
+        of cells over s. A residual over s with the rows n I - J along each attribute (n codes, J
+        the matrix of ones) and noise of variance n_s / v_s determines R_s with the same precision,
+        so that it stands for the measured marginals.
         """
-        tables = [
-            Measurement(clique, np.zeros(domain.size(clique)), share ** (-power / 2))
-            for clique, share in self.shares.items()
-        ]
-        return ResidualTables(domain, tables, 0.0 if total_known else None).noise
+        places = subsets(self.shares)
+        inside = _inside(domain, places, list(self.shares))
+        precisions = inside @ np.array(list(self.shares.values())) ** power
+        sizes = np.array([float(domain.size(place)) for place in places])
+        variances = dict(
+            zip(map(domain.ordered, places), (sizes / precisions).tolist(), strict=True)
+        )
+        variances[()] *= not total_known
+        codes = {name: n * np.eye(n) - 1 for name, n in domain.sizes.items() if n > 1}
+        along = {name: ResidualBasis.of(rows) for name, rows in codes.items()}
+        bases = {part: {name: along[name] for name in part if name in along} for part in variances}
+        return ResidualNoise(domain, bases, variances)
 
 
 def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> MarginalsStrategy:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgmkit.graphs.bit_sets import each_bit, union
+from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
@@ -69,8 +69,8 @@ class EliminationTree:
     """
     order: list[int] = field(default_factory=list)
     """The elimination order that the tree was built from."""
-    _cells: dict[int, int] = field(default_factory=dict)
-    _joint_cells: dict[int, int] = field(default_factory=dict)
+    _cells: dict[int, int] = field(default_factory=dict, init=False)
+    _joint_cells: dict[int, int] = field(default_factory=dict, init=False)
 
     @property
     def largest(self) -> int:
@@ -91,10 +91,7 @@ class EliminationTree:
         """Return the number of cells of a table over these attributes, which is remembered."""
         found = self._cells.get(members)
         if found is None:
-            found = 1
-            for v in each_bit(members):
-                found *= self.sizes[v]
-            self._cells[members] = found
+            found = self._cells[members] = cells_of(members, self.sizes)
         return found
 
     def summed(self, node: int) -> int:
@@ -222,7 +219,6 @@ class _Growing:
 
     def __init__(self, scopes: Sequence[int], heads: Sequence[int], sizes: tuple[int, ...]) -> None:
         count = len(scopes)
-        self.sizes = sizes
         self.heads = list(heads)
         self.tree = EliminationTree(
             sizes, list(scopes), list(scopes), [False] * count, [()] * count, [-1] * count, count

@@ -18,7 +18,7 @@ from pgmkit.conditioning.message_passing import Messages, Sums, Underflow
 from pgmkit.conditioning.pass_memory import check_marginals, check_sum, surely_fits
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
-from pgmkit.graphs.bit_sets import cells_of, each_bit, union
+from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import REMEMBERED
 
@@ -211,10 +211,10 @@ class EvidenceMarginals:
         relevant attributes.
         """
         inputs = self._sliced(relevant)
-        tree, sizes = self.graph.draft(inputs), self.graph.sizes
+        tree = self.graph.draft(inputs)
         cells = tree.cells
         for members in asked:
-            if members & (members - 1) and cells * cells_of(members, sizes) > LARGE_PASS:
+            if members & (members - 1) and cells * tree.cells_of(members) > LARGE_PASS:
                 cells += tree.joint_cells(members & ~self.observed)
         return Cost(cells, CELLS_OF_A_TABLE * len(inputs.scopes))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pgmkit.conditioning.calibrated_tree import CalibratedTree
+from pgmkit.conditioning.calibrated_tree import CalibratedTree, Input
 from pgmkit.conditioning.elimination import EliminationTree, Planning
 from pgmkit.conditioning.joint import Joint, is_small
 from pgmkit.conditioning.kernels import Kernel
@@ -34,7 +34,6 @@ from pgmkit.runtime.sizes import (
     UNNOTICED_SECONDS,
 )
 
-Input = tuple[int, Array, float]
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
 _MOST_CELLS = 4 * TABLE_CELLS
@@ -202,7 +201,7 @@ class GraphTables:
         numbers: Sequence[int] = range(len(self.tables))
         missing = relevant & ~observed
         if self.children is not None:
-            numbers, missing = sorted([self.own[v] for v in each_bit(relevant)]), 0
+            numbers = sorted([self.own[v] for v in each_bit(relevant)])
         for number in numbers:
             given = self.input(number)
             head = -1 if self.children is None else self.bits[self.children[number]]
@@ -270,9 +269,10 @@ class GraphTables:
 
     @cached_property
     def calibrated(self) -> CalibratedTree | None:
-        """A calibrated tree from which further evidence is answered. None before one set of
-        evidence has been answered by messages in an elimination tree (``passes``), and if the
-        calibrated tree is too large, or slower than an elimination tree for each set of evidence.
+        """A calibrated tree from which further evidence is answered. It is None if the tree is too
+        large, or slower than an elimination tree for each set of evidence. The first use decides
+        for good, so ``calibrated_for`` waits until one set of evidence has been answered by
+        messages in an elimination tree (``passes``).
         """
         if self.lost or not self.passes:
             return None
@@ -316,7 +316,7 @@ class Inputs:
     log_scale: float = 0.0
     """The logarithm of the product of the numbers that the tables were divided by."""
 
-    @property
+    @cached_property
     def structure(self) -> Structure:
         """The attributes and heads of all tables, by which their elimination tree is remembered."""
         return tuple(self.scopes), tuple(self.heads)

@@ -17,10 +17,10 @@ class Kernel:
     """A callable that returns the product of two tables, summed over all but the wanted attributes.
 
     Few cells are multiplied with broadcasting and then summed. More cells are summed by a batch of
-    matrix products: attributes in both tables form the batch if they are
-    wanted, and are summed over if not. Those in one table only are rows or columns if they are
-    wanted, and are summed out before the product if not. If nothing is left to sum over, the tables
-    are multiplied with broadcasting, and the result has the memory order of the larger one.
+    matrix products: attributes in both tables form the batch if they are wanted, and are summed
+    over if not. Those in one table only are rows or columns if they are wanted, and are summed out
+    before the product if not. If nothing is left to sum over, the tables are multiplied with
+    broadcasting, and the result has the memory order of the larger one.
     """
 
     __slots__ = ("away", "cells", "first", "form", "left", "out", "right", "second", "shape")

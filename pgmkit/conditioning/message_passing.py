@@ -141,7 +141,8 @@ class Messages:
 
     def kernel(self, one: int, other: int, wanted: int) -> Kernel:
         """Return the kernel that multiplies tables over the attributes ``one`` and ``other`` and
-        sums over all but ``wanted``. Raises ModelTooLarge if the result exceeds the limit.
+        sums over all but ``wanted``. Raises ModelTooLarge if the result exceeds the limit or the
+        free memory.
         """
         found = self.kernels.get((one, other, wanted))
         if found is None:

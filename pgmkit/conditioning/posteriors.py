@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.conditioning.batched_messages import BatchedMessages, batched_tree
+from pgmkit.conditioning.calibrated_tree import Input
 from pgmkit.conditioning.elimination import EliminationTree
 from pgmkit.conditioning.evidence import Evidence
-from pgmkit.conditioning.graph_tables import GraphTables, Input
+from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.kernels import Kernel
 from pgmkit.conditioning.pass_memory import records_within
 from pgmkit.conditioning.posterior import Posterior

@@ -35,7 +35,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         problem.inference.waits = True
     point, previous = start, start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
-    step, weight, growth = first_step(gradient, point), 1.0, FIRST_GROWTH
+    step, weight, growth = first_step(gradient), 1.0, FIRST_GROWTH
     while not monitor.record(point, loss):
         # The gradient is taken at theta_k + (t_k - 1) / t_(k+1) * (theta_k - theta_(k-1)), where
         # t_(k+1) = (1 + sqrt(1 + 4 t_k^2)) / 2 (`weight` is t_k).

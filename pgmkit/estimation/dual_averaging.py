@@ -19,7 +19,7 @@ def dual_averaging(problem: Problem, start: Point, monitor: Monitor) -> Point:
     doubled, and the averages restart from the best model, whenever the Bregman test at w fails.
     """
     loss, gradient = problem.loss.value_and_gradient(start.marginals)
-    smoothness = 1.0 / first_step(gradient, start) / 8
+    smoothness = 1.0 / first_step(gradient) / 8
     model, centre = start, start
     mean, total_gradient, t = start.marginals, torch.zeros_like(gradient), 0
     while not monitor.record(model, loss):

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from math import inf
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.iterations import MOST_ITERATIONS, MOST_ROUNDS, SUFFICIENT, WINDOW
 from pgmkit.runtime.precision import EPSILON
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from pgmkit.domain import Clique
 from pgmkit.estimation.problem import Point
@@ -22,7 +23,6 @@ from pgmkit.linear.named_axes import sum_to
 from pgmkit.losses import CallableLoss, Huber, Penalty
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import SUM_ROUNDING
 from pgmkit.runtime.sizes import CALL_CELLS
 

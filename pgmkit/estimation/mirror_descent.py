@@ -19,7 +19,7 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """
     point = start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
-    step, growth = first_step(gradient, point), FIRST_GROWTH
+    step, growth = first_step(gradient), FIRST_GROWTH
     while not monitor.record(point, loss):
         tried = step * growth
         taken = proximal_step(problem, point, loss, gradient, tried)
@@ -32,7 +32,7 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
     return point
 
 
-def first_step(gradient: torch.Tensor, point: Point) -> float:
+def first_step(gradient: torch.Tensor) -> float:
     """Return the step that changes the largest potential by one unit."""
     largest = float(gradient.abs().max())
     return 1.0 / largest if largest > 0 else 1.0

@@ -194,10 +194,9 @@ def _restricted(
     inference: MarginalOracle, potentials: torch.Tensor, evidence: Mapping[str, int]
 ) -> torch.Tensor:
     """Return the potentials with minus infinity in every cell that contradicts the evidence."""
-    layout, device = inference.layout, potentials.device
-    codes = {name: np.arange(layout.domain.sizes[name]) for name in evidence}
-    zeros = [Zeros((name,), codes[name] == value) for name, value in evidence.items()]
-    excluded = impossible_cells(layout, zeros, device)
+    layout, sizes = inference.layout, inference.layout.domain.sizes
+    zeros = [Zeros((name,), np.arange(sizes[name]) == value) for name, value in evidence.items()]
+    excluded = impossible_cells(layout, zeros, potentials.device)
     assert excluded is not None
     return potentials.masked_fill(excluded, -inf)
 

@@ -337,10 +337,8 @@ class RegionModel(QueryAnswers):
             region = self.cliques[places[-1]]
             table = self.tables[region]
         if table is not None:
-            mine, source = (
-                weighted_sum(table, region, weights),
-                f"the table of the region {region!r}",
-            )
+            mine = weighted_sum(table, region, weights)
+            source = f"the table of the region {region!r}"
         else:
             mine = expected_product(self.joint, weights) * self.total
             source = "the model's records"

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse
@@ -66,7 +65,7 @@ class Region:
         return float((1 / (np.maximum(values, 0) + 1 / spread)).mean())
 
 
-Parts: TypeAlias = "tuple[list[Region], Shared]"
+Parts = tuple[list[Region], Shared]
 """All regions of the problem, and the residuals that they share."""
 
 

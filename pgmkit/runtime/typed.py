@@ -20,7 +20,6 @@ from pgmkit.runtime.arguments import number, shown
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 
 
 class Kind(NamedTuple):

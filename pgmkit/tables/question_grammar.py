@@ -46,7 +46,7 @@ _STEPS = re.compile(
 )
 _TIMES = re.compile(r"\s+x\s+")
 _CONDITION = re.compile(r'^("(?:[^"]|"")*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$', re.DOTALL)
-_QUOTED = re.compile(r'"[^"]*"')
+_QUOTED = re.compile(r'"[^"]*("|\Z)')
 _BAR, _COMMA = re.compile(r"\|"), re.compile(",")
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 _COUNT = "count"
@@ -264,12 +264,17 @@ def _pieces(text: str, sign: re.Pattern[str], brackets: str) -> list[str]:
     """Return the pieces between each `sign` that stands outside quotes and these kinds of
     brackets.
     """
-    pieces, start = [], 0
-    for match in sign.finditer(text):
-        before = text[: match.start()]
-        bare = _QUOTED.sub("", before)
-        pairs = zip(brackets[::2], brackets[1::2], strict=True)
-        if '"' not in bare and all(bare.count(a) <= bare.count(b) for a, b in pairs):
+    # Quoted texts, also one that is not closed, are overwritten, so that no sign is found in them.
+    bare = _QUOTED.sub(lambda found: '"' * len(found[0]), text)
+    pairs = list(zip(brackets[::2], brackets[1::2], strict=True))
+    depths, pieces, start, seen = [0] * len(pairs), [], 0, 0
+    for match in sign.finditer(bare):
+        part, seen = bare[seen : match.start()], match.start()
+        depths = [
+            depth + part.count(a) - part.count(b)
+            for depth, (a, b) in zip(depths, pairs, strict=True)
+        ]
+        if all(depth <= 0 for depth in depths):
             pieces.append(text[start : match.start()])
             start = match.end()
     return [*pieces, text[start:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,7 +102,7 @@ class QuestionPlan:
         assert self.question.summary is not None
         return self.question.summary
 
-    @property
+    @cached_property
     def middles(self) -> Array:
         """The middles of the values of each code in `codes`, for a column of numbers."""
         assert self.column.midpoints is not None

@@ -95,7 +95,7 @@ def test_zeros_and_wide_spreads(card: PretendCard) -> None:
     assert failed or float(log_partition) == pytest.approx(exact)
 
 
-def test_a_step_of_mirror_descent_waits_five_times_and_uploads_nothing(
+def test_a_step_of_mirror_descent_waits_five_times_an_attempt_and_once_more(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An iteration without a certificate reads the loss, and of every attempted step the partition
@@ -125,7 +125,6 @@ def test_a_step_of_mirror_descent_waits_five_times_and_uploads_nothing(
     launches, waits, uploads, tried, certified = np.diff(np.array(seen), axis=0).T
     plain = certified == 0
     assert plain.sum() >= 18 and uploads.max() == 0
-    print(waits[plain], tried[plain])
     np.testing.assert_array_equal(waits[plain], 5 * tried[plain] + 1)
     assert tried.min() == 1
     assert (launches[plain] <= (1 + tried[plain]) * 110).all(), "a pass and some products each"

@@ -1,8 +1,8 @@
 """The few inner loops of inference, each in the form that is fastest on the tensors' device.
 
 ``reference`` has all of them in plain torch, ``cpu`` those with a faster form on a processor, and
-``cuda`` the Triton kernels for GPUs. All forms give the same maxima bit for bit, and the same sums
-up to rounding.
+``cuda`` and ``cuda_steps`` the Triton kernels for GPUs. All forms give the same maxima bit for bit,
+and the same sums up to rounding.
 
 The operands of the three contractions are stacks of matrices of any strides: ``left`` has the shape
 (batch, rows, summed) and ``right`` the shape (batch, columns, summed). The result has the shape

@@ -247,13 +247,14 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
     kind = written_kind(path)
     if kind not in ("csv", "parquet"):
         raise InvalidInput(f"{os.fspath(path)} must end in .csv or .parquet")
-    listed = {name: values.tolist() for name, values in columns.items()}
     with atomic_writer(path) as file:
         if kind == "parquet":
-            table = {n: listed[n] if v.dtype == object else v for n, v in columns.items()}
+            table = {n: v.tolist() if v.dtype == object else v for n, v in columns.items()}
             parquet.write_table(pa.table(table), file)
         else:
-            file.write(_csv_rows([listed, *zip(*listed.values(), strict=True)], ","))
+            rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+            file.write(_csv_rows([columns], ","))
+            file.write(_csv_rows(rows, ","))
 
 
 def write_records(

@@ -836,8 +836,8 @@ MUTANTS = (
     Mutant(
         "exact n in the matrix mechanism",
         "mechanisms/matrix.py",
-        f"    total = {TOTAL}\n    noisy =",
-        f"    total = {EXACT}\n    noisy =",
+        f"    total = {TOTAL}\n    whole =",
+        f"    total = {EXACT}\n    whole =",
     ),
     Mutant(
         "exact n in the independent baseline",

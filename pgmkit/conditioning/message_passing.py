@@ -141,8 +141,7 @@ class Messages:
 
     def kernel(self, one: int, other: int, wanted: int) -> Kernel:
         """Return the kernel that multiplies tables over the attributes ``one`` and ``other`` and
-        sums over all but ``wanted``. Raises ModelTooLarge if the result exceeds the limit or the
-        free memory.
+        sums over all but ``wanted``. Raises ModelTooLarge if the limit or free memory is exceeded.
         """
         found = self.kernels.get((one, other, wanted))
         if found is None:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -141,38 +143,45 @@ def sanitizer(device: str, small: bool) -> Found:
         [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", code],
         # With torch's own cache of memory, most accesses beyond a tensor would go unnoticed.
         env=with_repository() | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        cwd=HERE.parent, capture_output=True, text=True, check=False,
+        cwd=HERE.parent, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-1000:]
     return {"memcheck": "no errors"}
 
 
 def estimates(device: str, small: bool) -> Found:
-    """An estimate of each problem here and there: seconds of two calls, and equal losses.
+    """An estimate of each problem here and there: seconds, loss and iterations of two calls.
 
-    With a tolerance of zero and some seconds, so that steps are captured on a card.
+    A third call on the device has a tolerance of zero and a second, so that its steps are captured
+    in any case; its loss is compared with the processor's of the second call.
     """
-    from pgmkit import Domain, Measurement, estimate
-
     found: Found = {}
-    for name in ("grid",) if small else known(("star", "triangle", "dense", "grid")):
-        problem = problems.load(name, 0)
-        measured = [
-            Measurement(clique, y, problem.sigma)
-            for clique, y in zip(problem.cliques, problem.values, strict=True)
-        ]
+    for name in ("grid",) if small else known(problems.NAMES):
+        losses = {}
         for where in ("cpu", device):
             for call in ("first", "second"):
-                begun = time.perf_counter()
-                model = estimate(
-                    Domain(problem.domain), measured, total=problem.total, device=where,
-                    tolerance=0.0, max_seconds=0.4 if small else 15.0, method="accelerated",
-                )  # fmt: skip
-                seconds = time.perf_counter() - begun
+                seconds, model = search(name, device=where, max_seconds=0.4 if small else 8.0)
                 found[f"{name} {where} {call}"] = [seconds, model.loss, model.iterations]
-        both = [found[f"{name} {where} second"][1] for where in ("cpu", device)]
-        found[f"{name}: losses apart, in units"] = abs(both[1] - both[0]) / model.unit
+            losses[where] = model.loss
+        model = search(name, device=device, max_seconds=0.4 if small else 1.0, tolerance=0.0)[1]
+        found[f"{name}: losses apart, in units"] = (losses[device] - losses["cpu"]) / model.unit
+        found[f"{name}: captured, in units"] = (model.loss - losses["cpu"]) / model.unit
     return found
+
+
+def search(name: str, **options: Any) -> tuple[float, Any]:
+    """Seconds of an accelerated search for a problem's model, and the model."""
+    from pgmkit import Domain, Measurement, estimate
+
+    problem = problems.load(name, 0)
+    measured = [
+        Measurement(clique, y, problem.sigma)
+        for clique, y in zip(problem.cliques, problem.values, strict=True)
+    ]
+    begun = time.perf_counter()
+    options = {"method": "accelerated", **options}
+    model = estimate(Domain(problem.domain), measured, total=problem.total, **options)
+    return time.perf_counter() - begun, model
 
 
 def long_sums(device: str, small: bool) -> Found:
@@ -182,14 +191,16 @@ def long_sums(device: str, small: bool) -> Found:
 
     side = 30 if small else 100
     shapes = {"pair": {"a": side * 10, "b": side * 10}, "triple": dict.fromkeys("abc", side)}
+    if not small:
+        shapes["triple of 1e8"] = dict.fromkeys("abc", 464)
     found: Found = {}
     for name, sizes in shapes.items():
         oracle = MarginalOracle(Domain(sizes), [tuple(sizes)], device=device)
         potentials = torch.zeros(oracle.layout.cells, dtype=torch.float64, device=device)
         with oracle.session():
-            seconds = least(lambda o=oracle, p=potentials: o.try_marginals(p), device)
-            counted = events(lambda o=oracle, p=potentials: o.try_marginals(p), device)
-        library = least(lambda p=potentials: torch.sum(p), device)
+            seconds = least(partial(oracle.try_marginals, potentials), device)
+            counted, _ = events(partial(oracle.try_marginals, potentials), device)
+        library = least(partial(torch.sum, potentials), device)
         found[name] = {"pass s": seconds, "torch.sum s": library, **counted}
     return found
 
@@ -206,11 +217,79 @@ def many_models(device: str, small: bool) -> Found:
     ]
     found: Found = {}
     for where in ("cpu", device):
-        begun = time.perf_counter()
-        models = list(estimate_many(domain, draws, total=960.0, device=where))
-        found[f"{where} s"] = time.perf_counter() - begun
+        for call in ("first", "second"):
+            begun = time.perf_counter()
+            models = list(estimate_many(domain, draws, total=960.0, device=where))
+            found[f"{where} {call} s"] = time.perf_counter() - begun
         found[f"{where} loss"] = sum(model.loss for model in models)
     assert abs(found["cpu loss"] / found[f"{device} loss"] - 1) < 1e-3, found
+    return found
+
+
+def methods(device: str, small: bool) -> Found:
+    """The time of an iteration by each method, and its launches, waits and copies."""
+    found: Found = {}
+    for name in ("grid",) if small else known(("triangle", "grid")):
+        for method in ("accelerated", "proximal", "mirror_descent"):
+            options: Found = {"device": device, "tolerance": 0.0, "method": method}
+            seconds, model = search(name, **options, max_seconds=0.1 if small else 1.0)
+            row: Found = {"iterations": model.iterations}
+            row["s per iteration"] = seconds / max(model.iterations, 1)
+            options["max_seconds"] = 0.15
+            counted, (_, model) = events(partial(search, name, **options), device)
+            count = max(model.iterations, 1)
+            row |= {f"{key} per iteration": number / count for key, number in counted.items()}
+            found[f"{name} {method}"] = row
+    return found
+
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "gem": {"rounds": 4, "steps": 40},
+    "gem-pub": {"rounds": 4, "steps": 40, "pretrain_steps": 40},
+    "rap": {"rounds": 4, "steps": 100},
+    "rap-softmax": {"rounds": 4, "steps": 100},
+    "rap++": {"rounds": 4, "steps": 100, "temperatures": (2.0, 8.0)},
+}
+"""Fewer rounds than by default, so that the processor's side ends within seconds."""
+
+
+def releases(device: str, small: bool) -> Found:
+    """A seeded release by each mechanism that takes a device, here and there.
+
+    Times of a second call each, and the largest difference of pairs of attributes in records.
+    """
+    from mechanisms.datasets.census import census
+    from mechanisms.dispatch import run
+    from mechanisms.registry import MECHANISMS, configure
+    from mechanisms.workload import k_way
+
+    names = ("education", "sex", "income") if small else tuple(census(1).domain)[:7]
+    data, public = (census(rows, seed=k).project(names) for k, rows in ((0, 20_000), (7, 500)))
+    workload = k_way(data.domain, 2)
+    taking = [
+        name for name in MECHANISMS
+        if any(field.name == "device" for field in fields(configure(name)[1]))
+    ]  # fmt: skip
+    found: Found = {}
+    for name in ("mst", "independent") if small else taking:
+        row: Found = {}
+        tables = []
+        try:
+            for where in ("cpu", device):
+                for call in ("first", "second"):
+                    begun = time.perf_counter()
+                    release = run(
+                        configure(name, **TRAINED.get(name, {}), device=where)[1],
+                        data, workload, 1.0, 1e-6, neighbours="replace-one",
+                        public=public if MECHANISMS[name].public else None, seed=3,
+                    )  # fmt: skip
+                    row[f"{where} {call} s"] = time.perf_counter() - begun
+                tables.append(release.model.marginals(workload.cliques))
+            here, there = tables
+            row["apart"] = max(float(np.abs(here[c] - there[c]).max()) for c in here)
+        except Exception as error:  # the others are worth trying
+            row["failed"] = f"{type(error).__name__}: {error}"[:600]
+        found[name] = row
     return found
 
 
@@ -220,7 +299,7 @@ def profile(device: str, small: bool) -> Found:
 
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * is_real(device)
     with torch.profiler.profile(activities=activities) as seen:
-        passes(device) if small else estimates(device, small=True)
+        passes(device) if small else search("grid", device=device, tolerance=0.0, max_seconds=0.4)
     key = "self_device_time_total" if is_real(device) else "self_cpu_time_total"
     return {"table": str(seen.key_averages().table(sort_by=key, row_limit=15))}
 
@@ -235,19 +314,23 @@ def compare(
     assert difference <= bound, f"{name} is off by {difference:.3g}, shape {tuple(expected.shape)}"
 
 
-def events(work: Callable[[], object], device: str) -> Found:
-    """Launches, waits and copies of one call, as torch's profiler counts them on a card."""
+def events(work: Callable[[], Any], device: str) -> tuple[Found, Any]:
+    """Launches, waits and copies of one call, as torch's profiler counts them on a GPU, and what
+    the call returned.
+    """
     if not is_real(device):
-        return {}
+        return {}, work()
     with torch.profiler.profile() as seen:
-        work()
+        found = work()
         torch.cuda.synchronize()
-    counts = {each.key: each.count for each in seen.key_averages()}
+    averages = seen.key_averages()
+    counts = {each.key: each.count for each in averages}
     return {
         "launches": sum(counts.get(name, 0) for name in LAUNCHES),
         "waits": sum(counts.get(name, 0) for name in WAITS) - 1,  # the last is ours
         "copies": counts.get("cudaMemcpyAsync", 0),
-    }
+        "device s": sum(each.self_device_time_total for each in averages) / 1e6,
+    }, found
 
 
 def least(work: Callable[[], object], device: str) -> float:
@@ -285,7 +368,17 @@ def which(tool: str) -> str | None:
 
 STEPS: dict[str, Callable[[str, bool], Found]] = {
     each.__name__: each
-    for each in (versions, kernels, sanitizer, estimates, long_sums, many_models, profile)
+    for each in (
+        versions,
+        kernels,
+        estimates,
+        long_sums,
+        many_models,
+        methods,
+        releases,
+        profile,
+        sanitizer,
+    )
 }
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def peer(name: str, seed: int) -> list[Any]:
 
 def works(small: bool) -> dict[str, dict[str, Any]]:
     """Everything but estimation: what is done, and with how much."""
-    rows, attributes = (10**5, 12) if small else (10**8, 24)
+    rows, attributes = (10**5, 12) if small else (10**7, 24)
     gem, rap = (
         {**settings, "rounds": 1, "steps": 2} if small else settings for settings in (GEM, RAP)
     )

@@ -9,7 +9,7 @@ import torch
 from pgmkit.estimation.kept_steps import steps_of
 from pgmkit.estimation.measured_objective import MeasuredObjective
 from pgmkit.estimation.problem import Monitor, Point, Problem
-from pgmkit.estimation.tensor_steps import Steps, start_at
+from pgmkit.estimation.tensor_steps import State, Steps, start_at
 from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.iterations import WINDOW
 from pgmkit.runtime.precision import HALVINGS
@@ -29,8 +29,9 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """Minimise from ``start`` with the steps of ``accelerated``, and end at the same step. If that
     step lies between two reads, the steps since the last read are repeated up to it.
 
-    If steps keep failing their test, or passes in linear space fail, the point reached is returned
-    and ``monitor.stopped`` stays empty; a search with passes in log space may then continue.
+    If steps keep failing their test or change nothing, or passes in linear space fail, the point
+    reached is returned and ``monitor.stopped`` stays empty; a search with passes in log space may
+    then continue.
     """
     assert isinstance(problem.loss, MeasuredLoss)
     objective = MeasuredObjective(problem, problem.loss)
@@ -40,36 +41,40 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 def _search(problem: Problem, point: Point, monitor: Monitor, steps: Steps) -> Point:
     before = steps.state.copied()
-    stops = monitor.record(point, problem.loss.value(point.marginals))
+    loss = problem.loss.value(point.marginals)
+    stops = monitor.record(point, loss)
     while not stops:
         begun = time.perf_counter()
         before.take(steps.state)
-        last, accepted, stuck = _tried(steps, _STEPS)
+        last, accepted, stuck = _tried(steps, _STEPS, before)
         problem.pass_seconds[:] = [time.perf_counter() - begun]
         if stuck:
             break
         count = next((n for n, loss in accepted[:-1] if not monitor.pass_by(loss)), _STEPS)
         if count < _STEPS:
             steps.state.take(before)
-            last, accepted, _ = _tried(steps, count)
+            last, accepted, _ = _tried(steps, count, before)
         # None is accepted if no step passed its test, or the repeated ones were rounded otherwise.
         if accepted:
-            point = last.copied()
-            stops = monitor.record(point, accepted[-1][1])
+            point, loss = last.copied(), accepted[-1][1]
+        if accepted or count < _STEPS or problem.late():
+            stops = monitor.record(point, loss)
     return point
 
 
-def _tried(steps: Steps, count: int) -> tuple[Point, list[tuple[int, float]], bool]:
-    """Try so many steps, and return three things that the host has read: the point after them,
-    which the next step overwrites; for each accepted step its number and the loss after it; and
-    whether so many have failed in a row that further ones are useless.
+def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[int, float]], bool]:
+    """Try so many steps from the state ``before``, and return three things that the host has read:
+    the point after them, which the next step overwrites; for each accepted step its number and the
+    loss after it; and whether further ones are useless, because so many have failed in a row, or
+    because those that were accepted are too short to change any potential.
     """
     state, numbers = steps.state, list[torch.Tensor]()
     for _ in range(count):
         steps.take()
         numbers += [state.point.loss.clone(), state.halvings.clone()]
-    numbers = [each.double() for each in (state.point.log_partition, *numbers)]
-    log_partition, *found = torch.stack(numbers).tolist()
+    moved = (state.point.potentials != before.point.potentials).any()
+    numbers = [each.double() for each in (state.point.log_partition, moved, *numbers)]
+    log_partition, has_moved, *found = torch.stack(numbers).tolist()
     losses, halvings = found[::2], found[1::2]
     accepted = [
         (number, loss)
@@ -77,4 +82,4 @@ def _tried(steps: Steps, count: int) -> tuple[Point, list[tuple[int, float]], bo
         if failed == 0
     ]
     point = Point(state.point.potentials, state.point.marginals, log_partition)
-    return point, accepted, halvings[-1] > HALVINGS
+    return point, accepted, halvings[-1] > HALVINGS or bool(accepted and not has_moved)

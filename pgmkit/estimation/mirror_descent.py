@@ -46,16 +46,18 @@ def proximal_step(
 
         L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    where D is the Bregman divergence. Return None if rounding hides any descent or the time is
-    over.
+    where D is the Bregman divergence. Return None if the loss would fall by no more than its
+    rounding (a shorter step would lower it even less), or if the time is over.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps * abs(loss)
     for _ in range(HALVINGS):
         new = problem.attempt(origin.potentials - step * gradient)
         if new is not None:
+            slope = float(dot(gradient, new.marginals - origin.marginals))
+            if -slope <= rounding:
+                return None
             reached = problem.loss.value(new.marginals)
-            excess = reached - loss - float(dot(gradient, new.marginals - origin.marginals))
-            if excess <= problem.divergence(new, origin) / step + rounding:
+            if reached - loss - slope <= problem.divergence(new, origin) / step + rounding:
                 return new, reached, step
         step /= 2
     return None

@@ -179,10 +179,10 @@ def test_the_host_looks_every_eight_steps(
     looks, tries, certificates = [], [], []
     tried, certify = device_search._tried, Monitor.certify
 
-    def looking(steps: Steps, count: int) -> object:
+    def looking(steps: Steps, count: int, before: State) -> object:
         looks.append(1)
         tries.extend([1] * count)
-        return tried(steps, count)
+        return tried(steps, count, before)
 
     monkeypatch.setattr(device_search, "_tried", looking)
     monkeypatch.setattr(Monitor, "certify", lambda *a: certificates.append(1) or certify(*a))
@@ -203,6 +203,38 @@ def test_the_host_looks_every_eight_steps(
     assert (launches[plain][1:] <= 3 * tried_[plain][1:] + 35 * looked[plain][1:]).all()
     here = estimate(FIVE, measured, **wanted)
     assert there.loss == pytest.approx(here.loss, abs=1e-8 * here.unit)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pgmkit.errors.NotCertified", "ignore::pgmkit.errors.Contradictory"
+)
+@pytest.mark.parametrize("name", ["cycle of five", "star", "chain"])
+def test_a_search_ends_where_rounding_hides_any_fall(card: PretendCard, name: str) -> None:
+    """Without a tolerance or a limit on time, on both devices."""
+    wanted = {"total": 500, "method": "accelerated", "tolerance": 0.0}
+    there, here = (estimate(FIVE, noisy(name), device=d, **wanted) for d in ("cuda", "cpu"))
+    assert max(there.iterations, here.iterations) < 2000
+    assert there.loss == pytest.approx(here.loss, abs=1e-6 * here.unit)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pgmkit.errors.NotCertified", "ignore::pgmkit.errors.Contradictory"
+)
+def test_a_search_whose_steps_fail_when_repeated_ends_in_time(
+    card: PretendCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums on a GPU may be rounded otherwise each time, and a step then fails its test."""
+    tried, whole, looks = device_search._tried, device_search._STEPS, []
+
+    def rounded(steps: Steps, count: int, before: State) -> tuple[object, list[object], bool]:
+        looks.append(count)
+        last, accepted, stuck = tried(steps, count, before)
+        return last, accepted if count == whole else [], stuck
+
+    monkeypatch.setattr(device_search, "_tried", rounded)
+    monkeypatch.setattr(Problem, "late", lambda self: len(looks) > 1)
+    estimate(FIVE, noisy("cycle of five"), device="cuda", method="accelerated", tolerance=1e-9)
+    assert len(looks) <= 4
 
 
 @pytest.mark.filterwarnings("ignore::pgmkit.errors.NotCertified")

@@ -90,6 +90,7 @@ class Collected:
         if session.testsfailed:
             raise session.Interrupted("a test file cannot be read")
         self.items = {item.nodeid: item for item in session.items if not _measures_time(item)}
+        gc.unfreeze()  # frozen objects (`conftest.py`) are not among gc.get_objects()
         for each in gc.get_objects():
             if type(each) is FunctionType:  # lazy objects of libraries answer isinstance
                 code = each.__code__
@@ -162,10 +163,12 @@ class Collected:
         path = self.folder / file
         sound = path.read_text(encoding="utf-8")
         codes = new_code(sound, text, str(path))
+        if codes is not None and not codes.keys() <= self._functions.keys():
+            codes = None  # a function that is not there (its name was given to another)
 
         def changed() -> dict[str, Any]:
             for place, code in (codes or {}).items():
-                for function in self._functions.get(place, ()):
+                for function in self._functions[place]:
                     function.__code__ = code
             return work(codes is not None)
 

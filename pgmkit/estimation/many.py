@@ -163,7 +163,7 @@ class ManyEstimates:
                 total = positive(number) if implied else self._request(first, number).known_total()
                 found.append(total)
         for m, measured in zip(first, values, strict=True):
-            for total in (min(found), max(found)) if m.clique else ():
+            for total in (min(found), max(found)):
                 check_scale(m, measured, total)
         return found
 

@@ -63,7 +63,7 @@ class Request:
             raise InvalidInput(f"total ({self.total}) must be a finite number above 0")
         else:
             total = float(self.total)
-        for m in self.used:
+        for m in self.measurements:
             check_scale(m, m.values, total)
         return total
 

@@ -281,8 +281,7 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
                 f"the model has no clique that contains the measured {m.clique!r}, so it was not "
                 "estimated from this measurement; pass the model's own measurements"
             )
-        if m.clique:
-            check_scale(m, m.values, model.total)
+        check_scale(m, m.values, model.total)
     _check_covered(model, known)
     return known
 

@@ -1,5 +1,6 @@
 """Error bars against closed forms, dense least squares on the joint, and Monte Carlo."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,16 @@ from chance import assert_mean_between, assert_stddev
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from pgmkit import Domain, FactoredQuery, InvalidInput, Measurement, TooSlow, Zeros, estimate
+from pgmkit import (
+    Domain,
+    FactoredQuery,
+    InvalidInput,
+    Measurement,
+    TooSlow,
+    Zeros,
+    estimate,
+    estimate_many,
+)
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import prefix, total
@@ -295,6 +305,28 @@ class TestRunning:
 
         with pytest.raises(KeyboardInterrupt):
             error_bars(*problem, replicates=20, seed=0, progress=stop).marginal(["a", "d"])
+
+    @pytest.mark.parametrize("clique", [(), ("a",), ("a", "b")])
+    def test_noise_that_float64_cannot_resolve_is_refused(self, clique: tuple[str, ...]) -> None:
+        """The total's noise is checked as that of any table; at the ends all bars are finite."""
+        domain = Domain({"a": 2, "b": 3})
+        base = Measurement(("a", "b"), np.full(6, 5.0), 1.0)
+        model = estimate(domain, [base])
+        for value, stddev in itertools.product(
+            [0.0, 5.0, 1e200], [5e-324, 1e-300, 1e-150, 1e-16, 1e18, 1e150, 1e300]
+        ):
+            far = Measurement(clique, np.full(domain.size(clique), value), stddev)
+            refused = pytest.raises(InvalidInput, match="has stddev .* beside counts of up to")
+            with refused:
+                estimate(domain, [base, far], total=30)
+            with refused:
+                estimate_many(domain, [[base, far]], total=30)
+            with refused:
+                error_bars(model, [base, far])
+        for stddev in (30 * 2.0**-53, 30 * 2.0**53):
+            near = Measurement(clique, np.full(domain.size(clique), 30 / 6), stddev)
+            bars = error_bars(estimate(domain, [base, near], total=30), [base, near])
+            assert np.isfinite(bars.marginal(("a",)).stddev).all()
 
     def test_bad_input(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
         model, y = problem

@@ -18,7 +18,7 @@ from mechanisms.registry import MECHANISMS, Entry, configure, entry_of
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Progress
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.errors import InvalidInput, NotCertified
+from pgmkit.errors import InvalidInput, NotCertified, check_known
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.typed import typed
@@ -90,6 +90,7 @@ def run_on(
     cannot occur. A poor fit is for the caller to report (`warn_of_poor_fit`), who may fit another
     model to the measurements.
     """
+    check_known(known, ("first", "zeros"), "unknown option", "options are")
     check_public(entry, public is not None)
     workload = Workload.over(curator.domain, workload)
     options: dict[str, Any] = {"progress": progress} if entry.rounds else {}

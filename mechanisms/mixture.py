@@ -40,7 +40,7 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.distances import Distances, measure_distances
 from mechanisms.rounds.drawn import measure_worst, worst_pairs
 from mechanisms.rounds.mechanism import mechanism
-from mechanisms.rounds.merging import best_tables, known_noise, measure_tables
+from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
@@ -238,10 +238,8 @@ def _measured(
         pairs,
         {n: np.bincount(places[n], counts[n]).astype(float) for n in names},
         np.maximum(far, _LEAST * max(1.0, float(far.mean()))),
-        known,
-        noise,
+        Noise(known, noise, pure),
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
-        pure=pure,
         residuals=not pure,
     )
     # The tables are over frequent codes; measurements are over all codes.

@@ -32,7 +32,7 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.distances import measure_distances
 from mechanisms.rounds.forest import draw_forest, pairs_of
 from mechanisms.rounds.mechanism import mechanism
-from mechanisms.rounds.merging import best_tables, known_noise, measure_tables
+from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
 from mechanisms.workload import Workload, varied
@@ -231,10 +231,8 @@ def _measured(
             drawn,
             counts,
             far,
-            left,
-            noise,
+            Noise(left, noise, pure),
             bins=bins,
-            pure=pure,
             residuals=False,
             others=others,
         )

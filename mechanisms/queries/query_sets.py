@@ -155,6 +155,11 @@ def _distances(n: int) -> Array:
     return np.abs(np.subtract.outer(codes, codes)) if n > 1 else np.ones((1, 1))
 
 
+def _prefix_gram(n: int) -> Array:
+    codes = np.arange(n, dtype=np.float64)
+    return n - np.maximum.outer(codes, codes)
+
+
 def _range_gram(n: int) -> Array:
     codes = np.arange(n, dtype=np.float64)
     return (np.minimum.outer(codes, codes) + 1) * (n - np.maximum.outer(codes, codes))
@@ -179,6 +184,7 @@ _ROWS: dict[str, Callable[[int], Array]] = {
 }
 _GRAMS: dict[str, Callable[[int], Array]] = {
     CODES: np.eye,
+    "prefix": _prefix_gram,
     "range": _range_gram,
     "circular": _circular_gram,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -18,8 +19,8 @@ def mechanism(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]
 
     The function takes a Curator, a Workload over the Curator's domain, the settings, and further
     arguments by name. Its callers may also give a workload as cliques, and leave the settings out,
-    which then have their defaults. All arguments are checked by their annotations. Raises
-    InvalidInput, before anything is spent, for a workload over another domain.
+    which then have their defaults, as its signature says. All arguments are checked by their
+    annotations. Raises InvalidInput, before anything is spent, for a workload over another domain.
     """
 
     def decorated(function: Callable[..., R]) -> Callable[..., R]:
@@ -32,6 +33,15 @@ def mechanism(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]
             known = kind() if settings is None else settings
             return checked(curator, Workload.over(curator.domain, workload), known, **options)
 
-        return wraps(function)(completed)
+        signature = inspect.signature(function)
+        allowed = dict(signature.parameters)
+        settings = allowed["settings"]
+        allowed["workload"] = allowed["workload"].replace(annotation="WorkloadLike")
+        allowed["settings"] = settings.replace(
+            annotation=f"{settings.annotation} | None", default=None
+        )
+        told = wraps(function)(completed)
+        vars(told)["__signature__"] = signature.replace(parameters=[*allowed.values()])
+        return told
 
     return decorated

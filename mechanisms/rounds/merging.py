@@ -60,6 +60,19 @@ class Tables:
     singles: Array
 
 
+@dataclass(frozen=True)
+class Noise:
+    """Expected absolute noise, in counts.
+
+    `singles`: that in the counts of each attribute so far. `cell`: that of a cell measured with the
+    whole budget. `pure`: True for Laplace noise, False for Gaussian noise.
+    """
+
+    singles: Mapping[str, float]
+    cell: float
+    pure: bool
+
+
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
     """Return the group of each code: runs of bins with at most 1/most of all counts, and larger
     bins by themselves.
@@ -87,11 +100,9 @@ def best_tables(
     pairs: Sequence[Clique],
     counts: Mapping[str, Array],
     distances: Array,
-    known: Mapping[str, float],
-    noise: float,
+    noise: Noise,
     *,
     bins: Mapping[str, int],
-    pure: bool,
     residuals: bool,
     others: Mapping[str, float] | None = None,
 ) -> Tables:
@@ -99,13 +110,11 @@ def best_tables(
     predicted error of all pairs together is least.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
-    of the pairs from independence, in counts; a pair with the distance 0 gets no share. `known`:
-    the expected absolute noise in the counts of each attribute so far. `noise`: the expected
-    absolute noise of a cell that is measured with the whole budget. `bins`: for each attribute, the
-    number n of its codes 0..n-1 that are bins in order; an attribute that is left out has none.
-    `pure`: as in `least_risk_shares`. `residuals`: True if residuals are measured, False if tables
-    are. `others`: for each attribute, the number of tables besides those of `pairs` that the noise
-    in its counts enters; 0 for an attribute that is left out.
+    of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
+    each attribute, the number n of its codes 0..n-1 that are bins in order; an attribute that is
+    left out has none. `residuals`: True if residuals are measured, False if tables are. `others`:
+    for each attribute, the number of tables besides those of `pairs` that the noise in its counts
+    enters; 0 for an attribute that is left out.
 
     With a distance of d, as a share of the records, these are assumed to be concentrated on a share
     1 - d / 2 of the cells (which is 1 / n if one attribute is a function of the other, with n
@@ -130,8 +139,9 @@ def best_tables(
     cells = sides.prod(2)
     filled = np.maximum(cells * width, sides.max(2))
     codes = np.array([float(len(count)) for count in counts.values()])
-    before = np.array([known[name] for name in names])
-    power, every = (1.0 if pure else 0.5), np.arange(len(pairs))
+    before = np.array([noise.singles[name] for name in names])
+    pure, every = noise.pure, np.arange(len(pairs))
+    power = 1.0 if pure else 0.5
     best, single = np.zeros(len(pairs), dtype=np.intp), before
     for turn in range(FEW_ROUNDS):  # shares and groups depend on each other
         last = best
@@ -141,9 +151,9 @@ def best_tables(
         taking = ends if residuals else ends[sizes[best, every] < sizes[0]]
         entered = further + np.bincount(taking.ravel(), minlength=len(names))
         far = np.concatenate([kept[best, every], entered * codes * single])
-        whole = noise * np.concatenate([cells[best, every], entered * codes])
+        whole = noise.cell * np.concatenate([cells[best, every], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
-        at_cost = noise / np.maximum(of_pairs, np.finfo(float).eps) ** power
+        at_cost = noise.cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
         best = (distances - kept + predicted_risk(kept, at_cost * filled)).argmin(0)
         precision = before**-2.0
         for side, other in () if residuals else ((0, 1), (1, 0)):
@@ -163,7 +173,7 @@ def best_tables(
     wrong = entered * np.minimum(codes * single, 2 * rows)
     together = float(of_singles.sum())
     if together > 0:
-        within = noise * entered * codes / together**power
+        within = noise.cell * entered * codes / together**power
         of_singles = together * least_risk_shares(wrong, within, pure=pure)
     return Tables(groups, of_pairs, of_singles)
 

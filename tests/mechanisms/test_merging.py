@@ -18,6 +18,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.rounds.merging import (
+    Noise,
     Tables,
     best_tables,
     groups_of,
@@ -143,10 +144,8 @@ def tables(noise: float, distance: float = 2000.0) -> Any:
         pairs,
         counts,
         np.full(len(pairs), distance),
-        dict.fromkeys(NAMES, 20.0),
-        noise,
+        Noise(dict.fromkeys(NAMES, 20.0), noise, pure=False),
         bins=BINS,
-        pure=False,
         residuals=True,
     )
 
@@ -251,14 +250,16 @@ def test_tables_are_chosen_as_pair_by_pair(seed: int) -> None:
     distances[0] += 1.0
     options: dict[str, Any] = {
         "bins": {n: size - int(rng.integers(2)) for n, size in lengths.items() if n != "c"},
-        "pure": bool(seed % 2),
         "residuals": seed % 3 == 0,
         "others": [None, {"a": 2.0, "d": 1.0}][seed // 2 % 2],
     }
     known = dict(zip("abcd", rng.exponential(5.0, 4).tolist(), strict=True))
     noise = float(10 ** rng.uniform(-2, 1.5))
-    found = best_tables(pairs, counts, distances, known, noise, **options)
-    groups, of_pairs, of_singles = plainly(pairs, counts, distances, known, noise, **options)
+    pure = bool(seed % 2)
+    found = best_tables(pairs, counts, distances, Noise(known, noise, pure), **options)
+    groups, of_pairs, of_singles = plainly(
+        pairs, counts, distances, known, noise, pure=pure, **options
+    )
     np.testing.assert_allclose(found.pairs, of_pairs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.singles, of_singles, rtol=1e-9, atol=1e-12)
     for pair, both, most in zip(pairs, found.groups, groups, strict=True):

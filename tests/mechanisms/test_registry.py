@@ -1,5 +1,6 @@
 """Every mechanism by its name: runs, budgets, refusals before spending, the command line."""
 
+import inspect
 import itertools
 import json
 from pathlib import Path
@@ -210,6 +211,26 @@ def test_every_mechanism_in_rounds_reports_the_same_record(name: str) -> None:
     assert reported == list(release.measurements[len(release.measurements) - len(reported) :])
     released = np.concatenate([m.values for m in release.measurements] or [np.empty(0)])
     np.testing.assert_array_equal(released, np.concatenate(noise.noisy or [np.empty(0)]))
+
+
+@pytest.mark.parametrize("name", [n for n, e in MECHANISMS.items() if "mechanisms" in e.module])
+def test_the_signature_says_which_arguments_may_be_left_out(name: str) -> None:
+    entry = MECHANISMS[name]
+    function, kind = entry.load()
+    allowed = inspect.signature(function).parameters
+    required = [each.name for each in allowed.values() if each.default is each.empty]
+    assert required in (["curator", "workload"], ["curator", "workload", "public"])
+    assert allowed["settings"].default is None
+    assert allowed["settings"].annotation == f"{kind.__name__} | None"
+    assert allowed["workload"].annotation == "WorkloadLike"
+
+
+def test_an_unknown_option_is_refused_though_it_is_empty() -> None:
+    curator = Curator(DATA, Budget(1.0, 1e-6), neighbours="add/remove", seed=0)
+    entry, settings = configure("aim")
+    with pytest.raises(InvalidInput, match="unknown option 'firsts' .*'first'.*; options are fir"):
+        run_on(curator, entry, settings, PAIRS, firsts=[])
+    assert curator.remaining == curator.ledger.budget.total
 
 
 def test_names_and_settings() -> None:

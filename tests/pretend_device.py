@@ -247,9 +247,10 @@ class PretendCard(TorchFunctionMode):
 
     def execute(self, work: Callable[[], Any], operands: Any) -> Any:
         """The result of work on tensors of the card, kept where a graph is captured."""
-        if self.capturing is None:
-            return work()
-        return self.capturing.keep(work, _tensors(operands))
+        with torch._C.DisableTorchFunction():  # what it is done with is on the host
+            if self.capturing is None:
+                return work()
+            return self.capturing.keep(work, _tensors(operands))
 
     def count(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
         packet, name = func.overloadpacket, func.__name__.split(".")[0]
@@ -338,7 +339,7 @@ class CardGraph:
     def replay(self) -> None:
         assert self.card is not None, "nothing was captured"
         self.card.ops["graph"] += 1
-        with torch.inference_mode():
+        with torch.inference_mode(), torch._C.DisableTorchFunction():
             for each in self._work:
                 each()
 

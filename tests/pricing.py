@@ -75,7 +75,7 @@ def cut(name: str) -> dict[str, Any]:
     if name.startswith("gem"):
         fewer = {"pretrain_steps": 20} if name == "gem-pub" else {}
         return {"hidden": (16,), "batch_rows": 50, "noise_width": 8, **fewer}
-    return {"rows": 50, "steps": 60} if name == "mixture" else {}
+    return {"rows": 50, "steps": 10} if name == "mixture" else {}
 
 
 def reachable(start: object) -> Iterator[object]:

@@ -169,17 +169,22 @@ class FactorNorms:
     @classmethod
     def of(cls, factor: Integers) -> FactorNorms:
         """Return the norms of a factor of whole numbers, exactly."""
-        columns, gram = np.ascontiguousarray(factor.T), _gram(factor)
-        own = np.diag(gram)
-        return cls(
-            columns,
-            int(np.abs(columns).sum(axis=1).max()),
-            int(own.max()),
-            int((own[:, None] + own[None, :] - 2 * gram).max()),
-            int(gram.min()),
-            int(gram.max()),
-            int(gram[~np.eye(len(gram), dtype=bool)].max()) if len(gram) > 1 else int(gram[0, 0]),
-        )
+        columns = np.ascontiguousarray(factor.T)
+        # Sums of products of few bits need no integers of Python: without the power of two that
+        # all entries are multiples of, entries of 0 and 1 have one bit.
+        every = int(np.bitwise_or.reduce(factor, axis=None))
+        zeros = max(0, (every & -every).bit_length() - 1)
+        gram = _gram(factor >> zeros)
+        own, apart = np.diag(gram), gram[~np.eye(len(gram), dtype=bool)]
+        largest = [
+            own.max(),
+            (own[:, None] + own[None, :] - 2 * gram).max(),
+            gram.min(),
+            gram.max(),
+            apart.max() if apart.size else gram[0, 0],
+        ]
+        l1 = int(np.abs(columns).sum(axis=1).max())
+        return cls(columns, l1, *(int(each) << 2 * zeros for each in largest))
 
     @cached_property
     def direction(self) -> bytes:

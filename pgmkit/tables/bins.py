@@ -123,6 +123,10 @@ class Binned(Column):
     def _shown(self, position: Any) -> str:
         """Return a position as text."""
 
+    def _all_shown(self, positions: NDArray[Any]) -> list[str]:
+        """Return each position as text."""
+        return [self._shown(position) for position in positions]
+
     @property
     def default_outside(self) -> str:
         return "clip"
@@ -206,6 +210,8 @@ class Binned(Column):
     def bin_labels(self) -> tuple[str, ...]:
         """A text for each bin."""
         bins = zip(self.positions[:-1], self.positions[1:], self.single, strict=True)
+        if self.single.all():
+            return tuple(self._all_shown(self.positions[:-1]))
         return tuple(self._shown(a) if one else self._range_shown(a, b) for a, b, one in bins)
 
     def _range_shown(self, start: Any, stop: Any) -> str:

@@ -114,7 +114,12 @@ class _Temporal(Binned):
         return np.array(texts, dtype=object)[places]
 
     def _shown(self, position: Any) -> str:
-        return str(np.int64(position).astype(f"datetime64[{self.step}]"))
+        return self._all_shown(np.array([position]))[0]
+
+    def _all_shown(self, positions: NDArray[Any]) -> list[str]:
+        moments = positions.astype(np.int64).astype(f"datetime64[{self.step}]")
+        texts: list[str] = moments.astype(str).tolist()
+        return texts
 
 
 @lru_cache(maxsize=1 << 16)

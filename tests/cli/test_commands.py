@@ -30,6 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
+
 @pytest.fixture(autouse=True)
 def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

@@ -5,6 +5,7 @@ import inspect
 import math
 import types
 import typing
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,16 @@ ODD = [Odd(), b"bytes", 1j, {1, 2}, np.array([1, 2]), {"a": Odd()}]
 BELOW = st.one_of(st.integers(max_value=-1), st.floats(max_value=-1e-9))
 NO_NUMBER = st.sampled_from([math.nan, math.inf, -math.inf])
 FRACTIONS = st.floats(0.01, 0.99)
+
+
+@cache
+def hints(settings: type) -> dict[str, Any]:
+    return typing.get_type_hints(settings)
+
+
+@cache
+def wrong_for_field(settings: type, field: str) -> st.SearchStrategy[Any]:
+    return wrong_for(hints(settings)[field], getattr(settings(), field))
 
 
 def wrong_for(hint: Any, default: Any) -> st.SearchStrategy[Any]:
@@ -65,8 +76,7 @@ def test_a_wrong_value_of_any_field_is_refused_by_name(
     name: str, field: str, data: st.DataObject
 ) -> None:
     settings = type(configure(name)[1])
-    hint = typing.get_type_hints(settings)[field]
-    value = data.draw(wrong_for(hint, getattr(settings(), field)))
+    value = data.draw(wrong_for_field(settings, field))
     with pytest.raises(InvalidInput, match=rf"^{field} must .*; got ") as refusal:
         settings(**{field: value})
     assert repr(value) in str(refusal.value)
@@ -76,7 +86,7 @@ def test_a_wrong_value_of_any_field_is_refused_by_name(
 def test_what_ends_a_range_is_refused(name: str, field: str) -> None:
     """Zero of what is counted, and a share of everything."""
     settings = type(configure(name)[1])
-    hint, default = typing.get_type_hints(settings)[field], getattr(settings(), field)
+    hint, default = hints(settings)[field], getattr(settings(), field)
     edges: list[Any] = []
     if hint in (int, int | None) and field != "seed":
         edges.append(0)

@@ -98,7 +98,7 @@ def _sweeps(columns: _Columns) -> int:
     """
     cells = len(columns.sizes) * int(columns.ends[-1])
     of_one = min(min(len(columns.places), _LOOKED_AT) * cells, _LOOKUPS)
-    return min(2 * PATIENCE, _ALL_LOOKUPS // of_one)
+    return _ALL_LOOKUPS // of_one
 
 
 class _Columns:

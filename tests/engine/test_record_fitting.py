@@ -97,6 +97,22 @@ def test_tables_that_can_be_reached_are_reached() -> None:
     assert gaps[1] < 0.15 * gaps[0]
 
 
+def test_many_records_come_as_near_as_few() -> None:
+    """Independent records, and tables in which every column depends on each other."""
+    rng = np.random.default_rng(0)
+    rows, names = 100_000, ("a", "b", "c")
+    domain = Domain(dict.fromkeys(names, 12))
+    common = rng.integers(0, 12, rows)
+    other = Dataset(domain, {a: (common + rng.integers(0, 3, rows)) % 12 for a in names})
+    tables = {pair: other.marginal(pair) + 1.0 for pair in itertools.combinations(names, 2)}
+    records = Dataset(domain, {a: rng.integers(0, 12, rows) for a in names})
+    found = fit_records(records, tables, rng=0)
+    for pair, table in tables.items():
+        wanted = table * rows / table.sum()
+        # Five seeds gave 0.00010 to 0.00012; after sixty sweeps one gave 0.0005 to 0.0007.
+        assert np.abs(found.marginal(pair) - wanted).sum() / (2 * rows) < 3e-4
+
+
 def test_columns_without_a_table_stay() -> None:
     rng = np.random.default_rng(0)
     domain = Domain({"a": 2, "b": 2, "c": 5})

@@ -99,6 +99,28 @@ def test_the_path_leads_from_independence_to_the_tables() -> None:
     assert np.abs(answers(fitted(measured, 12), 2) - truth).mean() < 3e-4
 
 
+@pytest.mark.parametrize(("stddev", "goes_on"), [(1.0, True), (20.0, False)])
+def test_the_descent_goes_on_while_noise_cannot_explain_the_misfit(
+    stddev: float, goes_on: bool
+) -> None:
+    """With little noise until the misfit is that of noise; otherwise the path is all there is."""
+    measured, level = exact(2, stddev), 14
+    path = fit_to(measured)
+    for each in range(level + 1):
+        path.run(50, each)
+    rows = {"path": path.rows, "whole": fitted(measured, level, steps=50)}
+
+    def missed(of: torch.Tensor) -> float:
+        tables = ProductMixtureModel(DATA.domain, of.double().numpy(), 4000.0)
+        away = [tables.marginal(m.clique).ravel() - m.values for m in measured]
+        return sum(float((each**2).sum()) for each in away) / stddev**2
+
+    cells = sum(len(m.values) for m in measured)
+    assert missed(rows["whole"]) < cells
+    assert (missed(rows["path"]) > 1.5 * cells) == goes_on
+    assert torch.equal(*rows.values()) != goes_on
+
+
 def test_what_was_not_measured_is_near_the_maximum_entropy_model() -> None:
     measured = exact(2, 20.0)
     model = estimate(DATA.domain, measured, total=4000)

@@ -21,6 +21,13 @@ differ, g_i lies between the least and the largest inner product of two differen
 factor. The sum is linear in each g_i, so it is least at the ends of their ranges (the *ends*), and
 all combinations of ends are computed.
 
+The answers to a product with a single factor move by the squared distance of two columns, which is
+at most the largest such distance D. If columns differ in length, the ends above may give more. The
+product then has a number h_i of its own in the place of g_i: the largest |column|^2 minus half the
+squared distance. It is at least g_i, and at least its value for D. For rows that differ, the sum is
+least at a corner of these limits: at the least g_i, where the two limits of h_i meet, or at the
+largest g_i. With it no product costs more than its share in any state.
+
 Rows attain the bound if the columns of each factor are all alike, as those of n I - J are. They may
 not attain it if several factors of one attribute have their ends at different rows. If there are
 many products, groups of them are bounded separately, which can only raise the bound.
@@ -30,7 +37,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,6 +53,9 @@ Product: TypeAlias = "Mapping[Any, FactorNorms]"
 """The norms of a product's factors, with the attribute (or the attributes) of each factor as its
 key.
 """
+
+_Key: TypeAlias = tuple[bytes, bool]
+"""What tells two factors of an attribute from each other (`_keys`)."""
 
 
 class JointMoves:
@@ -97,12 +107,12 @@ class JointMoves:
 
     def prices(self, chances: Sequence[Array]) -> Array:
         """Return for each product its mean cost, over the states of its group, per unit of its
-        share. A price above 1 is replaced by 1, and a product in no group has the price 1.
+        share, which is at most 1. A product in no group has the price 1.
         `chances`: the probabilities of the states, one array for each array that `costs` returns.
         """
         found = np.ones(self._products)
         for group, own in zip(self._groups, chances[1:], strict=True):
-            found[group.places] = np.minimum(group.prices(own), 1.0)
+            found[group.places] = group.prices(own)
         return found
 
 
@@ -115,16 +125,17 @@ class _Group:
         self, places: Sequence[int], products: Sequence[Product], neighbours: Neighbours
     ) -> None:
         self.places = np.array(places)
-        factors: dict[Hashable, dict[bytes, FactorNorms]] = {}
-        for product in products:
+        factors: dict[Hashable, dict[_Key, FactorNorms]] = {}
+        held = [_keys(product) for product in products]
+        for product, keys in zip(products, held, strict=True):
             for name, norms in product.items():
-                factors.setdefault(name, {})[norms.direction] = norms
-        self._ends = [_ends([*own.values()]) for own in factors.values()]
+                factors.setdefault(name, {})[keys[name]] = norms
+        factors = {name: dict(sorted(own.items())) for name, own in factors.items()}
+        self._ends = [_ends(own) for own in factors.values()]
         # `_terms` is the place of each product in an array with an axis for each attribute. The
         # first entry of an axis is for products without the attribute, each other entry for one of
         # its factors.
         self._shape = [1 + len(own) for own in factors.values()]
-        held = [{name: norms.direction for name, norms in each.items()} for each in products]
         terms = [[[None, *own].index(h.get(n)) for n, own in factors.items()] for h in held]
         self._terms = np.ravel_multi_index(np.transpose(terms), self._shape)
         self._leaves = not neighbours.rows_public
@@ -152,17 +163,49 @@ class _Group:
         return self._parts * (moved + chances[-1] * self._leaves)
 
 
-def _ends(factors: Sequence[FactorNorms]) -> Array:
-    """Return a row for each combination of ends of one attribute's factors: the number 1, then g_i
-    divided by the largest |column|^2 for each factor. The first row is for rows x and y that agree
-    in the attribute.
+def _keys(product: Product) -> dict[Hashable, _Key]:
+    """Return the key of each factor: its direction, and True if it has an h_i of its own (see the
+    module's docstring).
     """
-    ranges = [(each.low / each.l2, each.high_apart / each.l2) for each in factors]
-    # For a single factor the sum over A is least at the low end or at 1, never at the high end, so
-    # the high end is left out.
-    if len(ranges) == 1:
-        return np.array([[1.0, 1.0], [1.0, ranges[0][0]]])
-    return np.array([(1.0, *ends) for ends in [(1.0,) * len(ranges), *itertools.product(*ranges)]])
+    single = len(product) == 1
+    return {
+        name: (norms.direction, single and norms.l2_apart < 2 * (norms.l2 - norms.low))
+        for name, norms in product.items()
+    }
+
+
+def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:
+    """Return a row for each combination of ends of one attribute's factors, which are sorted by
+    their keys: the number 1, then g_i or h_i divided by the largest |column|^2 for each factor. The
+    first row is for rows x and y that agree in the attribute.
+    """
+    parts: list[list[tuple[float, ...]]] = []
+    for direction, keys in itertools.groupby(factors, key=lambda key: key[0]):
+        kinds = [own for _, own in keys]
+        each = factors[direction, kinds[0]]
+        low, high = each.low / each.l2, each.high_apart / each.l2
+        least = 1 - each.l2_apart / (2 * each.l2)
+        if kinds == [True]:
+            parts.append([(least,)])
+        elif kinds == [False]:
+            parts.append([(low,), (high,)])
+        else:
+            parts.append([(low, least), (min(least, high), least), (high, max(least, high))])
+    # With one direction the sum over A is linear between the last end and rows that agree, so the
+    # last end is left out.
+    if len(parts) == 1 and len(parts[0]) > 1:
+        del parts[0][-1]
+    ends = [tuple(itertools.chain(*each)) for each in itertools.product(*parts)]
+    return np.array([(1.0, *each) for each in [(1.0,) * len(factors), *ends]])
+
+
+def _states(keys: Collection[_Key]) -> int:
+    """Return the number of rows of `_ends` for factors with these keys."""
+    directions = len({direction for direction, _ in keys})
+    both = len(keys) - directions
+    if directions == 1:
+        return 2 + both
+    return 1 + 3**both * 2 ** (sum(not own for _, own in keys) - both)
 
 
 def _groups(products: Sequence[Product], places: Sequence[int]) -> list[list[int]]:
@@ -170,13 +213,12 @@ def _groups(products: Sequence[Product], places: Sequence[int]) -> list[list[int
     (see `JointMoves`) or is a single product with more. Products with most factors come first, and
     each joins the first group that has room.
     """
-    groups: list[tuple[dict[Hashable, set[bytes]], list[int]]] = []
+    groups: list[tuple[dict[Hashable, set[_Key]], list[int]]] = []
     for place in sorted(places, key=lambda place: -len(products[place])):
-        own = {name: {norms.direction} for name, norms in products[place].items()}
+        own = {name: {key} for name, key in _keys(products[place]).items()}
         for held, inside in groups:
             joined = held | {name: held.get(name, set()) | each for name, each in own.items()}
-            states = [2 if len(each) == 1 else 1 + 2 ** len(each) for each in joined.values()]
-            if math.prod(states) <= CALL_CELLS:
+            if math.prod(map(_states, joined.values())) <= CALL_CELLS:
                 held.update(joined)
                 inside.append(place)
                 break

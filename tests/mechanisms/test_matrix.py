@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 import pytest
 from chance import assert_mean
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pricing import Priced
 from seams import draw_from, private_records
@@ -280,6 +280,7 @@ def test_many_residuals_are_charged_at_once_in_groups() -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(RELATIONS), st.sampled_from([1, 2]), st.booleans())
+@example(57238, relation("replace-one"), 2, False)  # columns of different lengths
 def test_no_other_shares_are_better(
     seed: int, neighbours: Neighbours, norm: int, plain: bool
 ) -> None:

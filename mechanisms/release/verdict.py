@@ -29,9 +29,7 @@ _SURE = NormalDist().inv_cdf(39 / 40)
 20.
 """
 MOST_CELLS = TABLE_CELLS
-"""The most cells of the pairs' tables that are searched for the strongest relations: a second's
-work.
-"""
+"""The most cells of the pairs' tables whose relations are compared with chance: a second's work."""
 _STRONGER = NAMED // 3
 
 
@@ -43,7 +41,8 @@ class Verdict:
         relations: Which relations between columns are kept.
         counts: How sure counts are.
         more: What would keep more.
-        strongest: Which of the kept relations are the strongest.
+        shown: Which of the kept relations are the strongest in the model, and which are no stronger
+            than chance.
         kept: The pairs of columns that were measured together.
         error: Half the width of a 95% interval of a count within one column; None if no single
             figure holds.
@@ -52,14 +51,14 @@ class Verdict:
     relations: str
     counts: str
     more: str
-    strongest: str
+    shown: str
     kept: tuple[tuple[str, str], ...]
     error: float | None
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The sentences that are not empty."""
-        every = (self.relations, self.strongest, self.counts, self.more)
+        every = (self.relations, self.shown, self.counts, self.more)
         return tuple(each for each in every if each)
 
     def __str__(self) -> str:
@@ -88,7 +87,7 @@ def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = Non
         " ".join(filter(None, (_relations(names, kept, bool(known)), _faint(model, known)))),
         _counts(model.total, error),
         _more(budget),
-        _strongest(model, kept),
+        _shown(model, kept),
         tuple(kept),
         error,
     )
@@ -156,15 +155,36 @@ def _cells(domain: Domain, measurement: Measurement) -> int:
     return domain.size(measurement.clique)
 
 
-def _strongest(model: Any, kept: Sequence[tuple[str, str]]) -> str:
-    """Return a sentence on the strongest of the kept relations; empty if there are few of them, or
-    if their tables are too large.
+def _shown(model: Any, kept: Sequence[tuple[str, str]]) -> str:
+    """Return sentences on which of the kept relations are the strongest in the model, and which are
+    no stronger than chance; empty if their tables are too large.
+
+    Two unrelated columns with r and c values, r >= c, have in n records a squared Cramér's V of
+    (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
     """
-    if len(kept) <= _STRONGER or sum(model.domain.size(p) for p in kept) > MOST_CELLS:
+    if sum(model.domain.size(pair) for pair in kept) > MOST_CELLS:
         return ""
-    tables = model.marginals(kept)
-    order = sorted(kept, key=lambda pair: -association(tables[pair]))[:_STRONGER]
-    return f"The strongest relations are {', '.join(f'{a} with {b}' for a, b in order)}."
+    tables = model.marginals(kept) if kept else {}
+    strengths = {pair: association(tables[pair]) for pair in kept}
+    rows = max(1.0, model.total)
+    hidden = [p for p in kept if strengths[p] ** 2 <= (max(tables[p].shape) - 1) / rows]
+    why = "there is none, or noise hid it"
+    if kept and len(hidden) == len(kept):
+        return (
+            f"But the release shows no relation beyond chance: {why}. Use these columns for no "
+            "correlation, regression or prediction."
+        )
+    seen = [pair for pair in kept if pair not in hidden]
+    order = sorted(seen, key=lambda pair: -strengths[pair])[:_STRONGER]
+    strongest = ", ".join(f"{a} with {b} ({strengths[a, b]:.2f})" for a, b in order)
+    said = (
+        f"The strongest relations, by Cramér's V, are {strongest}." if len(kept) > _STRONGER else ""
+    )
+    if hidden:
+        listed = ", ".join(f"{a} with {b}" for a, b in hidden)
+        which = f"{len(hidden)} pairs" if len(hidden) > NAMED else listed
+        said += f" Of {which} the release shows no relation beyond chance: {why}."
+    return said.strip()
 
 
 def association(table: NDArray[np.float64]) -> float:

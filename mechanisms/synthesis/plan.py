@@ -187,8 +187,8 @@ def plan(
         peak() / 1e6,
         curator.neighbours.name,
         curator.neighbours.max_rows,
-        # Which relations are the strongest in made-up records says nothing of the data.
-        replace(verdict(release.model, release.measurements, budget), strongest="").sentences,
+        # The relations that made-up records show say nothing of the data.
+        replace(verdict(release.model, release.measurements, budget), shown="").sentences,
     )
 
 

@@ -91,6 +91,34 @@ def test_more_budget_means_less_noise_as_the_curator_draws_it() -> None:
     assert stated == pytest.approx(noise[1] / noise[0], rel=0.05)
 
 
+def related(strength: float, total: float = 1200.0) -> str:
+    """The verdict on pairs of four columns, of which only a and b are related."""
+    domain = Domain(dict.fromkeys("abcd", 2))
+    measured = []
+    for pair in itertools.combinations("abcd", 2):
+        apart = strength * np.array([1.0, -1.0, -1.0, 1.0]) * (pair == ("a", "b"))
+        measured.append(Measurement(pair, total / 4 * (1 + apart), 3.0))
+    return str(verdict(estimate(domain, measured), measured))
+
+
+def test_relations_that_chance_explains_are_not_called_strong() -> None:
+    """The squared V of unrelated columns of two values is 1/1200 on average in 1,200 records."""
+    assert "no relation beyond chance" in related(0.0) and "no correlation" in related(0.0)
+    assert "strongest" not in related(0.9 / 1200**0.5)
+    said = related(0.3)
+    assert "The strongest relations, by Cramér's V, are a with b (0.30). Of a with c, a" in said
+    assert "no relation beyond chance" in related(0.9 / 300**0.5, total=300)
+    assert "a with b (0.05)" in related(0.05)
+
+
+def test_chance_is_that_of_unrelated_records() -> None:
+    """Mean squared V of 400 drawn tables; its standard error is 2.6% of it."""
+    rng = np.random.default_rng(0)
+    drawn = rng.multinomial(500, np.full(12, 1 / 12), size=400).reshape(-1, 3, 4)
+    mean = np.mean([association(each.astype(float)) ** 2 for each in drawn])
+    assert mean == pytest.approx((4 - 1) / 500, rel=0.13)
+
+
 def test_a_plan_says_it_before_anything_is_spent() -> None:
     found = plan("mst", k_way(DOMAIN, 2), 1.0, 1e-9, neighbours="add/remove", rows=1000)
     assert "on made-up records of this shape:\nRelations within 2 pairs" in str(found)

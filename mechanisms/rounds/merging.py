@@ -107,7 +107,9 @@ def best_tables(
     others: Mapping[str, float] | None = None,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget, for which the
-    predicted error of all pairs together is least.
+    predicted error of all pairs together is least. Above the mean of those with an error it counts
+    by its square: a pair with twice the mean error has the weight 2, also in the errors of its
+    attributes. Otherwise the largest tables, where an error falls slowly with the cost, get little.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
     of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
@@ -143,17 +145,21 @@ def best_tables(
     pure, every = noise.pure, np.arange(len(pairs))
     power = 1.0 if pure else 0.5
     best, single = np.zeros(len(pairs), dtype=np.intp), before
-    for turn in range(FEW_ROUNDS):  # shares and groups depend on each other
-        last = best
+    weights = np.ones(len(pairs))
+    for _ in range(FEW_ROUNDS):  # shares, weights and groups depend on each other
         # With a residual or a table on merged codes, the counts of single codes come from one-way
         # measurements, whose errors enter the pair. A table on all codes of an attribute measures
         # its counts too.
-        taking = ends if residuals else ends[sizes[best, every] < sizes[0]]
-        entered = further + np.bincount(taking.ravel(), minlength=len(names))
-        far = np.concatenate([kept[best, every], entered * codes * single])
-        whole = noise.cell * np.concatenate([cells[best, every], entered * codes])
+        taking = weights[:, None] * (residuals or (sizes[best, every] < sizes[0]))
+        taking = np.broadcast_to(taking, ends.shape).ravel()
+        entered = further + np.bincount(ends.ravel(), taking, minlength=len(names))
+        far = np.concatenate([weights * kept[best, every], entered * codes * single])
+        whole = noise.cell * np.concatenate([weights * cells[best, every], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
         at_cost = noise.cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
+        risks = predicted_risk(kept[best, every], at_cost * cells[best, every])
+        mean = risks.sum() / max(1, np.count_nonzero(risks))
+        weights = np.maximum(risks / mean, 1.0) if mean > 0 else np.ones(len(pairs))
         best = (distances - kept + predicted_risk(kept, at_cost * filled)).argmin(0)
         precision = before**-2.0
         for side, other in () if residuals else ((0, 1), (1, 0)):
@@ -161,8 +167,6 @@ def best_tables(
             told = alone / (sizes[best, every, other] * at_cost**2)
             precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
         single = precision**-0.5
-        if turn and np.array_equal(best, last):
-            break
     groups = [
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)

@@ -81,11 +81,11 @@ def _shares_at(d: Array, a: Array, slope: float, pure: bool) -> Array:
     """Return the share of each table at which its risk falls by `slope` for each unit of the share.
 
     With t = d c / a, for p = 1, the slope is d^2 / (a (1 + t)^2); with t = d sqrt(c) / a, for p =
-    1/2, it is d^3 / (2 a^2 t (1 + t)^2), a cubic in t that is solved by Cardano's formula.
+    1/2, it is d^3 / (2 a^2 t (1 + t)^2), a cubic in t. With t = 4/3 sinh(x)^2 it is sinh(3 x)^2 =
+    27 d^3 / (8 a^2 slope), from which small t follow to all digits.
     """
     if pure:
         return np.asarray(np.maximum(d / np.sqrt(a * slope) - 1, 0.0) * a / d)
     with np.errstate(over="ignore"):
-        half = 1 / 27 + d**3 / (4 * a**2 * slope)
-        root = np.cbrt(half + np.sqrt(np.maximum(half**2 - 1 / 729, 0.0)))
-        return np.asarray((np.maximum(root + 1 / (9 * root) - 2 / 3, 0.0) * a / d) ** 2)
+        third = np.arcsinh(np.sqrt(27 / 8 * d**3 / slope) / a) / 3
+        return np.asarray((4 / 3 * np.sinh(third) ** 2 * a / d) ** 2)

@@ -197,20 +197,27 @@ def plainly(
         sides = [float(size - residuals) for size in sizes(pairs[place], most)]
         return max(cells_of(place, most) * share, *sides)
 
-    best, single = [0] * len(pairs), dict(known)
-    for turn in range(10):
-        last = [*best]
+    best, single, weights = [0] * len(pairs), dict(known), [1.0] * len(pairs)
+    for _ in range(10):
         entered = {name: others.get(name, 0.0) for name in counts}
-        for pair, most in zip(pairs, best, strict=True):
+        for pair, most, weight in zip(pairs, best, weights, strict=True):
             for name, some, whole in zip(pair, sizes(pair, most), sizes(pair, 0), strict=True):
-                entered[name] += residuals or some < whole
-        far = [kept(i, most) for i, most in enumerate(best)]
+                entered[name] += weight * (residuals or some < whole)
+        far = [weights[i] * kept(i, most) for i, most in enumerate(best)]
         far += [entered[name] * len(counts[name]) * single[name] for name in counts]
-        whole = [noise * cells_of(i, most) for i, most in enumerate(best)]
+        whole = [weights[i] * noise * cells_of(i, most) for i, most in enumerate(best)]
         whole += [noise * entered[name] * len(counts[name]) for name in counts]
         shares = least_risk_shares(np.array(far), np.array(whole), pure=pure)
         of_pairs, of_singles = shares[: len(pairs)], shares[len(pairs) :]
         at_cost = [noise / max(share, 2**-52) ** (1 if pure else 0.5) for share in of_pairs]
+        of_all = [
+            (told * spread / (told + spread)) if told + spread else 0.0
+            for told, spread in (
+                (kept(i, most), at_cost[i] * cells_of(i, most)) for i, most in enumerate(best)
+            )
+        ]
+        mean = sum(of_all) / sum(risk > 0 for risk in of_all)
+        weights = [max(1.0, risk / mean) for risk in of_all]
         for i, distance in enumerate(distances):
             risks = []
             for most in tried:
@@ -226,8 +233,6 @@ def plainly(
                     if some[side] == all_codes[side]:
                         precision[name] += 1 / (some[1 - side] * at_cost[i] ** 2)
         single = {name: value**-0.5 for name, value in precision.items()}
-        if turn and best == last:
-            break
     wrong = {name: min(single[name] * len(counts[name]), 2 * rows) for name in counts}
     least = np.array([entered[name] * wrong[name] for name in counts])
     scale, together = 1 if pure else 0.5, float(sum(of_singles))

@@ -18,7 +18,7 @@ from mechanisms.baselines import Projection
 from mechanisms.families.tables import projected
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.integer_matrix import FactorNorms, GridMatrix
+from mechanisms.privacy.integer_matrix import FactorNorms, GridMatrix, product_l2_squared
 from mechanisms.privacy.joint_moves import JointMoves
 from mechanisms.privacy.neighbours import NEIGHBOURS, Neighbours, relation
 from mechanisms.queries.query_sets import (
@@ -538,6 +538,36 @@ def test_products_measured_at_once_cost_what_rows_move_in_all_of_them(
     assert worst <= found * (1 + 1e-13) and found <= shares.sum() * (1 + 1e-13)
     if kind == "contrasts":
         assert worst == pytest.approx(found, rel=1e-9)
+
+
+SIGN = np.array([[1, -1]])
+FIRST = np.array([[1, 1, 0], [0, 0, 1]])
+SECOND = np.array([[1, 0, 0], [0, 1, 1]])
+LONG = np.array([[3, 1, 0, 0, 0], [0, 2, 2, 1, 1], [3, 0, 1, 0, 0], [0, -1, 0, 0, 0]]).T
+
+
+@pytest.mark.parametrize(
+    "products",
+    [
+        # Two columns of one factor are equal, and those of the other orthogonal.
+        [{"a": FIRST, "b": SIGN}, {"a": SECOND}],
+        [{"a": SECOND, "b": SIGN}, {"a": FIRST}],
+        # One column is shorter. The two that are furthest apart have neither the least inner
+        # product nor the largest.
+        [{"a": LONG, "b": SIGN}, {"a": LONG}, {"b": SIGN}],
+    ],
+)
+def test_no_end_is_missing_that_rows_reach(products: list[dict[str, np.ndarray]]) -> None:
+    norms = [{n: FactorNorms.of(each) for n, each in own.items()} for own in products]
+    share = 1 / len(products)
+    ones = {n: np.ones((1, max(own[n].shape[1] for own in products if n in own))) for n in "ab"}
+    answers = [kron([own.get(n, ones[n]) for n in "ab"]).T for own in products]
+    moved = sum(
+        share * ((each[:, None] - each) ** 2).sum(2) / product_l2_squared([*own.values()], True)
+        for each, own in zip(answers, norms, strict=True)
+    )
+    found = JointMoves(relation("replace-one"), norms).most([share] * len(products))
+    assert np.max(moved) == pytest.approx(found, rel=1e-9)
 
 
 def test_measuring_at_once_is_one_charge_and_refuses_wrong_shares() -> None:

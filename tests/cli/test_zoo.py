@@ -22,6 +22,7 @@ from benchmarks.zoo_tables import TABLES, Table
         pytest.param("datasets/airquality", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("short_fits")
 def test_tiny_tables_go_through(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "SEEDS", 3)
     (table,) = (each for each in TABLES if each.name == name)

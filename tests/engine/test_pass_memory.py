@@ -1,15 +1,16 @@
 """What answers of a factor graph take is counted before it is taken."""
 
 import itertools
-import subprocess
+import resource
 import sys
-import textwrap
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import Fork
 from seams import kept_by
 
 from pgmkit import Domain, FactorGraph, ModelTooLarge
@@ -170,12 +171,8 @@ def test_the_limit_is_of_all_that_is_held() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="addresses are limited on Linux only")
 def test_under_a_limit_of_addresses() -> None:
     """A process that may have 150 MB more refuses what does not fit, by name, and goes on."""
-    code = """
-        import resource, sys
-        sys.path[:0] = ["tests", "tests/engine"]
-        from pgmkit import ModelTooLarge
-        from test_pass_memory import ASKS, grid
-        from pathlib import Path
+
+    def program() -> None:
         graph = grid(19, 19)
         grid(3, 3).posterior().marginals()
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -186,8 +183,6 @@ def test_under_a_limit_of_addresses() -> None:
                 print(name, "answered")
             except ModelTooLarge as error:
                 print(name, "left to this process" in str(error))
-    """
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
-    )
-    assert ran.stdout.splitlines() == ["sum answered", "marginals True", "max-marginals True"], ran
+
+    said, _ = Fork(program).end()
+    assert said.splitlines() == ["sum answered", "marginals True", "max-marginals True"]

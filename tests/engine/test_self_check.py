@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from brute_force import summed
+from brute_force import Table, summed
 from seams import tables_of
 from structures import Case, draw_case
 from test_structures import (
@@ -37,14 +38,16 @@ def fresh_plans() -> Iterator[None]:
     pgmkit.contraction.order.cached_plan.cache_clear()
 
 
+@cache
+def possible_cases() -> list[tuple[int, Case, Table]]:
+    cases = ((seed, draw_case(seed)) for seed in range(STRUCTURES))
+    return [(seed, case, case.problem.joint()) for seed, case in cases if case.possible]
+
+
 def wrong_and_unnoticed(beliefs: bool) -> tuple[int, list[int]]:
     """How many of the structures have a wrong result, and the seeds of those that say nothing."""
     wrong, silent = 0, []
-    for seed in range(STRUCTURES):
-        case = draw_case(seed)
-        if not case.possible:
-            continue
-        joint = case.problem.joint()
+    for seed, case, joint in possible_cases():
         model = case.problem.model()
         try:
             found = tables_of(model).beliefs if beliefs else tables_of(model).clique_marginals[0]

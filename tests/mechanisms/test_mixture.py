@@ -137,6 +137,7 @@ def test_what_was_not_measured_is_near_the_maximum_entropy_model() -> None:
 @pytest.mark.parametrize("relation", NEIGHBOURS)
 @pytest.mark.parametrize("delta", [0.0, 1e-7])
 @pytest.mark.parametrize("cells", [50_000, 10])
+@pytest.mark.usefixtures("short_fits")
 def test_draws_match_charges_and_the_budget(relation: str, delta: float, cells: int) -> None:
     curator = Curator(DATA, Budget(1.0, delta), neighbours=relation)
     noise = Priced(relation, pure=delta == 0)

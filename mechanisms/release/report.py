@@ -36,9 +36,10 @@ __all__ = ["Evaluation", "html"]
 _HOW_TO_READ = (
     "Counts, shares and charts are estimates: a difference smaller than its interval is noise. "
     "Columns that were measured together (joined in the model's drawing) keep the relation they "
-    "have in the data as far as it stands out from noise; others are related only through the columns between them, so that a finding "
-    "about such a pair is about the model. Records drawn from the model are nobody's: use them in "
-    "tables and regressions, and read nothing into a single one.</p>"
+    "have in the data as far as it stands out from noise; others are related only through the "
+    "columns between them, so that a finding about such a pair is about the model. Records "
+    "drawn from the model are nobody's: use them in tables and regressions, and read "
+    "nothing into a single one.</p>"
 )
 _BAR_SECONDS = 20 * UNASKED_SECONDS
 """The seconds of re-estimation for the columns whose error bars have no closed form."""

@@ -162,8 +162,8 @@ MUTANTS = (
     Mutant(
         "largest column norm is the mean one",
         GRID,
-        "int(own.max()),",
-        "int(own.mean()),",
+        "            own.max(),",
+        "            own.mean(),",
         "strategies",
     ),
     Mutant(
@@ -758,7 +758,7 @@ MUTANTS = (
     Mutant(
         "quantile edges from exact counts",
         "mechanisms/synthesis/open_columns.py",
-        "cells = np.linalg.lstsq(np.asarray(noisy.matrix), noisy.values)[0]",
+        "cells = np.linalg.solve(matrix.T @ matrix, matrix.T @ noisy.values)",
         "cells = curator._data.marginals([(name,)])[(name,)].astype(float)",
         "discovery",
     ),

@@ -55,7 +55,7 @@ key.
 """
 
 _Key: TypeAlias = tuple[bytes, bool]
-"""What tells two factors of an attribute from each other (`_keys`)."""
+"""The direction of a factor, and True if it has an h_i of its own (`_keys`)."""
 
 
 class JointMoves:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from itertools import combinations
+from math import log, prod, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,7 +51,8 @@ class Fit:
             sqrt(statistic / degrees) if the statistic is beyond what noise of any usual
             distribution gives by chance (3 in 1,000 data sets with Laplace noise), else 1.
         worst: the measured cliques with the largest misfit, each with the root mean square of its
-            residuals in standard deviations; empty if no clique's misfit exceeds the noise.
+            residuals in standard deviations; only the largest if the misfit of all cliques together
+            exceeds the noise and that of no single one does, and empty if neither does.
         gross: whether no noise of any usual distribution explains the misfit (``estimate`` then
             warns).
     """
@@ -70,16 +72,22 @@ class Fit:
             said += f"; furthest off, in standard deviations: {'; '.join(missed)}"
         if self.scale > 1:
             said += f"; error bars are widened {self.scale:.3g} times"
+            if not self.gross:
+                said += (
+                    f", without a warning, which takes a chi-square of {_limit(self.degrees):.4g}"
+                )
         return said
 
 
 class Fitted(Protocol):
-    """A model with a certified lower bound of its loss."""
+    """A model with its loss and a certified lower bound of it."""
 
     @property
     def domain(self) -> Domain: ...
     @property
     def bound(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
     @property
     def structural_zeros(self) -> Sequence[Zeros]: ...
     def marginals(self, cliques: Any) -> Mapping[Clique, Any]: ...
@@ -111,22 +119,26 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
         p_value = min(p_value, linear.p_value)
         statistic, degrees, scale = linear.statistic, linear.degrees, linear.scale
     excess = {c: (square - n) / sqrt(5 * n) for c, (square, n) in squares.items()}
-    missing = sorted((c for c in squares if is_gross(*squares[c])), key=lambda c: -excess[c])
+    ordered = sorted(squares, key=lambda c: -excess[c])
+    gross = is_gross(missed, values) or is_gross(statistic, degrees)
+    missing = [c for c in ordered if is_gross(*squares[c])] or ordered[: 1 if gross else 0]
     return Fit(
         p_value=min(1.0, 2 * p_value),
         statistic=statistic,
         degrees=degrees,
         scale=scale,
         worst=tuple((c, sqrt(squares[c][0] / squares[c][1])) for c in missing[:_WORST]),
-        gross=is_gross(missed, values) or is_gross(statistic, degrees),
+        gross=gross,
     )
 
 
 def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
     """Return a warning if no distribution fits the measurements as well as noise allows, else an
-    empty text. The bound of the loss decides first, at no cost.
+    empty text.
+
+    Twice the loss is at least the statistic of the fit. It decides first, at little cost.
     """
-    if not is_gross(2 * model.bound, sum(len(m.values) for m in measurements)):
+    if not is_gross(2 * model.loss, max(1, least_degrees(model.domain, measurements))):
         return ""
     fit = goodness_of_fit(model, measurements)
     if not fit.gross:
@@ -145,9 +157,23 @@ def is_gross(statistic: float, degrees: int) -> bool:
     probability 1 - p. The limit is the mean plus 6 standard deviations plus twice that largest
     square. Gaussian sums are far below it.
     """
-    if not degrees:
-        return False
-    return statistic > degrees + 6 * sqrt(5 * degrees) + log(degrees / RARE) ** 2
+    return degrees > 0 and statistic > _limit(degrees)
+
+
+def _limit(degrees: int) -> float:
+    return degrees + 6 * sqrt(5 * degrees) + log(degrees / RARE) ** 2
+
+
+def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
+    """Return a lower bound of the degrees of freedom: a clique's table has no more parameters than
+    the residuals of its subsets have values, and cliques share those of the subsets they share.
+    """
+    values = sum(len(m.values) for m in measurements)
+    cliques = {frozenset(n for n in m.clique if domain.sizes[n] > 1) for m in measurements}
+    if sum(2 ** len(clique) for clique in cliques) > values:
+        return 0
+    subsets = {s for c in cliques for k in range(len(c) + 1) for s in combinations(sorted(c), k)}
+    return values - sum(prod(domain.sizes[name] - 1 for name in each) for each in subsets)
 
 
 def _squares(model: Fitted, measurements: Sequence[Measurement]) -> dict[Clique, tuple[float, int]]:

@@ -10,7 +10,7 @@ from chance import FALSE_ALARM
 from scipy.stats import binom, chi2, kstest
 
 from pgmkit import Contradictory, Domain, GraphicalModel, Measurement, Zeros, error_bars, estimate
-from pgmkit.least_squares.goodness import Fit, is_gross
+from pgmkit.least_squares.goodness import Fit, is_gross, least_degrees
 from pgmkit.least_squares.linear_estimate import LinearEstimate
 from pgmkit.queries import prefix
 
@@ -137,6 +137,41 @@ def test_a_contradiction_is_named_warned_of_and_widens_error_bars() -> None:
     with pytest.warns(Contradictory):
         region = estimate(TWO, y, inference="region")
     assert region.fit is not None and region.fit.statistic == pytest.approx(fit.statistic)
+
+
+def understated(apart: float) -> list[Measurement]:
+    """A table of sexes that misses the sum of another by ``apart`` standard deviations."""
+    by_sex = [300.0 + apart * np.sqrt(4.0), 300.0]
+    joint = Measurement(("education", "sex"), np.full((3, 2), 100.0), 1.0)
+    return [joint, Measurement(("sex",), by_sex, 1.0)]
+
+
+@pytest.mark.parametrize("inference", ["exact", "region"])
+def test_every_gross_fit_is_warned_of_and_names_a_table(inference: str) -> None:
+    """A chi-square of 289, with two degrees of freedom among eight values."""
+    with pytest.warns(Contradictory, match="furthest off.*: education, sex by"):
+        fit = estimate(TWO, understated(17.0), inference=inference).fit
+    assert fit is not None and fit.gross
+    assert (fit.degrees, fit.statistic) == (2, pytest.approx(17.0**2))
+
+
+def test_a_fit_that_widens_error_bars_without_a_warning_states_the_limit() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Contradictory)
+        fit = fit_of(estimate(TWO, understated(10.0)))
+    assert fit.p_value < 1e-20 and not fit.gross and fit.worst == ()
+    limit = 2 + 6 * np.sqrt(10) + np.log(2e6) ** 2
+    assert f"without a warning, which takes a chi-square of {limit:.4g}" in str(fit)
+
+
+def test_theleast_degrees_of_freedom_are_no_more_than_those_of_least_squares() -> None:
+    rng = np.random.default_rng(8)
+    joint = rng.dirichlet(np.ones(DOMAIN.size())) * 3000
+    assert (
+        least_degrees(DOMAIN, measured(joint, rng))
+        == fit_of(estimate(DOMAIN, measured(joint, rng))).degrees
+    )
+    assert least_degrees(DOMAIN, [Measurement(("a", "b"), [1.0], 1.0, np.ones((1, 6)))]) == 0
 
 
 def test_what_no_counts_can_be_is_gross_without_a_disagreement() -> None:

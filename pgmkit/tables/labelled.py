@@ -18,9 +18,30 @@ from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
-from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tallied, text_of
+from pgmkit.tables.values import (
+    bare,
+    distinct,
+    is_null,
+    label_of,
+    number_of,
+    plain,
+    tallied,
+    text_of,
+)
 
 _PADDED = re.compile("0[0-9]+")
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0*")
+"""Matches whole numbers as files of real numbers have them."""
+
+
+def label_of(text: str) -> str:
+    """Return a text from a file as the label that it would be in a frame of numbers.
+
+    >>> label_of("3.0"), label_of("-0.0"), label_of("03.0"), label_of("2.50")
+    ('3', '0', '03.0', '2.50')
+    """
+    whole = _WHOLE.fullmatch(text)
+    return text if whole is None else "0" if whole[1] == "-0" else whole[1]
 
 
 @typed_class
@@ -38,11 +59,22 @@ class _Labelled(Column):
         code = self._known.get(text)
         if code is None and self.missing and text in self.missing:
             return self._null_code
+        text = label_of(text)
+        if code is None:
+            code = self._as_number.get(text)
         if code is None and not isinstance(value, str):
             code = self._padded.get(text)
         if code is None:
             code = self._otherwise(text)
         return code
+
+    @cached_property
+    def _as_number(self) -> Mapping[str, int]:
+        """The code of every known text, and of every text listed as missing, by what it is in a
+        frame of numbers (`label_of`); of several such texts the first one counts.
+        """
+        absent = dict.fromkeys(map(label_of, self.missing or ()), self._null_code)
+        return absent | {label_of(t): code for t, code in reversed([*self._known.items()])}
 
     @cached_property
     def _padded(self) -> Mapping[str, int]:
@@ -268,13 +300,14 @@ class OpenCategorical(Column):
 
     def is_missing(self, value: object) -> bool:
         """Return True for a missing value, or a text listed as missing."""
-        return is_null(value) or text_of(value) in (self.missing or ())
+        listed = {each for text in self.missing or () for each in (text, label_of(text))}
+        return is_null(value) or not listed.isdisjoint({text_of(value), label_of(text_of(value))})
 
     def tally(self, values: Any) -> Counter[str | None]:
         """Return the number of values with each text; the number of missing ones is under None."""
         counted: Counter[str | None] = Counter()
         for text, rows in tallied(values).items():
-            counted[None if self.is_missing(text) else text] += rows
+            counted[None if self.is_missing(text) else label_of(text)] += rows
         return counted
 
     def found(self, labels: Sequence[str]) -> Categorical:

@@ -99,6 +99,9 @@ def _whole(ratios: NDArray[Any]) -> NDArray[np.float64]:
 class Integer(_Numbers):
     """Whole numbers from `low` to `high`: a code for each, or `bins` of nearly equal width.
 
+    A fraction such as 11.5 is no whole number and so outside the column. `outside` says where it
+    counts: "clip" counts it in the bin of the whole number below (11), from any source of data.
+
     >>> Integer(0, 9, bins=5).labels
     ('0..1', '2..3', '4..5', '6..7', '8..9')
     >>> Integer(edges=(17, 30, 65, 90)).encode(np.array([17, 29, 30, 90, 91]))

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode
 from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
@@ -29,6 +30,7 @@ from pgmkit.tables.schema import (
     FileFormat,
     Integer,
     Numeric,
+    OpenCategorical,
     Schema,
 )
 
@@ -226,3 +228,63 @@ def test_tables_of_other_programs(tmp_path: Path) -> None:
         data = encode_file(tmp_path / name, schema)
         assert data.columns["age"].tolist() == [0, 4, 10], name
         assert data.columns["sex"].tolist() == [0, 1, 0], name
+
+
+ONE_LABEL = {
+    "texts": Categorical(("0", "1"), missing=()),
+    "texts with points": Categorical(("0.0", "1.0"), missing=("NA",)),
+    "with other": Categorical(("0", "1"), other="else", missing=()),
+    "truth": Boolean(missing=()),
+    "words": Boolean(words=("0", "1"), missing=("NA",)),
+    "numbers": Categorical((0, 1), missing=()),
+}
+
+
+@pytest.mark.parametrize("column", ONE_LABEL.values(), ids=ONE_LABEL)
+@pytest.mark.parametrize("texts", [["1.0", "0.0", "", "1.0"], ["1", "0", "", "1"]])
+def test_whole_numbers_are_one_label_with_and_without_a_point(tmp_path, column, texts):
+    schema = Schema({"x": column, "k": Integer(0, 9)})
+    path = tmp_path / "x.csv"
+    path.write_text("x,k\n" + "".join(f"{text},1\n" for text in texts))
+    wanted = [1, 0, column.size - 1, 1]
+    assert encode_file(path, schema).columns["x"].tolist() == wanted
+    numbers = [float(text) if text else None for text in texts]
+    for values in (
+        np.array(texts),
+        pa.array(texts),
+        pa.array(numbers),
+        pa.array(texts, pa.large_string()),
+    ):
+        assert column.encode(values).tolist() == wanted
+    assert column.encode(np.array(numbers, dtype=float)).tolist() == wanted
+
+
+def test_labels_that_differ_by_a_point_alone_keep_their_codes():
+    assert Categorical(("1", "1.0")).encode(["1", "1.0", "1.00"]).tolist() == [0, 1, 0]
+    assert Categorical(("1", "2")).encode(["01.0", "1.50", "2."]).tolist() == [-1, -1, 1]
+    assert Categorical(("1",), missing=("9.0",)).encode([9.0, 9, "9"]).tolist() == [1, 1, 1]
+    assert Categorical(("1",)).encode(["1" * 5000 + ".0", "-0.0"]).tolist() == [-1, -1]
+
+
+def test_open_columns_find_whole_numbers_as_one_label():
+    column = OpenCategorical(missing=("9.0",))
+    counted = {"0": 1, "1": 3, None: 3}
+    assert column.tally(np.array(["1.0", "1", "1.", "0.0", "9", "9.0", ""])) == counted
+
+
+@pytest.mark.parametrize("outside", [None, "missing", "clip"])
+def test_fractions_count_alike_in_frames_and_files(tmp_path, outside):
+    column = Integer(0, 20, missing=(), outside=outside)
+    schema = Schema({"years": column})
+    texts = ["11.5", "12.0", "11.9", "", "11"]
+    path = tmp_path / "years.csv"
+    path.write_text("years,k\n" + "".join(f"{text},1\n" for text in texts))
+    frame = {"years": np.array([11.5, 12.0, 11.9, np.nan, 11.0])}
+    if outside is None:
+        for read in (lambda: encode_file(path, schema), lambda: schema.encode(frame)):
+            with pytest.raises(InvalidInput, match="2 rows hold values outside"):
+                read()
+        return
+    wanted = [11, 12, 11, 21, 11] if outside == "clip" else [21, 12, 21, 21, 11]
+    assert encode_file(path, schema).columns["years"].tolist() == wanted
+    assert schema.encode(frame).columns["years"].tolist() == wanted

@@ -22,7 +22,6 @@ from pgmkit.tables.values import (
     bare,
     distinct,
     is_null,
-    label_of,
     number_of,
     plain,
     tallied,

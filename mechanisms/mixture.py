@@ -3,12 +3,12 @@
 Every one-way marginal, every pair of the workload, and every larger subset of its cliques if those
 have few cells, are measured; then one fit follows. No junction tree limits what can be measured,
 and no budget goes to selection. The shares of the budget for pairs and single attributes minimise
-their predicted error (see `mechanisms.rounds.shares`), which depends on the pairs' distances from
-independence. A fiftieth of the budget measures these distances for all pairs together. Noise is
-kept out of the fit in two ways: each noisy table is shrunk towards independence, the more the
-larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the
-independent model (see `MixtureFit`); the size of the penalty follows from the noisy tables (see
-`mechanisms.families.held_out`).
+their predicted error (see `mechanisms.rounds.merging.best_tables`), which depends on the pairs'
+distances from independence. A fiftieth of the budget measures these distances for all pairs
+together. Noise is kept out of the fit in two ways: each noisy table is shrunk towards independence,
+the more the larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the
+rows near the independent model (see `MixtureFit`); the size of the penalty follows from the noisy
+tables (see `mechanisms.families.held_out`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
 measures whole marginals once. The weights by inverse variance, the penalty and the shares of pairs

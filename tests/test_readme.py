@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -44,6 +45,30 @@ def test_the_python_examples_run(
     assert "cumulative epsilon" in shown and "stderr" in shown and "up to" in shown
     assert session["records"].num_rows == 1000
     assert set(session["women"]["sex"].to_pylist()) == {"F"}
+
+
+def test_the_question_is_answered_by_a_release_of_the_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default mechanism may take it, whose error bars are for measured tables only."""
+    monkeypatch.chdir(tmp_path)
+    table = people().append_column("income", [["low", "high"] * 250])
+    schema = Schema(
+        {
+            "age": Integer(edges=(0, 30, 45, 100)),
+            "sex": Categorical(("F", "M")),
+            "income": Categorical(("low", "high")),
+        }
+    )
+    options = {"epsilon": 1, "delta": 1e-6, "mechanism": "mixture"}
+    synthesize(table, schema, **options, seed=0).save("people.pgm")
+    (line,) = re.findall("^pgmkit (query .*)$", TEXT, re.MULTILINE)
+    answered = CliRunner().invoke(main, shlex.split(line))
+    assert answered.exit_code == 0, answered.output
+
+
+def test_the_commands_that_need_a_checkout_come_after_the_sentence_that_says_so() -> None:
+    assert TEXT.index("a checkout of this repository") < TEXT.index("constraints.txt")
 
 
 def test_commands_and_options_are_there() -> None:

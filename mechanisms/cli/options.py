@@ -190,7 +190,7 @@ target_options = _together(
     click.option(
         "--out", help="File for the synthetic records (CSV, parquet, .jsonl, .xlsx, .sav or .dta)."
     ),
-    click.option("--save", help="File for the release: model, noisy tables, ledger."),
+    click.option("--save", help="New file for the release: model, noisy tables, ledger."),
     click.option("--report", help="File for an HTML report (see `pgmkit report`)."),
 )
 file_options = _together(

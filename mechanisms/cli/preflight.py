@@ -44,7 +44,7 @@ class Files:
 
     def check_targets(self) -> None:
         """Raise InvalidInput for a file that cannot be written, or that another option
-        names too.
+        names too, and for a release that exists.
         """
         targets = (("--out", self.out), ("--save", self.save), ("--report", self.report))
         written = [(name, path) for name, path in targets if path is not None]
@@ -52,6 +52,11 @@ class Files:
             (records_file if name == "--out" else writable)(path)
         read = {n: getattr(self, n) for n in ("data", "schema", "public", "ledger")}
         check_apart([(name, path) for name, path in read.items() if path is not None], written)
+        if self.save is not None and Path(self.save).exists():
+            raise InvalidInput(
+                f"--save {self.save!r} exists, and a release that was paid for is not replaced; "
+                "give another name, or delete the file"
+            )
         if self.out is None and self.rows is not None:
             raise InvalidInput("--rows is a number of records to write; give --out for them")
         if self.safe_csv and (self.out is None or not self.out.lower().endswith((".csv", ".xlsx"))):

@@ -18,13 +18,17 @@ def delta_caution(delta: float, rows: int | None) -> str:
 
     >>> delta_caution(1e-9, None), delta_caution(0.5, 10)[:32]
     ('', 'delta (0.5) is above 1 / 10 rows')
+    >>> delta_caution(0.5, None)[:72]
+    'delta (0.5) is above 1 / 1000 rows (assumed, as their number is private)'
     """
-    least = 1000 if rows is None else rows
+    least, assumed = (
+        (1000, " (assumed, as their number is private)") if rows is None else (rows, "")
+    )
     if delta * least <= 1:
         return ""
     return (
-        f"delta ({delta:g}) is above 1 / {least} rows: its promise allows that whole records are "
-        "published, each with that probability; choose delta well below 1 / rows"
+        f"delta ({delta:g}) is above 1 / {least} rows{assumed}: its promise allows that whole "
+        "records are published, each with that probability; choose delta well below 1 / rows"
     )
 
 

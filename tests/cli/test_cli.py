@@ -150,6 +150,10 @@ def test_what_is_left_out_is_said_with_what_to_do(folder: Path) -> None:
     plain = synth("--mechanism", "independent")
     kept = synth("--mechanism", "independent", "--save", "model.pgm")
     assert "was not kept: with --save" in plain.output and "not kept" not in kept.output
+    written = (folder / "model.pgm").read_bytes()
+    again = synth("--mechanism", "independent", "--save", "model.pgm")
+    assert again.exit_code == 2 and "paid for is not replaced; give another name" in again.stderr
+    assert (folder / "model.pgm").read_bytes() == written
 
 
 def test_help_lists_every_command_with_what_it_does(folder: Path) -> None:

@@ -50,7 +50,8 @@ WRONG: dict[str, list[list[str]]] = {
                ["--public", "data.csv", "--mechanism", "mst"],
                ["--public", "empty.csv", "--mechanism", "gem-pub"]],
     "out": [["--out", name] for name in ("o.ods", "o.sas", "o", ".", "no/o.csv", "data.csv")],
-    "save": [["--save", name] for name in (".", "no/m.pgm", "out.csv", "schema.json")],
+    "save": [["--save", name]
+             for name in (".", "no/m.pgm", "out.csv", "schema.json", "narrow.csv")],
     "report": [["--report", name] for name in (".", "no/r.html", "m.pgm")],
     "rows": [["--rows", "0"], ["--rows", "x"]],
     "seconds": [["--seconds", each] for each in ("0", "-1", "nan", "x")],

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput, installing
+from pgmkit.errors import InvalidInput, installing, naming
 from pgmkit.factor_graph import FactorGraph
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.typed import typed
@@ -36,7 +36,11 @@ def read_bif(path: str | os.PathLike[str]) -> FactorGraph:
         if "<!ENTITY" in text:
             raise InvalidInput("it defines entities, which can stand for texts of any length")
         reader = read.BIFReader if ".bif" in suffixes else read.XMLBIFReader
-        return from_pgmpy(reader(string=text).get_model())
+        tables, states = _tables_of(reader(string=text).get_model())
+        if not tables:
+            raise InvalidInput("no variable was found in it; look for a brace that is missing")
+    with naming(repr(os.fspath(path))):
+        return FactorGraph.from_conditionals(tables, states=states)
 
 
 def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
@@ -59,17 +63,22 @@ def from_pgmpy(model: Any) -> FactorGraph:
     InvalidInput for another object, if a variable has no table, or if the tables do not form a
     Bayesian network.
     """
+    tables, states = _tables_of(model)
+    return FactorGraph.from_conditionals(tables, states=states)
+
+
+def _tables_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     _pgmpy()
     from pgmpy.models import DiscreteBayesianNetwork
 
-    tables, states = {}, {}
+    tables, states = dict[str, Any](), dict[str, Any]()
     for name in instance(model, DiscreteBayesianNetwork, "model").nodes():
         table = model.get_cpds(name)
         if table is None:
             raise InvalidInput(f"the network has no table for {name!r}; the file may be cut short")
         tables[str(name)] = (tuple(map(str, table.variables)), np.asarray(table.values))
         states[str(name)] = tuple(table.state_names[name])
-    return FactorGraph.from_conditionals(tables, states=states)
+    return tables, states
 
 
 def to_pgmpy(graph: FactorGraph) -> Any:

@@ -107,7 +107,8 @@ def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[f
 def positive(name: str, value: float) -> None:
     """Raise InvalidInput unless the value is a finite number above 0."""
     if not _finite(value) or value <= 0:
-        raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}")
+        usual = "; 0.1 to 10 are usual" if name == "epsilon" else ""
+        raise InvalidInput(f"{name} must be a finite number above 0, got {value!r}{usual}")
 
 
 def not_negative(name: str, value: float) -> None:

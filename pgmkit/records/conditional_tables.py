@@ -76,10 +76,13 @@ def _normalised(name: str, clique: Clique, array: Array) -> Array:
     if not np.abs(totals - 1).max() <= TOLERANCE:
         cell = np.unravel_index(int(np.abs(totals - 1).argmax()), totals.shape)
         given = ", ".join(f"{p} = {int(c)}" for p, c in zip(clique[1:], cell, strict=True))
+        said = (
+            f"sums to {totals[cell]:.6g}" if totals[cell] else "is missing (its numbers are all 0)"
+        )
         raise InvalidInput(
-            f"the distribution of {name!r}{' given ' + given if given else ''} sums to "
-            f"{totals[cell]:.6g}, not to one; correct the table (its first axis is the variable), "
-            "or build the graph with FactorGraph(domain, tables) if these are potentials"
+            f"the distribution of {name!r}{' given ' + given if given else ''} {said}; a sum "
+            f"within {TOLERANCE:g} of one is allowed; correct the table (its first axis is the "
+            "variable), or build the graph with FactorGraph(domain, tables) if these are potentials"
         )
     return array / totals
 

@@ -79,7 +79,7 @@ class Uncertainty:
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
         """Return error bars of every cell of a marginal, measured or not; axes in the given
-        order.
+        order. What the intervals cover is said by `answer`.
         """
         clique = self.model.domain.clique(attrs)
         return self.answer(FactoredQuery.marginal(self.model.domain, clique), level=level)
@@ -87,9 +87,12 @@ class Uncertainty:
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
         """Return error bars of every answer to a factored query.
 
-        Each interval covers the truth with probability ``level``; this does not hold for several
-        intervals jointly. Raises InvalidInput for a level outside (0, 1) or a query that does not
-        fit the domain.
+        If the query's attributes were measured together (``method`` is "closed form"), each
+        interval covers the truth with probability ``level``, though several do not jointly.
+        Otherwise (``"bootstrap"``) the intervals cover the effect of noise on the model's answer
+        alone, not the model's own error: the truth may lie far outside nearly all of them.
+
+        Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
         """
         checked = checked_level(level)
         if not isinstance(query, FactoredQuery):
@@ -156,6 +159,8 @@ def error_bars(
     re-estimates the model from ``replicates`` redrawn sets of the measurements, each of which takes
     about as long as the last estimation of an adaptive mechanism; later queries use the same
     replicates. Only the model and the measurements are used, never the records.
+    Error bars of other queries than those within measured cliques cover noise alone, not the
+    model's own error about attributes that were not measured together.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is

@@ -36,6 +36,28 @@ def test_a_packed_network_is_read_and_a_bomb_is_not(network: bytes, tmp_path: Pa
         read_bif(tmp_path / "n.bif")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "0.25",
+            "0.16",
+            r"n.bif': the distribution of 'a' sums to 0.91; a sum within 1e-05 of one",
+        ),
+        ("0.25, 0.75", "0, 0", "n.bif': the distribution of 'a' is missing"),
+        ("}", "", "n.bif' is not a Bayesian network's file.* look for a brace that is missing"),
+    ],
+)
+def test_what_is_wrong_with_a_network_is_said(
+    network: bytes, old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    text = network.decode()
+    assert old in text
+    (tmp_path / "n.bif").write_text(text.replace(old, new))
+    with pytest.raises(InvalidInput, match=said):
+        read_bif(tmp_path / "n.bif")
+
+
 def test_mutated_networks_are_refused_or_read(network: bytes, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for _ in range(8):

@@ -311,6 +311,7 @@ def test_bad_evidence(evidence: object, likelihood: object, said: str) -> None:
             {"b": (("b",), [0.5, 0.5]), "a": (("a", "b"), [[0.5, 0.5], [0.5, 0.4]])},
             "'a' given b = 1 sums to 0.9",
         ),
+        ({"a": (("a",), [0.0, 0.0])}, "'a' is missing"),
         ({"a": (("a", "b"), [[0.5], [0.5]])}, "unknown attribute 'b'"),
         ({"a": (("b", "a"), [[0.5], [0.5]])}, "the variable first"),
         ({"a": (("a",), [1.5, -0.5])}, "negative"),

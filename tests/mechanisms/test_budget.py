@@ -69,7 +69,9 @@ def test_no_cost_is_no_epsilon() -> None:
 @pytest.mark.parametrize("epsilon", NOT_POSITIVE)
 def test_bad_epsilon_is_refused(epsilon: object) -> None:
     for delta in (1e-9, 0.0):
-        with pytest.raises(InvalidInput, match="epsilon must be a finite number above 0"):
+        with pytest.raises(
+            InvalidInput, match=r"epsilon must be a finite number above 0.*; 0\.1 to 10 are usual"
+        ):
             Budget(epsilon, delta)
 
 

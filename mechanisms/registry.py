@@ -235,7 +235,13 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
     >>> configure("mwem+pgm", rounds=5)[1].rounds
     5
     """
-    check_known([name], MECHANISMS, "unknown mechanism", "known are")
+    if name == "auto":
+        raise InvalidInput(
+            f"'auto' is a choice among mechanisms, which `synthesize` and `pgmkit synth` make and "
+            f"`pgmkit plan` shows; name one of {', '.join(MECHANISMS)}"
+        )
+    they = "besides auto (for `synthesize`, `pgmkit synth` and `pgmkit plan`), known are"
+    check_known([name], MECHANISMS, "unknown mechanism", they)
     entry = MECHANISMS[name]
     settings = entry.load()[1]
     known = [field.name for field in fields(settings)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mechanisms.cli.consent import warn_unread
 from mechanisms.cli.linked import report_linked, sample_linked
 from mechanisms.cli.options import (
     FILE,
@@ -203,6 +204,9 @@ def report(
         truth = encode_file(against, loaded.schema, ignore_extra=True)
         held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
         assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
+        warn_unread(against, truth)
+        if test is not None and held_out is not None:
+            warn_unread(test, held_out)
         evaluation = Evaluation(truth, target, held_out)
     page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
     write_text(target_file, page)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli.consent import warn_unread
 from mechanisms.cli.options import (
     FILE,
     FORMAT,
@@ -125,4 +126,5 @@ def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
     found = encode_file(public, schema.placed())
     if not isinstance(found, Dataset):
         raise InvalidInput(f"{public} holds no records; give at least one")
+    warn_unread(public, found)
     return found

@@ -1,4 +1,6 @@
-"""The question whether to spend the rest of the budget although many values could not be read."""
+"""Warnings of values that could not be read, and the question whether to spend the rest of the
+budget nevertheless.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.unread import UnreadValues
+    from pgmkit.records.dataset import Dataset
     from pgmkit.tables.schema import Schema
 
 yes_option = click.option(
@@ -52,3 +55,22 @@ def _ask(unread: UnreadValues, yes: bool) -> None:
         "spent, which stays so; say how the file is written (--encoding, --separator, --decimal), "
         "correct the schema, or go on with --yes"
     )
+
+
+def warn_unread(path: str, data: Dataset) -> None:
+    """Warn of the values of a file that could not be read, with their exact share of each column.
+
+    Only for records whose exact numbers may be shown.
+    """
+    lost = {name: count / len(data) for name, count in (data.unread or {}).items() if count}
+    if lost:
+        shares = ", ".join(f"{share:.3%} of {name}" for name, share in lost.items())
+        click.echo(
+            printable(
+                f"warning: {path}: {shares} could not be read by the schema and count as its "
+                "columns declare (`outside`), so that comparisons with them may be wrong; likely "
+                "causes are another --encoding, --separator or --decimal, or values that the "
+                "schema does not list. These shares are exact"
+            ),
+            err=True,
+        )

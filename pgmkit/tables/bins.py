@@ -74,7 +74,7 @@ class Binned(Column):
         positions = self._plain_positions
         if len(positions) < 2 or not (np.diff(positions) > 0).all():
             raise InvalidInput(
-                f"the edges of a {self.type} column must ascend, low below high; "
+                f"the edges of a column of type {self.type} must ascend, low below high; "
                 f"got {self.edges or (self.low, self.high)!r}"
             )
         self._check_single_values()
@@ -93,7 +93,7 @@ class Binned(Column):
                 found = [self._position(value) for value in values]
             except (ValueError, TypeError):
                 raise InvalidInput(
-                    f"{name} must be values of a {self.type} column, got {values!r}"
+                    f"{name} must be values of a column of type {self.type}, got {values!r}"
                 ) from None
             if len(set(found)) < len(found):
                 raise InvalidInput(f"{name} holds a value twice: {values!r}; list it once")
@@ -162,7 +162,8 @@ class Binned(Column):
             ends = [self._position(edge) for edge in given]
         except (ValueError, TypeError):
             raise InvalidInput(
-                f"{self.edges or (self.low, self.high)!r} are not values of a {self.type} column"
+                f"{self.edges or (self.low, self.high)!r} are not values of a column of type "
+                f"{self.type}"
             ) from None
         if self.whole and ends:
             ends[-1] += 1  # so that the highest value belongs to the last bin
@@ -326,7 +327,7 @@ class Binned(Column):
             end = math.inf if high is None else self._position(high)
         except (ValueError, TypeError):
             raise InvalidInput(
-                f"{low!r}..{high!r} is not a range of a {self.type} column"
+                f"{low!r}..{high!r} is not a range of a column of type {self.type}"
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
         if closed and self.whole:

@@ -226,7 +226,7 @@ class Column(ABC):
         None leaves an end open. Raises InvalidInput for a column without order, and for ends that
         cut a bin in two.
         """
-        raise InvalidInput(f"a {self.type} column has no order; list its values instead")
+        raise InvalidInput(f"a column of type {self.type} has no order; list its values instead")
 
     def steps(self, width: float) -> list[tuple[str, int, int]]:
         """Return the groups of codes between multiples of `width`, each as (label, first code, code

@@ -29,10 +29,10 @@ def column_from_dict(stored: Mapping[str, Any]) -> Column:
     kind = given.pop("type", None)
     check_known([kind], _TYPES, "there is no type", "types are")
     allowed = sorted(each.name for each in fields(_TYPES[kind]))
-    check_known(given, allowed, f"a {kind} column has no field", "it has")
+    check_known(given, allowed, f"a column of type {kind} has no field", "it has")
     try:
         return _TYPES[kind](**given)
     except TypeError as error:
         raise InvalidInput(
-            f"a {kind} column cannot be made from {dict(stored)!r}: {error}"
+            f"a column of type {kind} cannot be made from {dict(stored)!r}: {error}"
         ) from None

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
 _FUNCTION = re.compile(r"^(\w+)\s*\(")
+_BY = re.compile(r"^(\w+\s*\(.*\))\s+by\s+(.+)$", re.IGNORECASE)
 _STEPS = re.compile(
     r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+)(?:\s+\w+)?)$", re.IGNORECASE
 )
@@ -48,7 +49,7 @@ _TIMES = re.compile(r"\s+x\s+")
 _CONDITION = re.compile(r'^("(?:[^"]|"")*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$', re.DOTALL)
 _QUOTED = re.compile(r'"[^"]*("|\Z)')
 _BAR, _COMMA = re.compile(r"\|"), re.compile(",")
-_AND = re.compile(r"\s+and\s+", re.IGNORECASE)
+_AND, _OR = (re.compile(rf"\s+{each}\s+", re.IGNORECASE) for each in ("and", "or"))
 _COUNT = "count"
 
 
@@ -288,8 +289,27 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
             "age < 30, status in {single, widowed} or pay != missing"
         )
     name = _known(schema, found[1])
+    if _unquoted(found[3]) not in schema.shown[name].labels:
+        _check_no_or(found)
     own = _compared(text, name, schema.shown[name], found[2], found[3].strip())
     return name, text, own
+
+
+def _check_no_or(condition: re.Match[str]) -> None:
+    """Raise InvalidInput for a condition whose value holds an "or"."""
+    name, value = condition[1].strip(), condition[3]
+    pieces = [piece.strip() for piece in _pieces(value, _OR, "{}")]
+    if len(pieces) == 1:
+        return
+    others = [_CONDITION.match(piece) for piece in pieces]
+    values = "a, b"
+    if condition[2] == "=" and all(o is None or (o[1], o[2]) == (name, "=") for o in others):
+        parts = zip(pieces, others, strict=True)
+        values = ", ".join(piece if other is None else other[3] for piece, other in parts)
+    raise InvalidInput(
+        f"condition {condition[0]!r}: there is no `or`; list the values of one column in braces, "
+        f"such as {name} in {{{values}}}, and ask once for each column"
+    )
 
 
 def _compared(text: str, name: str, column: Column, operator: str, value: str) -> Mask:
@@ -332,6 +352,9 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
 
 def _asked_for(schema: Schema, part: str) -> str:
     function = _FUNCTION.match(part)
+    by = _BY.match(part)
+    if _unquoted(part) not in schema.shown and by and _summary(schema, by[1]):
+        raise InvalidInput(f"there is no `by` in {part!r}; write {f'{by[2]}, {by[1]}'!r}")
     if _unquoted(part) not in schema.shown and function:
         raise InvalidInput(
             f"there is no function {function[1]!r}; there are cdf, sum, mean, median and quantile. "

@@ -107,6 +107,12 @@ def test_5_a_report() -> None:
     result = pgmkit("report", "people.pgm", "-o", "p.html", "--against", "people.csv")
     assert result.exit_code == 0 and "do not publish" in result.stderr
     assert "NOT PRIVATE" in Path("p.html").read_text()
+    assert "could not be read" not in result.stderr
+    text = Path("people.csv").read_text()
+    Path("other.csv").write_text(text.replace("female", "w"))
+    share = text.count("female") / (text.count("\n") - 1)
+    result = pgmkit("report", "people.pgm", "-o", "p.html", "--against", "other.csv")
+    assert f"other.csv: {share:.3%} of sex could not be read" in result.stderr
 
 
 def test_6_tables_from_elsewhere_become_a_model() -> None:

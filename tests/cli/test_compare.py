@@ -56,6 +56,7 @@ def test_public_records_and_json() -> None:
     schema().save("s.yaml")
     done = pgmkit("--schema", "s.yaml", "--public", "p.csv", "--mechanism", "independent", "--json")
     assert done.exit_code == 0, done.output
+    assert not done.stderr
     said = json.loads(done.stdout)
     assert said["records"] == 400 and set(said["compared"][0]["mean"]) == {"1", "2"}
 
@@ -64,6 +65,22 @@ def test_a_mechanism_that_refuses_says_why() -> None:
     Path("s.json").write_text(json.dumps({f"c{i}": 50 for i in range(12)}))
     done = pgmkit("--schema", "s.json", "--rows", "50", "--mechanism", "mwem", "--workload", "1")
     assert done.exit_code == 0 and "mwem                 refused: " in done.stdout
+
+
+def test_public_values_that_cannot_be_read_are_warned_of() -> None:
+    Path("s.json").write_text('{"age": 4, "sex": 2}')
+    Path("p.csv").write_text("age,sex\n" + "1,x\n" * 3 + "2,0\n" * 5)
+    done = pgmkit("--schema", "s.json", "--public", "p.csv", "--mechanism", "independent")
+    assert done.exit_code == 0 and "p.csv: 37.500% of sex could not be read" in done.stderr
+    assert "of age" not in done.stderr
+
+
+def test_auto_is_refused_as_a_choice_and_named_among_the_known() -> None:
+    Path("s.json").write_text('{"age": 4, "sex": 2}')
+    done = pgmkit("--schema", "s.json", "--mechanism", "auto")
+    assert done.exit_code == 2 and "'auto' is a choice among mechanisms" in done.stderr
+    done = pgmkit("--schema", "s.json", "--mechanism", "amm")
+    assert done.exit_code == 2 and "besides auto (for `synthesize`" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["gem-pub", "msst"])

@@ -193,3 +193,4 @@ def test_a_misspelt_name_gets_the_one_that_was_meant(
         csv.writer(file).writerows([[*SIZES, "person"], [1, 1, 1, "a"]])
     result = synthesized(["owned.csv", "--ignore-extra-columns", *change])
     assert f"did you mean {near}?" in result.stderr
+    assert ("as the unit (--unit)" in result.stderr) == ("--unit" in change)

@@ -403,3 +403,27 @@ def test_replies_become_frames_and_pictures() -> None:
     assert [(s[0][0], s[1][0]) for s in whiskers.get_segments()] == [(28.0, 33.0), (69.0, 75.0)]
     assert axes.get_xlabel() == "count"
     assert len(Reply({"count": np.array([5.0])}).plot().patches) == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("mean(age) by sex", r"there is no `by` .*; write 'sex, mean\(age\)'"),
+        ("count | kids = 1 or kids = 2", r"there is no `or`; .* kids in \{1, 2\}"),
+        ("count | kids = 1 or 2", r"there is no `or`; .* kids in \{1, 2\}"),
+        ("count | kids = 1 or sex = F", r"there is no `or`; .* kids in \{a, b\}"),
+        ("count | kids in 0..1 or kids = 3", r"there is no `or`; .* kids in \{a, b\}"),
+        ("count | kids = x", "of type integer"),
+    ],
+)
+def test_what_other_languages_have_is_refused_with_the_spelling_here(question, said):
+    schema = Schema({"age": Integer(0, 9), "kids": Integer(0, 3), "sex": Categorical(("F", "M"))})
+    with pytest.raises(InvalidInput, match=said):
+        parse(schema, question)
+
+
+def test_an_or_within_a_value_is_no_operator():
+    schema = Schema({"music": Categorical(("rock or pop", "jazz"))})
+    for value in ("rock or pop", '"rock or pop"', "{rock or pop, jazz}"):
+        operator = "in" if value[0] == "{" else "="
+        assert parse(schema, f"count | music {operator} {value}").allowed["music"][0]

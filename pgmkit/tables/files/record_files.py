@@ -146,7 +146,9 @@ def check_columns(
     if is_json_lines(path) and not schema.checked:
         return
     found = all_names(path, schema.file)
-    _check_names(path, schema.file, found, (*schema.columns, *also))
+    _check_names(path, schema.file, found, tuple(schema.columns))
+    remedy = "Name one of these as the unit (--unit) or, for linked tables, as the key"
+    _check_names(path, schema.file, found, tuple(also), remedy)
     known = {*schema.shown, *also}
     others = [n for n in found if n not in known and not _is_left_out(n, schema.file)]
     if others and not ignore_extra:
@@ -340,6 +342,7 @@ def _check_names(
     form: FileFormat,
     found: list[str],
     names: tuple[str, ...] | None,
+    remedy: str = "Use the schema of this file",
 ) -> None:
     for name, times in Counter(found).items():
         if times > 1 and name and (names is None or name in names):
@@ -349,6 +352,5 @@ def _check_names(
         raise InvalidInput(
             f"{os.fspath(path)} has no column {', '.join(map(repr, absent))}"
             f"{did_you_mean(absent[0], found)}; it has "
-            f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, absent)}. Use the "
-            "schema of this file"
+            f"{', '.join(map(repr, found[:30]))}{header_hint(path, form, absent)}. {remedy}"
         )

@@ -226,9 +226,11 @@ def _with_bars(
     """Return the reply with standard errors and intervals (`ends`) directly behind the first column
     of numbers, to which they belong, and with a column "note" that marks the unreliable lines
     (`weak`), if there are any. If the intervals' `method` is "bootstrap", a note names the error
-    that they do not include.
+    that they do not include. Otherwise a note explains answers in the outer eighths of their
+    intervals, in which a lower end of 0 is where counts end.
     """
     place = next(i for i, each in enumerate(columns.values()) if isinstance(each, np.ndarray)) + 1
+    answers = next(each for each in columns.values() if isinstance(each, np.ndarray))
     named = list(columns.items())
     columns = dict([*named[:place], *ends.items(), *named[place:]])
     if weak.any():
@@ -244,7 +246,19 @@ def _with_bars(
             "the intervals cover the effect of noise on the model, but not the model's own error "
             "about columns that were not measured together",
         ]
+    elif _near_an_end(answers, ends["low"], ends["high"]).any():
+        notes = [
+            *notes,
+            "answers are the model's, and intervals are those of the noisy table; some answers lie "
+            "near an end of theirs",
+        ]
     return Reply(columns, tuple(notes))
+
+
+def _near_an_end(answers: Array, low: Array, high: Array) -> NDArray[np.bool_]:
+    margin = np.where(np.isfinite(high - low), high - low, 0.0) / 8
+    below = (answers < low + margin) & (low != 0)
+    return np.asarray(below | (answers > high - margin))
 
 
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:

@@ -427,3 +427,13 @@ def test_an_or_within_a_value_is_no_operator():
     for value in ("rock or pop", '"rock or pop"', "{rock or pop, jazz}"):
         operator = "in" if value[0] == "{" else "="
         assert parse(schema, f"count | music {operator} {value}").allowed["music"][0]
+
+
+@pytest.mark.parametrize(("first", "near"), [(-40.0, True), (60.0, False)])
+def test_a_note_explains_answers_near_an_end_of_their_interval(first: float, near: bool) -> None:
+    """A count held at zero takes from the other what the noisy table gives to it."""
+    schema = Schema({"sex": Categorical(("F", "M"))})
+    tables = [Measurement(("sex",), [first, 60.0 - first + 60.0 * (first > 0)], 20.0)]
+    model = estimate(schema.domain, tables)
+    reply = ask(model, schema, "sex", bars=error_bars(model, tables))
+    assert any("near an end of theirs" in note for note in reply.notes) is near

@@ -565,6 +565,7 @@ def test_cells_that_a_spreadsheet_would_run_are_quoted_on_demand(tmp_path: Path)
     arguments = ["synth", tmp_path / "d.csv", *common, "--out", out, "--save", tmp_path / "r.pgm"]
     invoked(*arguments)
     assert "\n=cmd" in out.read_text()
+    (tmp_path / "r.pgm").unlink()  # a saved release is not replaced
     invoked(*arguments, "--safe-csv")
     text = out.read_text()
     assert "\n'=cmd" in text and "\n'@sum" in text and "\n'-2+3" in text and "\nplain" in text

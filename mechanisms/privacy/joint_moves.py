@@ -46,7 +46,7 @@ from numpy.typing import ArrayLike
 from mechanisms.privacy.integer_matrix import FactorNorms, product_l2_squared
 from mechanisms.privacy.neighbours import Neighbours
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.precision import AGREEMENT
+from pgmkit.runtime.precision import AGREEMENT, EPSILON, ULPS
 from pgmkit.runtime.sizes import CALL_CELLS
 
 Product: TypeAlias = "Mapping[Any, FactorNorms]"
@@ -165,13 +165,16 @@ class _Group:
 
 def _keys(product: Product) -> dict[Hashable, _Key]:
     """Return the key of each factor: its direction, and True if it has an h_i of its own (see the
-    module's docstring).
+    module's docstring). Nearly equal columns have none: the rounding of h_i, relative to their
+    distance, has to be far below what `most` adds.
     """
     single = len(product) == 1
-    return {
-        name: (norms.direction, single and norms.l2_apart < 2 * (norms.l2 - norms.low))
-        for name, norms in product.items()
-    }
+
+    def own(norms: FactorNorms) -> bool:
+        exact = norms.l2 * EPSILON <= norms.l2_apart * AGREEMENT / ULPS**2
+        return single and exact and norms.l2_apart < 2 * (norms.l2 - norms.low)
+
+    return {name: (norms.direction, own(norms)) for name, norms in product.items()}
 
 
 def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:

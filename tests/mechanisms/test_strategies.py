@@ -586,3 +586,13 @@ def test_measuring_at_once_is_one_charge_and_refuses_wrong_shares() -> None:
     ]
     ratios = [a.stddev / b.stddev for a, b in zip(together, apart, strict=True)]
     assert ratios[0] < 1
+
+
+@pytest.mark.parametrize("base", [1, 2**10, 2**20, 20240101, 2**28])
+def test_joint_charges_of_nearly_equal_columns_are_not_rounded_away(base: int) -> None:
+    """Rows that differ in each attribute move the answers to all three products at full cost."""
+    dates = FactorNorms.of(np.array([[base, base + 1, base + 2]]))
+    one, other = (FactorNorms.of(np.eye(n, dtype=np.int64)) for n in (3, 2))
+    moves = JointMoves(relation("replace-one"), [{"a": dates}, {"b": one}, {"c": other}])
+    for shares in ([0.7, 0.2, 0.1], [0.3, 0.3, 0.4], [1 / 3, 1 / 3, 1 / 3]):
+        assert moves.most(shares) >= sum(shares) * (1 - 1e-15)

@@ -30,7 +30,8 @@ largest g_i. With it no product costs more than its share in any state.
 
 Rows attain the bound if the columns of each factor are all alike, as those of n I - J are. They may
 not attain it if several factors of one attribute have their ends at different rows. If there are
-many products, groups of them are bounded separately, which can only raise the bound.
+many products, groups of them are bounded separately, and products with nearly equal columns alone,
+which can only raise the bound.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class JointMoves:
         self._products = len(products)
         self._groups = [
             _Group(places, [products[place] for place in places], neighbours)
-            for places in _groups(products, [place for place in some if products[place]])
+            for places in _groups(
+                products, [n for n in some if products[n] and _is_exact(products[n])]
+            )
         ]
         self._others = np.ones(len(products), dtype=bool)
         for group in self._groups:
@@ -165,16 +168,22 @@ class _Group:
 
 def _keys(product: Product) -> dict[Hashable, _Key]:
     """Return the key of each factor: its direction, and True if it has an h_i of its own (see the
-    module's docstring). Nearly equal columns have none: the rounding of h_i, relative to their
-    distance, has to be far below what `most` adds.
+    module's docstring).
     """
     single = len(product) == 1
+    return {
+        name: (norms.direction, single and norms.l2_apart < 2 * (norms.l2 - norms.low))
+        for name, norms in product.items()
+    }
 
-    def own(norms: FactorNorms) -> bool:
-        exact = norms.l2 * EPSILON <= norms.l2_apart * AGREEMENT / ULPS**2
-        return single and exact and norms.l2_apart < 2 * (norms.l2 - norms.low)
 
-    return {name: (norms.direction, own(norms)) for name, norms in product.items()}
+def _is_exact(product: Product) -> bool:
+    """Return False for a product whose columns are equal or nearly so: its cost, a difference of
+    sums divided by their distance, would have more rounding than `most` adds.
+    """
+    norms = [*product.values()]
+    length = math.prod(each.l2 for each in norms)
+    return length * EPSILON * ULPS**2 <= AGREEMENT * product_l2_squared(norms, True)
 
 
 def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:

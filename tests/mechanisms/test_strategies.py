@@ -596,3 +596,11 @@ def test_joint_charges_of_nearly_equal_columns_are_not_rounded_away(base: int) -
     moves = JointMoves(relation("replace-one"), [{"a": dates}, {"b": one}, {"c": other}])
     for shares in ([0.7, 0.2, 0.1], [0.3, 0.3, 0.4], [1 / 3, 1 / 3, 1 / 3]):
         assert moves.most(shares) >= sum(shares) * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("value", [1, 2**29])
+def test_answers_that_no_row_moves_leave_the_others_charged(value: int) -> None:
+    constant = FactorNorms.of(np.array([[value, value]]))
+    other = FactorNorms.of(np.eye(3, dtype=np.int64))
+    moves = JointMoves(relation("replace-one"), [{"a": constant}, {"b": other}])
+    assert moves.most([0.5, 0.5]) >= 0.5

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, code_state, fresh_process, machine
+from benchmarks.common import HERE, RESULTS, code_state, fresh_process, machine
 from benchmarks.first_contact_steps import STEPS, known
 from benchmarks.gpu import COPY_BYTES, works
 
@@ -50,7 +50,7 @@ def run(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         found = {"failed": f"took longer than {seconds:.0f} s"}
     except SystemExit as error:
-        found = {"failed": str(error)}
+        found = {"failed": str(error).replace(f"{HERE.parent}/", "")}
     return {**found, "wall_s": round(time.perf_counter() - begun, 2)}
 
 

@@ -240,8 +240,8 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
             f"'auto' is a choice among mechanisms, which `synthesize` and `pgmkit synth` make and "
             f"`pgmkit plan` shows; name one of {', '.join(MECHANISMS)}"
         )
-    they = "besides auto (for `synthesize`, `pgmkit synth` and `pgmkit plan`), known are"
-    check_known([name], MECHANISMS, "unknown mechanism", they)
+    others = "besides auto (for `synthesize`, `pgmkit synth` and `pgmkit plan`), known are"
+    check_known([name], MECHANISMS, "unknown mechanism", others)
     entry = MECHANISMS[name]
     settings = entry.load()[1]
     known = [field.name for field in fields(settings)]

@@ -170,8 +170,9 @@ class FactorNorms:
     def of(cls, factor: Integers) -> FactorNorms:
         """Return the norms of a factor of whole numbers, exactly."""
         columns = np.ascontiguousarray(factor.T)
-        # Sums of products of few bits need no integers of Python: without the power of two that
-        # all entries are multiples of, entries of 0 and 1 have one bit.
+        # All entries are divided by the largest power of two that divides each of them, and norms
+        # are multiplied by its square. The Gram matrix of small entries fits into 64 bits, so that
+        # it needs none of Python's integers.
         every = int(np.bitwise_or.reduce(factor, axis=None))
         zeros = max(0, (every & -every).bit_length() - 1)
         gram = _gram(factor >> zeros)

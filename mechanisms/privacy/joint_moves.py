@@ -56,7 +56,9 @@ key.
 """
 
 _Key: TypeAlias = tuple[bytes, bool]
-"""The direction of a factor, and True if it has an h_i of its own (`_keys`)."""
+"""A factor is told from others by its direction, and by whether it has an h_i of its own
+(`_keys`).
+"""
 
 
 class JointMoves:

@@ -29,7 +29,9 @@ _SURE = NormalDist().inv_cdf(39 / 40)
 20.
 """
 MOST_CELLS = TABLE_CELLS
-"""The most cells of the pairs' tables whose relations are compared with chance: a second's work."""
+"""Relations are compared with chance if the tables of their pairs have at most this many cells in
+all, which takes about a second.
+"""
 _STRONGER = NAMED // 3
 
 
@@ -157,19 +159,19 @@ def _cells(domain: Domain, measurement: Measurement) -> int:
 
 def _shown(model: Any, kept: Sequence[tuple[str, str]]) -> str:
     """Return sentences on which of the kept relations are the strongest in the model, and which are
-    no stronger than chance; empty if their tables are too large.
+    no stronger than chance. The text is empty if there are none, or if their tables are too large.
 
     Two unrelated columns with r and c values, r >= c, have in n records a squared Cramér's V of
     (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
     """
-    if sum(model.domain.size(pair) for pair in kept) > MOST_CELLS:
+    if not kept or sum(model.domain.size(pair) for pair in kept) > MOST_CELLS:
         return ""
-    tables = model.marginals(kept) if kept else {}
+    tables = model.marginals(kept)
     strengths = {pair: association(tables[pair]) for pair in kept}
     rows = max(1.0, model.total)
     hidden = [p for p in kept if strengths[p] ** 2 <= (max(tables[p].shape) - 1) / rows]
     why = "there is none, or noise hid it"
-    if kept and len(hidden) == len(kept):
+    if len(hidden) == len(kept):
         return (
             f"But the release shows no relation beyond chance: {why}. Use these columns for no "
             "correlation, regression or prediction."

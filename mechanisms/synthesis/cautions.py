@@ -21,9 +21,8 @@ def delta_caution(delta: float, rows: int | None) -> str:
     >>> delta_caution(0.5, None)[:72]
     'delta (0.5) is above 1 / 1000 rows (assumed, as their number is private)'
     """
-    least, assumed = (
-        (1000, " (assumed, as their number is private)") if rows is None else (rows, "")
-    )
+    least = 1000 if rows is None else rows
+    assumed = " (assumed, as their number is private)" if rows is None else ""
     if delta * least <= 1:
         return ""
     return (

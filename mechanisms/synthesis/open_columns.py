@@ -100,7 +100,9 @@ def resolved(
     for name, column in _numeric(schema).items():
         queries = query_rows("hierarchy", fine[name].size)
         noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
-        matrix = np.asarray(noisy.matrix)  # well conditioned: singular values of 1 to 32 units
+        # Normal equations lose no digits that matter: the matrix's singular values are between 1
+        # and 32 times the least one.
+        matrix = np.asarray(noisy.matrix)
         cells = np.linalg.solve(matrix.T @ matrix, matrix.T @ noisy.values)
         found[name] = column.found(quantile_ends(fine[name], cells, column.bins or 1))
     for name, declared in unlisted.items():

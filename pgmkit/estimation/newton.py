@@ -26,7 +26,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from scipy.linalg import lstsq, qr, solve_triangular
-from scipy.sparse.linalg import LinearOperator, lsqr
+from scipy.sparse.linalg import lsqr
 
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.losses import MeasuredLoss
@@ -243,9 +243,8 @@ class _Joint:
         if self.design.shape[0] * self.design.shape[1] <= CACHE_CELLS:
             dense = self.design.toarray() * weights[:, None]
             return np.asarray(lstsq(dense, sums * weights, cond=1e-12, check_finite=False)[0])
-        scaled = (self.design * weights[:, None]).tocsr()
-        product = LinearOperator(scaled.shape, scaled.dot, rmatvec=scaled.T.tocsr().dot)
-        return np.asarray(lsqr(product, sums * weights, atol=1e-15, btol=1e-15)[0])
+        scaled = self.design * weights[:, None]
+        return np.asarray(lsqr(scaled, sums * weights, atol=1e-15, btol=1e-15)[0])
 
     def proximal_step(
         self, origin: _State, step: float, precision: float, monitor: Monitor

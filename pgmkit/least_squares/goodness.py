@@ -165,8 +165,9 @@ def _limit(degrees: int) -> float:
 
 
 def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
-    """Return a lower bound of the degrees of freedom: a clique's table has no more parameters than
-    the residuals of its subsets have values, and cliques share those of the subsets they share.
+    """Return a number that the degrees of freedom do not fall below: the measured values minus an
+    upper bound of the parameters. The table of a clique is determined by the residuals of its
+    subsets, and two cliques share the residuals of each subset that they share.
     """
     values = sum(len(m.values) for m in measurements)
     cliques = {frozenset(n for n in m.clique if domain.sizes[n] > 1) for m in measurements}

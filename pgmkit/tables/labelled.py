@@ -18,15 +18,7 @@ from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
-from pgmkit.tables.values import (
-    bare,
-    distinct,
-    is_null,
-    number_of,
-    plain,
-    tallied,
-    text_of,
-)
+from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tallied, text_of
 
 _PADDED = re.compile("0[0-9]+")
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0*")
@@ -56,11 +48,12 @@ class _Labelled(Column):
             return self._null_code
         text = text_of(value)
         code = self._known.get(text)
-        if code is None and self.missing and text in self.missing:
+        if code is not None:
+            return code
+        if self.missing and text in self.missing:
             return self._null_code
         text = label_of(text)
-        if code is None:
-            code = self._as_number.get(text)
+        code = self._as_number.get(text)
         if code is None and not isinstance(value, str):
             code = self._padded.get(text)
         if code is None:

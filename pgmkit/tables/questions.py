@@ -229,9 +229,10 @@ def _with_bars(
     that they do not include. Otherwise a note explains answers in the outer eighths of their
     intervals, in which a lower end of 0 is where counts end.
     """
-    place = next(i for i, each in enumerate(columns.values()) if isinstance(each, np.ndarray)) + 1
-    answers = next(each for each in columns.values() if isinstance(each, np.ndarray))
     named = list(columns.items())
+    place, answers = next(
+        (i, each) for i, (_, each) in enumerate(named, 1) if isinstance(each, np.ndarray)
+    )
     columns = dict([*named[:place], *ends.items(), *named[place:]])
     if weak.any():
         columns["note"] = ["unreliable" if each else "" for each in weak]

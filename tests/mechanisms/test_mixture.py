@@ -212,8 +212,11 @@ def missed(model: ProductMixtureModel, measured: list[Measurement]) -> float:
     )
 
 
-def test_residuals_of_merged_codes_are_missed_by_linear_algebra() -> None:
-    """Few pairs and all of them, beside single attributes, one pair twice; and the gradients."""
+@pytest.mark.parametrize("merged", [True, False])
+def test_residuals_are_missed_by_linear_algebra(merged: bool) -> None:
+    """Of codes, merged or not: few pairs and all of them, beside single attributes, one pair twice;
+    and the gradients.
+    """
     rng = np.random.default_rng(7)
     domain = Domain({f"x{i}": 6 for i in range(12)})
     columns = Columns(domain)
@@ -226,6 +229,8 @@ def test_residuals_of_merged_codes_are_missed_by_linear_algebra() -> None:
         measured = [Measurement((name,), rng.normal(size=6), 2.0) for name in domain]
         for i, pair in enumerate([*kept, (kept[0][1], kept[0][0])]):
             factors = [(fine, fine), (coarse, fine), (coarse, coarse)][i % 3]
+            if not merged:
+                factors = (fine - 1 / 6, fine - 1 / 6)
             cells = len(factors[0]) * len(factors[1])
             stddev = float(rng.uniform(0.5, 2))
             measured.append(Measurement(pair, rng.normal(size=cells), stddev, factors))

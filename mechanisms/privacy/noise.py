@@ -22,28 +22,30 @@ class ExactNoise:
     secure = True
 
     def __init__(self) -> None:
-        import opendp.prelude as dp
+        # `opendp.prelude` also loads scikit-learn, which takes a second and has no part in this.
+        from opendp import domains, measurements, measures, metrics
+        from opendp.mod import enable_features
 
-        dp.enable_features("contrib")
-        self._dp: Any = dp
-        numbers = dp.vector_domain(dp.atom_domain(T=float, nan=False))
-        self._scores = numbers, dp.linf_distance(T=float)
+        enable_features("contrib")
+        self._measurements: Any = measurements
+        counts = domains.vector_domain(domains.atom_domain(T="i64"))
+        self._gaussian = counts, metrics.l2_distance(T=float)
+        self._laplace = counts, metrics.l1_distance(T="i64")
+        numbers = domains.vector_domain(domains.atom_domain(T=float, nan=False))
+        self._scores = numbers, metrics.linf_distance(T=float)
+        self._zcdp, self._pure = measures.zero_concentrated_divergence(), measures.max_divergence()
 
     def gaussian(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
         """Return `counts` plus discrete Gaussian noise, with mass proportional to exp(-x^2/(2
         scale^2)).
         """
-        dp = self._dp
-        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
-        return self._noisy(dp.m.make_gaussian(*space, scale=scale), counts)
+        return self._noisy(self._measurements.make_gaussian(*self._gaussian, scale=scale), counts)
 
     def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
         """Return `counts` plus discrete Laplace noise, with mass proportional to
         exp(-|x|/scale).
         """
-        dp = self._dp
-        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-        return self._noisy(dp.m.make_laplace(*space, scale=scale), counts)
+        return self._noisy(self._measurements.make_laplace(*self._laplace, scale=scale), counts)
 
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
         """Return an index with probability proportional to exp(score/scale): the exponential
@@ -52,8 +54,7 @@ class ExactNoise:
         # Under zCDP OpenDP's noisy max adds Gumbel noise, which is the exponential mechanism; under
         # pure DP it adds exponential noise, which is permute-and-flip: another distribution, with
         # another cost in zCDP.
-        zcdp = self._dp.zero_concentrated_divergence()
-        choose = self._dp.m.make_noisy_max(*self._scores, zcdp, scale=scale)
+        choose = self._measurements.make_noisy_max(*self._scores, self._zcdp, scale=scale)
         return int(choose(scores.tolist()))
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
@@ -61,16 +62,16 @@ class ExactNoise:
         probability exp((score - best)/scale), until one is. The distribution is that of the largest
         score plus exponential noise.
         """
-        pure = self._dp.max_divergence()
-        choose = self._dp.m.make_noisy_max(*self._scores, pure, scale=scale)
+        choose = self._measurements.make_noisy_max(*self._scores, self._pure, scale=scale)
         return int(choose(scores.tolist()))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
         """Return the indices of the `count` largest of the scores plus Gumbel noise: equivalent to
         repeated `softmax` without replacement.
         """
-        zcdp = self._dp.zero_concentrated_divergence()
-        choose = self._dp.m.make_noisy_top_k(*self._scores, zcdp, k=count, scale=scale)
+        choose = self._measurements.make_noisy_top_k(
+            *self._scores, self._zcdp, k=count, scale=scale
+        )
         return [int(index) for index in choose(np.ascontiguousarray(scores))]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:

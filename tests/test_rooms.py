@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -68,20 +69,32 @@ MODULES = modules("pgmkit") | modules("mechanisms")
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of the project that a file imports, for types or inside functions too."""
+    """What a file imports, for types or inside functions too: each module's name, with that of the
+    name imported from it.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in MODULES)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                if inner in MODULES or node.module in MODULES:
-                    yield inner if inner in MODULES else node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-ARROWS = nx.DiGraph(
-    (name, target) for name, path in MODULES.items() for target in imported(path) if target != name
-)
+@cache
+def imports() -> dict[str, list[str]]:
+    """What every module of both packages imports."""
+    return {name: list(imported(path)) for name, path in MODULES.items()}
+
+
+@cache
+def arrows() -> nx.DiGraph:
+    """The imports of the project's modules by each other."""
+    graph = nx.DiGraph()
+    for name, found in imports().items():
+        for inner in found:
+            target = inner if inner in MODULES else inner.rpartition(".")[0]
+            if target in MODULES and target != name:
+                graph.add_edge(name, target)
+    return graph
 
 
 def room(module: str) -> tuple[str, str]:
@@ -92,17 +105,18 @@ def room(module: str) -> tuple[str, str]:
     return package, part
 
 
-CROSSING = [
-    (source, target)
-    for source, target in ARROWS.edges
-    if "." in source and "." in target and source.split(".")[0] == target.split(".")[0]
-    if room(source) != room(target)
-]
-"""The imports between rooms of one package."""
+def crossing() -> list[tuple[str, str]]:
+    """The imports between rooms of one package."""
+    return [
+        (source, target)
+        for source, target in arrows().edges
+        if "." in source and "." in target and source.split(".")[0] == target.split(".")[0]
+        if room(source) != room(target)
+    ]
 
 
 def test_the_engine_knows_neither_mechanisms_nor_tables() -> None:
-    for source, target in ARROWS.edges:
+    for source, target in arrows().edges:
         if source.startswith("pgmkit"):
             assert not target.startswith("mechanisms"), f"{source} imports {target}"
         if source.startswith("pgmkit") and not source.startswith("pgmkit.tables"):
@@ -110,16 +124,14 @@ def test_the_engine_knows_neither_mechanisms_nor_tables() -> None:
 
 
 def test_nothing_imports_the_benchmarks_or_the_tests() -> None:
-    for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                assert node.module.split(".")[0] not in ("benchmarks", "tests"), name
+    for name, found in imports().items():
+        assert not {each.split(".")[0] for each in found} & {"benchmarks", "tests"}, name
 
 
 def test_imports_between_rooms_go_down() -> None:
     upward = [
         f"{source} -> {target}"
-        for source, target in CROSSING
+        for source, target in crossing()
         if HEIGHT[room(source)] <= HEIGHT[room(target)]
     ]
     assert not upward, "\n".join(upward)
@@ -137,7 +149,7 @@ def drawing(floors: tuple[tuple[str, ...], ...]) -> str:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    circles = [sorted(part) for part in nx.strongly_connected_components(ARROWS) if len(part) > 1]
+    circles = [sorted(part) for part in nx.strongly_connected_components(arrows()) if len(part) > 1]
     assert not circles, circles
 
 
@@ -155,8 +167,8 @@ def main() -> None:
         for each in (room for rooms in reversed(floors) for room in rooms):
             members = [n for n in MODULES if "." in n and room(n) == (package, each)]
             print(f"{each:<16} {len(members):>2} modules")
-        arrows = {(room(a), room(b)) for a, b in CROSSING if room(a)[0] == package}
-        print(f"{package}: {len(floors)} floors, {len(arrows)} arrows between rooms\n")
+        between = {(room(a), room(b)) for a, b in crossing() if room(a)[0] == package}
+        print(f"{package}: {len(floors)} floors, {len(between)} arrows between rooms\n")
 
 
 if __name__ == "__main__":

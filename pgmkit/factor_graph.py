@@ -18,9 +18,9 @@ from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.factor import Factor
 from pgmkit.model import GraphicalModel
-from pgmkit.records.conditional_tables import checked_conditionals
+from pgmkit.records.conditional_tables import checked_conditionals, checked_states
 from pgmkit.records.dataset import Dataset
-from pgmkit.runtime.arguments import float_array, instance, listed, mapped, one_of
+from pgmkit.runtime.arguments import float_array, instance, listed, one_of
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
 
@@ -78,22 +78,21 @@ class FactorGraph:
             _checked(domain, place, each)
             for place, each in enumerate(listed(tables, "tables", "factors"))
         )
-        self._fill(domain, held, None, states, memory_limit)
+        self._fill(domain, held, None, checked_states(domain, states), memory_limit)
 
     def _fill(
         self,
         domain: Domain,
         tables: tuple[Table, ...],
         children: tuple[str, ...] | None,
-        states: Mapping[str, Sequence[Hashable]] | None,
+        states: Mapping[str, tuple[Hashable, ...]],
         memory_limit: int,
     ) -> None:
         check_limit(memory_limit)
         _check_sizes(domain, memory_limit)
-        named = _checked_states(domain, {} if states is None else states)
-        shared = GraphTables(domain, tables, children, named, memory_limit)
+        shared = GraphTables(domain, tables, children, states, memory_limit)
         shared.prepare()
-        vars(self).update(domain=domain, tables=tables, children=children, states=named)
+        vars(self).update(domain=domain, tables=tables, children=children, states=states)
         vars(self).update(memory_limit=memory_limit, _shared=shared)
 
     @classmethod
@@ -117,9 +116,9 @@ class FactorGraph:
         >>> net.posterior({"wet": 1}).marginal(["rain"]).round(3)
         array([0.333, 0.667])
         """
-        domain, checked = checked_conditionals(tables)
+        domain, checked, named = checked_conditionals(tables, states)
         graph = cls.__new__(cls)
-        graph._fill(domain, tuple(checked), tuple(tables), states, memory_limit)
+        graph._fill(domain, tuple(checked), tuple(tables), named, memory_limit)
         return graph
 
     @classmethod
@@ -206,8 +205,8 @@ class FactorGraph:
                 converged or not.
 
         Raises InvalidInput for unknown attributes, states or codes, and for options of approximate
-        answers with exact inference; and, when something is asked, if the evidence has probability
-        zero.
+        answers with exact inference. Evidence of probability zero is refused by the first answer,
+        since only a sum over the whole graph shows it.
         """
         one_of(inference, _INFERENCES, "inference")
         options = {
@@ -356,17 +355,3 @@ def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], Ar
             "here are the factors themselves, not their logarithms: write np.exp(...)"
         )
     return clique, table
-
-
-def _checked_states(
-    domain: Domain, states: Mapping[str, Sequence[Hashable]]
-) -> dict[str, tuple[Hashable, ...]]:
-    found = {}
-    for name, values in mapped(states, "states", "attributes to names of values").items():
-        size = domain.project([name]).size()
-        found[name] = tuple(listed(values, f"the states of {name!r}", "names"))
-        if len(found[name]) != size or len(set(found[name])) != size:
-            raise InvalidInput(
-                f"states of {name!r} must be {size} different names, got {found[name]!r}"
-            )
-    return found

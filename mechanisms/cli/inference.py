@@ -113,6 +113,7 @@ def _emit_number(
     json_out: bool,
 ) -> None:
     from pgmkit import uai
+    from pgmkit.conditioning.evidence import Evidence
 
     if task == "PR":
         value = posterior.log_partition
@@ -123,13 +124,12 @@ def _emit_number(
         emit({"log_partition": value} | fields, "\n".join(lines), json_out)
         return
     record, score = posterior.map()
+    codes = Evidence.of(graph.domain, graph.states, record, None).codes
     if target is not None:
-        uai.write_map(record.values(), target)
-    named = {
-        name: graph.states[name][code] for name, code in record.items() if name in graph.states
-    }
-    lines = [f"{name} = {named.get(name, code)}" for name, code in record.items()]
-    emit({"record": record, "states": named, "log_weight": score}, "\n".join(lines), json_out)
+        uai.write_map(codes.values(), target)
+    named = {name: state for name, state in record.items() if name in graph.states}
+    lines = [f"{name} = {state}" for name, state in record.items()]
+    emit({"record": codes, "states": named, "log_weight": score}, "\n".join(lines), json_out)
 
 
 def _approximation(

@@ -23,7 +23,7 @@ from mechanisms.cli.options import (
     writable_folder,
     write_text,
 )
-from mechanisms.cli.preflight import check_apart
+from mechanisms.cli.preflight import check_apart, check_kept
 from mechanisms.cli.rescue import keeping
 from pgmkit.errors import InvalidInput, check_known
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @budget_options
 @accounting_option
 @click.option("--out", help="Folder for the synthetic tables, a file for each.")
-@click.option("--save", help="Folder for the release: models, noisy tables, ledger.")
+@click.option("--save", help="New folder for the release: models, noisy tables, ledger.")
 @click.option("--report", help="File for an HTML report (see `pgmkit report`).")
 @click.option(
     "--suffix",
@@ -104,6 +104,7 @@ def synth_linked(
         raise InvalidInput(f"--out and --save are both {out!r}; give two folders")
     for folder in filter(None, (out, save)):
         writable_folder(folder)
+    check_kept(save)
     page = None if report is None else writable(report)
     written_kind(f"records{suffix}")
     from mechanisms.linked.pipeline import synthesize_linked

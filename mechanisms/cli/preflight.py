@@ -52,11 +52,7 @@ class Files:
             (records_file if name == "--out" else writable)(path)
         read = {n: getattr(self, n) for n in ("data", "schema", "public", "ledger")}
         check_apart([(name, path) for name, path in read.items() if path is not None], written)
-        if self.save is not None and Path(self.save).exists():
-            raise InvalidInput(
-                f"--save {self.save!r} exists, and a release that was paid for is not replaced; "
-                "give another name, or delete the file"
-            )
+        check_kept(self.save)
         if self.out is None and self.rows is not None:
             raise InvalidInput("--rows is a number of records to write; give --out for them")
         if self.safe_csv and (self.out is None or not self.out.lower().endswith((".csv", ".xlsx"))):
@@ -64,6 +60,15 @@ class Files:
                 "--safe-csv is about files for spreadsheets; give --out with the suffix .csv or "
                 ".xlsx, or leave it out"
             )
+
+
+def check_kept(save: str | None) -> None:
+    """Raise InvalidInput if the file to save a release in exists, or the folder has releases."""
+    if save is not None and (Path(save).is_file() or any(Path(save).glob("*.pgm"))):
+        raise InvalidInput(
+            f"--save {save!r} exists, and a release that was paid for is not replaced; give "
+            "another name, or delete it"
+        )
 
 
 def check_apart(read: Iterable[tuple[str, str]], written: Iterable[tuple[str, str]]) -> None:

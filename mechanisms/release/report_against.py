@@ -68,14 +68,24 @@ def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[s
         "errors": _errors(release, truth),
         "similarity": _similarity(synthetic, truth),
         "k-marginal score": _k_marginal(synthetic, truth),
-        "propensity": _propensity(synthetic, truth),
+        "propensity": _by_classifier("Propensity", _propensity(synthetic, truth)),
         "regressions": _regressions(release, synthetic, against),
         "matches": _matches(synthetic, truth),
         "membership": _membership(release, against),
     }
     if against.target is not None:
-        found["prediction"] = _prediction(release, against, against.target)
+        predicted = _prediction(release, against, against.target)
+        found["prediction"] = _by_classifier("Prediction", predicted)
     return found
+
+
+def _by_classifier(title: str, section: Iterator[str]) -> Iterator[str]:
+    """Yield a section that needs scikit-learn, or how to install it."""
+    yield f"<h3>{title}</h3>"
+    if find_spec("sklearn") is None:
+        yield f"<p>Left out: it needs scikit-learn ({installing('report')}).</p>"
+    else:
+        yield from section
 
 
 def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
@@ -148,10 +158,6 @@ def _k_marginal(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
 
 
 def _propensity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
-    yield "<h3>Propensity</h3>"
-    if find_spec("sklearn") is None:
-        yield f"<p>Left out: it needs scikit-learn ({installing('report')}).</p>"
-        return
     found = propensity(truth, synthetic)
     some = f"{found.columns} of {len(truth.domain)}" if found.columns < len(truth.domain) else "all"
     yield (
@@ -221,7 +227,6 @@ def _prediction(release: TableRelease, against: Evaluation, target: str) -> Iter
         train, test = held_out(against.truth)
     synthetic = release.codes(len(train), rng=0)
     scores = train_and_test(synthetic, train, test, target)
-    yield "<h3>Prediction</h3>"
     yield table(
         [f"predicting {target}", "macro F1"],
         [

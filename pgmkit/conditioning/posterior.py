@@ -184,12 +184,13 @@ class Posterior:
             return False
         return True
 
-    def map(self) -> tuple[dict[str, int], float]:
+    def map(self) -> tuple[dict[str, Hashable], float]:
         """Return a most probable record that agrees with the evidence, and the logarithm of its
         weight.
 
-        The weight is the product of the tables and likelihoods at the record; in a Bayesian network
-        its logarithm is the joint log-probability of the record and the evidence.
+        The record has the names of states, or codes of attributes without named states, as evidence
+        has. The weight is the product of the tables and likelihoods at the record; in a Bayesian
+        network its logarithm is the joint log-probability of the record and the evidence.
         """
         started = self._started
         best, log_weight = self._most_likely
@@ -199,7 +200,7 @@ class Posterior:
             for place, name in enumerate(self.graph.domain)
         }
         self._check("map", (), started, lambda op, s: op.most_probable(record, s, log_weight))
-        return record, log_weight
+        return {name: self._named(name, code) for name, code in record.items()}, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
         """Return, for each attribute, an array with the log weight of the best record that has each
@@ -349,16 +350,16 @@ class Posterior:
             names = list(self.evidence.codes)[: count + 1]
             some = Evidence({name: self.evidence.codes[name] for name in names}, {})
             if Posterior(self.graph, some)._log_sum() == -math.inf:
-                last = f"{names[-1]} = {self._named(names[-1])}"
-                others = ", ".join(f"{name} = {self._named(name)}" for name in names[:-1])
-                given = f" given {others}" if others else ""
+                *others, last = [
+                    f"{name} = {self._named(name, c)}" for name, c in some.codes.items()
+                ]
+                given = f" given {', '.join(others)}" if others else ""
                 return f"the evidence has probability zero: {last} is impossible{given}"
         if not self.evidence.codes and not self.evidence.likelihood:
             return "the tables of the graph leave no record possible: their product is 0 everywhere"
         return f"the evidence has probability zero: {self.evidence}"
 
-    def _named(self, name: str) -> object:
-        code = self.evidence.codes[name]
+    def _named(self, name: str, code: int) -> Hashable:
         states = self.graph.states.get(name)
         return code if states is None else states[code]
 

@@ -1,8 +1,8 @@
-"""Checks that a set of conditional tables is a Bayesian network."""
+"""Checks that a set of conditional tables is a Bayesian network, and of the names of its values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.arguments import float_array, listed
+from pgmkit.runtime.arguments import float_array, listed, mapped
 from pgmkit.runtime.arrays import Array
 
 TOLERANCE = 1e-5
@@ -21,10 +21,11 @@ be so far off.
 
 def checked_conditionals(
     tables: Mapping[str, tuple[Sequence[str], ArrayLike]],
-) -> tuple[Domain, list[tuple[Clique, Array]]]:
-    """Return the domain and, for each variable, its clique (the variable, then its parents) with
-    its table, scaled so that every distribution along the first axis sums to one. Raises
-    InvalidInput unless the tables form a Bayesian network.
+    states: Mapping[str, Sequence[Hashable]] | None,
+) -> tuple[Domain, list[tuple[Clique, Array]], dict[str, tuple[Hashable, ...]]]:
+    """Return the domain; for each variable its clique (the variable, then its parents) with its
+    table, scaled so that every distribution along the first axis sums to one; and the names of
+    values. Raises InvalidInput unless the tables form a Bayesian network.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise InvalidInput(
@@ -44,7 +45,7 @@ def checked_conditionals(
         axes[name] = tuple(listed(attrs, f"the axes of {name!r}", "attribute names"))
         arrays[name] = _array(name, axes[name], table)
     domain = Domain({name: len(array) for name, array in arrays.items()})
-    cliques = []
+    cliques, named = [], checked_states(domain, states)
     for name in tables:
         clique = domain.clique(axes[name], f"the axes of {name!r}")
         if arrays[name].shape != domain.shape(clique):
@@ -52,9 +53,9 @@ def checked_conditionals(
                 f"the table of {name!r} over {clique!r} has shape {arrays[name].shape}; its "
                 f"parents' own tables make it {domain.shape(clique)}"
             )
-        cliques.append((clique, _normalised(name, clique, arrays[name])))
+        cliques.append((clique, _normalised(clique, arrays[name], named)))
     _check_acyclic(axes)
-    return domain, cliques
+    return domain, cliques, named
 
 
 def _array(name: str, axes: Clique, table: ArrayLike) -> Array:
@@ -69,13 +70,15 @@ def _array(name: str, axes: Clique, table: ArrayLike) -> Array:
     return array
 
 
-def _normalised(name: str, clique: Clique, array: Array) -> Array:
+def _normalised(clique: Clique, array: Array, named: Mapping[str, tuple[Hashable, ...]]) -> Array:
+    name, *parents = clique
     if not (np.isfinite(array).all() and array.min() >= 0):
         raise InvalidInput(f"the table of {name!r} holds a negative number, NaN or infinity")
     totals = array.sum(0)
     if not np.abs(totals - 1).max() <= TOLERANCE:
         cell = np.unravel_index(int(np.abs(totals - 1).argmax()), totals.shape)
-        given = ", ".join(f"{p} = {int(c)}" for p, c in zip(clique[1:], cell, strict=True))
+        values = [named[p][c] if p in named else c for p, c in zip(parents, cell, strict=True)]
+        given = ", ".join(f"{p} = {value}" for p, value in zip(parents, values, strict=True))
         said = (
             f"sums to {totals[cell]:.6g}" if totals[cell] else "is missing (its numbers are all 0)"
         )
@@ -95,3 +98,20 @@ def _check_acyclic(cliques: Mapping[str, Clique]) -> None:
             f"the parents form a cycle: {' -> '.join(error.args[1])}; a Bayesian network has "
             "none. Use FactorGraph(domain, tables) for potentials"
         ) from None
+
+
+def checked_states(
+    domain: Domain, states: Mapping[str, Sequence[Hashable]] | None
+) -> dict[str, tuple[Hashable, ...]]:
+    """Return the names of values that a user gives, after their check; none for None."""
+    found: dict[str, tuple[Hashable, ...]] = {}
+    if states is None:
+        return found
+    for name, values in mapped(states, "states", "attributes to names of values").items():
+        size = domain.project([name]).size()
+        found[name] = tuple(listed(values, f"the states of {name!r}", "names"))
+        if len(found[name]) != size or len(set(found[name])) != size:
+            raise InvalidInput(
+                f"states of {name!r} must be {size} different names, got {found[name]!r}"
+            )
+    return found

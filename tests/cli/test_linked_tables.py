@@ -161,6 +161,7 @@ def test_a_report_is_written_with_the_tables_or_later(released: Path) -> None:
         ([*TABLES, "--report", "no/r.html"], "does not exist"),
         (["home=homes.csv", "--out", "o"], "no file is given for the table 'person'"),
         ([*TABLES, "--out", "o", "--save", "o"], "give two folders"),
+        ([*TABLES, "--save", "paid"], "a release that was paid for is not replaced"),
         ([*TABLES, "--out", "homes.csv"], "is a file"),
         (["home=homes.csv", "person=person.csv", "--out", "."], "is the file that 'person' names"),
         ([*TABLES, "--out", "no/o"], "does not exist"),
@@ -179,6 +180,8 @@ def test_a_report_is_written_with_the_tables_or_later(released: Path) -> None:
 def test_wrong_arguments_spend_nothing(files: Path, arguments: list[str], said: str) -> None:
     pd.read_csv("homes.csv").assign(extra=1).to_csv("wide.csv", index=False)
     pd.read_csv("persons.csv").to_csv("person.csv", index=False)
+    Path("paid").mkdir()
+    Path("paid/home.pgm").touch()
     Ledger.create(files / "l.ledger", Budget(9.0, 1e-5), unit="id", neighbours="add/remove")
     before = (files / "l.ledger").read_bytes()
     found = run("synth-linked", *FIXED, "--ledger", "l.ledger", *arguments)

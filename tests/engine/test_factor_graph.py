@@ -282,6 +282,15 @@ def test_evidence_of_probability_zero_is_named() -> None:
         sprinkler().posterior({"rain": "no", "wet": "wet"}).marginals()
 
 
+def test_a_most_probable_record_and_refused_tables_have_names_of_states() -> None:
+    record, _ = sprinkler().posterior({"rain": "yes"}).map()
+    assert record == {"rain": "yes", "wet": "wet"}
+    assert sprinkler().posterior(record).probability == pytest.approx(0.16)
+    tables = {"rain": (["rain"], [0.8, 0.2]), "wet": (["wet", "rain"], [[1.0, 0.2], [0.0, 0.7]])}
+    with pytest.raises(InvalidInput, match="distribution of 'wet' given rain = yes sums to 0.9"):
+        FactorGraph.from_conditionals(tables, states={"rain": ("no", "yes")})
+
+
 @pytest.mark.parametrize(
     ("evidence", "likelihood", "said"),
     [

@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import contingency
 
 from mechanisms.datasets.census import census
+from mechanisms.release import report_against
 from mechanisms.release.evaluation import marginal_errors, some_cliques, train_and_test
 from mechanisms.release.report import Evaluation, html
 from mechanisms.release.tabular import TableRelease
@@ -85,6 +86,15 @@ def test_against_the_data_it_has_what_users_of_other_tools_know(pages: dict[str,
         assert part in text, part
     alone = words(html(release(), Evaluation(DATA)))
     assert "Not estimated: it needs records" in alone and "predicting" not in alone
+
+
+def test_without_scikit_learn_its_sections_say_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report_against, "find_spec", lambda _: None)
+    found = report_against.sections(release(), Evaluation(DATA, target="income"))
+    for section in ("propensity", "prediction"):
+        assert "Left out: it needs scikit-learn (pip install" in "".join(found[section])
 
 
 def test_many_charges_are_summed_by_step_and_folded_away() -> None:

@@ -26,6 +26,7 @@ from mechanisms.cli.options import (
 from mechanisms.cli.preflight import check_apart, check_kept
 from mechanisms.cli.rescue import keeping
 from pgmkit.errors import InvalidInput, check_known
+from pgmkit.runtime.progress import telling_time
 
 if TYPE_CHECKING:
     from mechanisms.linked.link import Link
@@ -117,14 +118,15 @@ def synth_linked(
         read = [("schema", schema_file), *paths.items()]
         check_apart(read, [("--out", str(Path(out, f"{name}{suffix}"))) for name in schemas])
     frames = _frames(paths, schemas, links, ignore_extra_columns)
-    release = synthesize_linked(
-        frames,
-        schemas,
-        links,
-        report_unread=asked_about(schemas[links[0].parent], yes),
-        ledger=None if ledger is None else Ledger.open(ledger),
-        **options,
-    )
+    with telling_time("measuring and modelling"):
+        release = synthesize_linked(
+            frames,
+            schemas,
+            links,
+            report_unread=asked_about(schemas[links[0].parent], yes),
+            ledger=None if ledger is None else Ledger.open(ledger),
+            **options,
+        )
     written: dict[str, int] = {}
     with keeping(release, save):
         if out is not None:

@@ -33,6 +33,7 @@ from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.rescue import keeping, rescued_columns
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
+from pgmkit.runtime.progress import telling_time
 
 if TYPE_CHECKING:
     import numpy as np
@@ -171,7 +172,7 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     for each in request.planned:
         click.echo(printable(f"planned: {each}"), err=True)
     records = _records(request, files)
-    with rescued_columns(files.schema):
+    with rescued_columns(files.schema), telling_time("measuring and modelling"):
         release = release_of(request, records)
     written = _write(release, files, rng)
     assert release.ledger is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mechanisms.synthesis.request import Request
 
 _MOST_EPSILON = 10.0
-"""The largest epsilon that may follow from `within` without a warning. Whoever gave a person's
+"""The largest epsilon without a warning. Whoever gave a person's
 being in the data a probability of 50% may be 99.995% sure after a release at epsilon 10.
 """
 
@@ -32,12 +32,12 @@ def delta_caution(delta: float, rows: int | None) -> str:
 
 
 def epsilon_caution(request: Request) -> str:
-    """Return a warning if the epsilon that follows from `within` protects hardly anyone, and
-    otherwise an empty text.
-    """
+    """Return a warning if epsilon protects hardly anyone, and otherwise an empty text."""
     epsilon = request.budget.epsilon
-    if request.within is None or epsilon <= _MOST_EPSILON:
+    if epsilon <= _MOST_EPSILON:
         return ""
+    if request.within is None:
+        return f"epsilon = {epsilon:.4g} protects hardly anyone; 0.1 to {_MOST_EPSILON:g} are usual"
     return (
         f"answers within {request.within:g} records need epsilon = {epsilon:.4g}, which protects "
         "hardly anyone; allow larger errors"

@@ -263,7 +263,7 @@ def curator_of(request: Request, counts: Counts, seed: np.random.Generator | Non
 
 def check_rows(request: Request, counts: Counts) -> None:
     """Raise InvalidInput if the number of rows is public and 0. Warn if delta is above 1 / rows, or
-    if an epsilon that follows from `within` protects hardly anyone.
+    if epsilon protects hardly anyone.
     """
     public = request.relation.rows_public
     if public and len(counts) == 0:

@@ -5,6 +5,7 @@ ended.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -65,6 +66,25 @@ def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] |
                 shown.set_postfix(loss=f"{record.best_loss:.6g}", gap=f"{record.gap:.3g}")
 
         yield show
+
+
+@contextmanager
+def telling_time(what: str, every: float = 10.0) -> Iterator[None]:
+    """Print a line on stderr ``every`` so many seconds while the block runs: for how long it has,
+    and what it does. A terminal has bars instead.
+    """
+    began, ended = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(every):
+            print(f"{what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from forks import run_and_exit
 
 from mechanisms.cli import main
 from mechanisms.synthesis.pipeline import synthesize
+from pgmkit.runtime.progress import telling_time
 from pgmkit.tables.files.record_files import write_records
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
@@ -120,3 +121,14 @@ def test_what_has_no_quick_error_bars_says_so(wide: Path) -> None:
     code, said = on_a_terminal(["query", "m.pgm", "count | q0 = 1 and q37 = 3 and q5 = 2"], wide)
     assert code == 0, said
     assert "stderr" in said or ("no error bars" in said and "--error-bars" in said)
+
+
+def test_where_there_is_no_terminal_the_time_so_far_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = ""
+    with telling_time("measuring", every=0.01):
+        deadline = time.monotonic() + PATIENCE
+        while "\n" not in said and time.monotonic() < deadline:
+            said += capsys.readouterr().err
+    assert said.startswith("measuring: 0 s\n")

@@ -372,6 +372,15 @@ def test_a_table_that_memory_does_not_hold_costs_nothing() -> None:
     assert curator.ledger.spent == 0
 
 
-def test_an_epsilon_that_nobody_typed_is_warned_of_where_it_protects_hardly_anyone() -> None:
-    with pytest.warns(UserWarning, match="protects hardly anyone"):
-        synthesize(DATA, SCHEMA, queries=["age"], within=0.01, delta=1e-6, seed=0, **MATRIX)
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"within": 0.01}, "records need epsilon = .*, which protects hardly anyone"),
+        ({"epsilon": 1000.0}, "epsilon = 1000 protects hardly anyone; 0.1 to 10 are usual"),
+    ],
+)
+def test_an_epsilon_that_protects_hardly_anyone_is_warned_of(
+    budget: dict[str, float], said: str
+) -> None:
+    with pytest.warns(UserWarning, match=said):
+        synthesize(DATA, SCHEMA, queries=["age"], delta=1e-6, seed=0, **budget, **MATRIX)

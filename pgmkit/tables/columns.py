@@ -45,7 +45,8 @@ class Column(ABC):
         missing: None if a missing value (null, NaN, NaT, an empty text) counts as outside the
             column. Otherwise missing values have the column's last code, and so have the texts
             listed here, such as ("?",); if decoded values are texts, the first of these is written
-            for a missing value. True is the same as an empty list, False the same as None.
+            for a missing value, unless it is empty. True is the same as an empty list, False the
+            same as None.
         outside: What becomes of a value that the column does not have. None makes it an error.
             Otherwise every value, also an undeclared missing one, has a code: that of "missing", or
             of one of the column's own labels, or for ordered columns with "clip" that of the
@@ -135,7 +136,12 @@ class Column(ABC):
     @property
     def nullable(self) -> bool:
         """True if decoded values can be null."""
-        return self.missing is not None and not (self.kind == "text" and self.missing)
+        return self.missing is not None and self.missing_text is None
+
+    @property
+    def missing_text(self) -> str | None:
+        """The text of a missing value among decoded texts; None if missing values are null."""
+        return self.missing[0] or None if self.missing and self.kind == "text" else None
 
     def placed(self) -> Self:
         """Return the column with `outside` as declared or, if it is not, set to its default, so
@@ -194,13 +200,12 @@ class Column(ABC):
         """Return a value for each code, drawn uniformly within a bin.
 
         If the column has missing values the result is an array of objects, in which a missing value
-        is None, or for texts the first of the `missing` texts.
+        is None, or for texts `missing_text`.
         """
         whole: Codes = np.asarray(codes).astype(np.int64)
         if self.missing is None:
             return self.own_values(whole, rng)
-        text = self.missing[0] if self.missing and self.kind == "text" else None
-        values = np.full(len(whole), text, dtype=object)
+        values = np.full(len(whole), self.missing_text, dtype=object)
         present = whole != self.size - 1
         values[present] = self.own_values(whole[present], rng)
         return values

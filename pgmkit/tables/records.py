@@ -68,11 +68,10 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     if column.missing is None:
         return pa.array(column.own_values(whole, rng), kind)
     absent = whole == column.size - 1
-    text = column.missing[0] if column.missing and column.kind == "text" else None
     # Missing values are drawn as if they had the first code, and replaced afterwards.
     values = column.own_values(np.where(absent, 0, whole), rng)
-    if text is not None:
-        values[absent] = text
+    if column.missing_text is not None:
+        values[absent] = column.missing_text
         return pa.array(values, kind)
     return pa.array(values, kind, mask=absent)
 

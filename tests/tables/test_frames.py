@@ -367,6 +367,25 @@ def test_truth_values_of_pandas_keep_their_type_whether_any_is_missing_or_not() 
         assert [str(kind) for kind in back.dtypes] == ["boolean", "Int64"]
 
 
+@pytest.mark.parametrize("absent", [None, float("nan")])
+@pytest.mark.parametrize(
+    ("missing", "written"), [(("",), None), (("", "NA"), None), ((), None), (("NA",), "NA")]
+)
+def test_missing_texts_come_back_as_missing(
+    absent: object, missing: tuple[str, ...], written: str | None
+) -> None:
+    frame = pd.DataFrame({"job": ["cook", absent]}, dtype=object)
+    schema = Schema({"job": Categorical(("cook",), missing=missing)})
+    data, rng = encode(frame, schema), np.random.default_rng(0)
+    assert isinstance(data, Dataset)
+    back = decode(data, schema, rng, FrameForm.of(frame))
+    assert back["job"].isna().tolist() == [False, written is None]
+    assert decode(data, schema, rng, FrameForm.of("pyarrow"))["job"].to_pylist() == [
+        "cook",
+        written,
+    ]
+
+
 def test_a_name_that_two_columns_have_is_refused() -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["age", "age"])
     with pytest.raises(InvalidInput, match="columns named 'age'|distinct column names"):

@@ -145,7 +145,7 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
     if not isinstance(column, Categorical) or column.kind not in ("text", "category"):
         return None
     texts = list(column.own_labels)
-    if column.missing:
+    if column.missing and column.missing[0]:
         texts.append(column.missing[0])  # written where a value is missing
     given = {text_of(label): spelling for spelling, label in dict(column.aliases).items()}
     try:

@@ -322,7 +322,8 @@ class TableRelease:
         allow_modified: bool = False,
         max_bytes: int = LARGEST,
     ) -> TableRelease:
-        """Read a file that `save` wrote, as `Release.load` does.
+        """Read a file that `save` wrote, as `Release.load` does; its records are pyarrow tables, or
+        frames of another library by `sample(like="pandas")`.
 
         Raises InvalidInput also for a file without a schema, or with a schema of another domain
         than the model's.

@@ -174,6 +174,17 @@ def test_a_name_tells_an_identifier_that_occurs_several_times(name: str, tmp_pat
     assert f"# {name}: an identifier by its name" in text and f"--unit {name}" in text
 
 
+def test_numbers_of_schools_are_said_to_be_the_unit_perhaps(tmp_path: Path) -> None:
+    schools = np.arange(30).repeat(20)
+    write(tmp_path / "t.csv", {"school": schools.tolist(), "student": (schools % 2).tolist()})
+    text = draft(tmp_path / "t.csv", look=True)
+    assert list(yaml.safe_load(text)["columns"]) == ["school", "student"]
+    assert text.count("protect all rows of each together") == text.count("(--unit school)") == 1
+    unseen = draft(tmp_path / "t.csv", look=False)
+    assert "rare ones become '(other)'" in unseen and "type: integer, low: 0, high: 120" in unseen
+    assert {each["type"] for each in yaml.safe_load(unseen)["columns"].values()} == {"open"}
+
+
 @given(
     st.lists(
         st.datetimes(datetime.datetime(1950, 1, 1), datetime.datetime(2040, 1, 1)), min_size=2

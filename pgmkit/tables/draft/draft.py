@@ -35,10 +35,10 @@ from pgmkit.tables.values import is_number, number_of, tallied
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
     r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
-    r"customer|client|pupil|student|employee|member|account|case|firm|ssn)"
+    r"customer|client|pupil|student|employee|member|account|case|firm|school|hospital|clinic|ssn)"
     r"([_. -]?(id|nr|no|num|number|key|code))?)"
 )
-"""Matches names of columns that say to which person or household a row belongs."""
+"""Matches names of columns that say to which person, household or school a row belongs."""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """Matches numbers without leading zeros; texts with leading zeros are codes."""
 
@@ -88,7 +88,12 @@ def draft(
     if not look:
         note = "open: values are found with a budget; better give its type, low and high, or values"
         drafts = {name: Drafted(OpenCategorical(), note) for name in names_of(path, form)}
-        head = "# Only the names were read: every column's values are found with a budget.\n"
+        head = (
+            "# Only the names were read: every column's values are found with a budget, and\n"
+            f"# rare ones become {OpenCategorical.other!r}. Most numbers are rare, so give their\n"
+            "# range, as in\n"
+            "#   age: {type: integer, low: 0, high: 120, bins: 20}\n"
+        )
     else:
         labels = value_labels(path)
         if any(each.ranges for each in labels.values()):
@@ -130,14 +135,21 @@ def draft(
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
-    """Return the draft, or a draft that leaves the column out if its name is that of an identifier
-    and it is drafted as open or with bins.
+    """Return the draft, or if the column's name is that of an identifier a draft that leaves it out
+    where it is open or has bins, and where it has many other values says that it may be the unit.
     """
-    many = isinstance(drafted.column, OpenCategorical) or (
-        isinstance(drafted.column, Integer) and drafted.column.bins is not None
-    )
-    if not many or not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):
+    column = drafted.column
+    if not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):
         return drafted
+    if not isinstance(column, OpenCategorical) and not (
+        isinstance(column, Integer) and (column.bins or column.edges)
+    ):
+        hint = (
+            f"; if it says to whom a row belongs, delete it and protect all rows of each together "
+            f"(--unit {name})"
+        )
+        many = column is not None and column.size > SURE
+        return replace(drafted, note=drafted.note + hint * many)
     return Drafted(
         None,
         "an identifier by its name; left out. If one stands for a person with several rows, it is "

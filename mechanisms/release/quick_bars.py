@@ -55,7 +55,7 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         "error_bars=True"
         if isinstance(release.model, GraphicalModel)
         else f"no error bars: the model of {release.mechanism} is not graphical, and no table that "
-        "was measured without merging bins holds the answer"
+        "was measured without merging bins holds the answer; a release of aim has them"
     )
     touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
     noise = min(touching, default=-np.inf)  # without such a table no line is marked

@@ -15,7 +15,7 @@ from mechanisms.release.methods import methods
 from mechanisms.release.page import of_columns, page
 from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
-from mechanisms.release.report_against import DRAWN, Evaluation, sections
+from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections
 from mechanisms.release.tabular import TableRelease
 from pgmkit import __version__
 from pgmkit.errors import NotMeasured, TooSlow, check_known
@@ -81,6 +81,8 @@ def html(
     made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
     made += [f"schema {schema_file}"] if schema_file else []
     parts = [f"<p class='meta'>{escape(', '.join(made))}</p>"]
+    if against is not None:
+        parts.append(f"<p class='warn'>{NOT_PRIVATE}</p>")
     silent = {} if progress else {"disable": True}
     with bar(planned.items(), desc="report", **silent) as steps:
         for step, section in steps:

@@ -36,6 +36,11 @@ DRAWN = 3 * MOST_COLUMNS
 """The most columns that are drawn, and sets of columns that are compared: a page of a few
 megabytes.
 """
+NOT_PRIVATE = (
+    "NOT PRIVATE: the part 'Against the private data' was computed from them without noise. Do not "
+    "publish this page."
+)
+"""The warning at the beginning of the page and of that part."""
 _MOST_MARGINALS = MOST_COLUMNS
 """The most marginals of a score that is computed again for several samples or for every record."""
 
@@ -90,10 +95,7 @@ def _by_classifier(title: str, section: Iterator[str]) -> Iterator[str]:
 
 def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     yield "<h2>Against the private data</h2>"
-    yield (
-        "<p class='warn'>NOT PRIVATE: this part was computed from the private data without noise. "
-        "Do not publish this page.</p>"
-    )
+    yield f"<p class='warn'>{NOT_PRIVATE}</p>"
     rows, worst, sampled = [], [], []
     for k in range(1, min(3, len(truth.domain)) + 1):
         cliques = some_cliques(truth.domain, k, most=None if k == 1 else DRAWN)

@@ -108,7 +108,7 @@ def checked_states(
     if states is None:
         return found
     for name, values in mapped(states, "states", "attributes to names of values").items():
-        size = domain.project([name]).size()
+        (size,) = domain.shape(domain.clique([name], "states"))
         found[name] = tuple(listed(values, f"the states of {name!r}", "names"))
         if len(found[name]) != size or len(set(found[name])) != size:
             raise InvalidInput(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
 _FUNCTION = re.compile(r"^(\w+)\s*\(")
-_BY = re.compile(r"^(\w+\s*\(.*\))\s+by\s+(.+)$", re.IGNORECASE)
+_BY = re.compile(r"^(.+?)\s+by\s+(.+)$", re.IGNORECASE)
 _STEPS = re.compile(
     r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+)(?:\s+\w+)?)$", re.IGNORECASE
 )
@@ -351,17 +351,18 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
 
 
 def _asked_for(schema: Schema, part: str) -> str:
-    function = _FUNCTION.match(part)
-    by = _BY.match(part)
-    if _unquoted(part) not in schema.shown and by and _summary(schema, by[1]):
+    if _unquoted(part) in schema.shown:
+        return _unquoted(part)
+    by, function, condition = (each.match(part) for each in (_BY, _FUNCTION, _CONDITION))
+    if by and (_unquoted(by[1]) in schema.shown or _summary(schema, by[1])):
         raise InvalidInput(f"there is no `by` in {part!r}; write {f'{by[2]}, {by[1]}'!r}")
-    if _unquoted(part) not in schema.shown and function:
+    if function:
         raise InvalidInput(
             f"there is no function {function[1]!r}; there are cdf, sum, mean, median and quantile. "
             'Every count has its share beside it, and conditions stand behind a bar: "income | '
             'sex = F"'
         )
-    if _unquoted(part) not in schema.shown and _CONDITION.match(part):
+    if condition and _known(schema, condition[1]):
         raise InvalidInput(
             f"{part!r} is a condition, which stands behind a bar; ask, for example, "
             f"{f'{_COUNT} | {part}'!r}"

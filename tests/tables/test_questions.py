@@ -409,6 +409,8 @@ def test_replies_become_frames_and_pictures() -> None:
     ("question", "said"),
     [
         ("mean(age) by sex", r"there is no `by` .*; write 'sex, mean\(age\)'"),
+        ("kids by sex", "there is no `by` .*; write 'sex, kids'"),
+        ("share of sex = F", "there is no column 'share of sex'"),
         ("count | kids = 1 or kids = 2", r"there is no `or`; .* kids in \{1, 2\}"),
         ("count | kids = 1 or 2", r"there is no `or`; .* kids in \{1, 2\}"),
         ("count | kids = 1 or sex = F", r"there is no `or`; .* kids in \{a, b\}"),

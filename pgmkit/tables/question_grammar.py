@@ -354,8 +354,11 @@ def _asked_for(schema: Schema, part: str) -> str:
     if _unquoted(part) in schema.shown:
         return _unquoted(part)
     by, function, condition = (each.match(part) for each in (_BY, _FUNCTION, _CONDITION))
-    if by and (_unquoted(by[1]) in schema.shown or _summary(schema, by[1])):
-        raise InvalidInput(f"there is no `by` in {part!r}; write {f'{by[2]}, {by[1]}'!r}")
+    if part == _COUNT:
+        raise InvalidInput("every table has its counts; leave 'count' out beside columns")
+    if by and (by[1] == _COUNT or _unquoted(by[1]) in schema.shown or _summary(schema, by[1])):
+        asked = by[2] if by[1] == _COUNT else f"{by[2]}, {by[1]}"
+        raise InvalidInput(f"there is no `by` in {part!r}; write {asked!r}")
     if function:
         raise InvalidInput(
             f"there is no function {function[1]!r}; there are cdf, sum, mean, median and quantile. "

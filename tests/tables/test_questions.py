@@ -410,6 +410,8 @@ def test_replies_become_frames_and_pictures() -> None:
     [
         ("mean(age) by sex", r"there is no `by` .*; write 'sex, mean\(age\)'"),
         ("kids by sex", "there is no `by` .*; write 'sex, kids'"),
+        ("count by sex", "there is no `by` .*; write 'sex'"),
+        ("sex, count", "leave 'count' out"),
         ("share of sex = F", "there is no column 'share of sex'"),
         ("count | kids = 1 or kids = 2", r"there is no `or`; .* kids in \{1, 2\}"),
         ("count | kids = 1 or 2", r"there is no `or`; .* kids in \{1, 2\}"),

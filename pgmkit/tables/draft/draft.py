@@ -87,7 +87,11 @@ def draft(
     }
     if not look:
         note = "open: values are found with a budget; better give its type, low and high, or values"
-        drafts = {name: Drafted(OpenCategorical(), note) for name in names_of(path, form)}
+        unseen = Drafted(OpenCategorical(), note)
+        drafts = {
+            name: _identifier(name, unseen) if _NAMED_IDENTIFIER.fullmatch(name) else unseen
+            for name in names_of(path, form)
+        }
         head = (
             "# Only the names were read: every column's values are found with a budget, and\n"
             f"# rare ones become {OpenCategorical.other!r}. Most numbers are rare, so give their\n"
@@ -150,6 +154,10 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
         )
         many = column is not None and column.size > SURE
         return replace(drafted, note=drafted.note + hint * many)
+    return _identifier(name, drafted)
+
+
+def _identifier(name: str, drafted: Drafted) -> Drafted:
     return Drafted(
         None,
         "an identifier by its name; left out. If one stands for a person with several rows, it is "

@@ -351,12 +351,10 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
 
 
 def _asked_for(schema: Schema, part: str) -> str:
-    if _unquoted(part) in schema.shown:
-        return _unquoted(part)
     by, function, condition = (each.match(part) for each in (_BY, _FUNCTION, _CONDITION))
     if part == _COUNT:
         raise InvalidInput("every table has its counts; leave 'count' out beside columns")
-    if by and (by[1] == _COUNT or _unquoted(by[1]) in schema.shown or _summary(schema, by[1])):
+    if by and (_unquoted(by[1]) in {_COUNT, *schema.shown} or _summary(schema, by[1])):
         asked = by[2] if by[1] == _COUNT else f"{by[2]}, {by[1]}"
         raise InvalidInput(f"there is no `by` in {part!r}; write {asked!r}")
     if function:

@@ -43,6 +43,15 @@ _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """Matches numbers without leading zeros; texts with leading zeros are codes."""
 
 
+_UNSEEN = (
+    "# Only the names were read: every column's values are found with a budget, and\n"
+    f"# rare ones become {OpenCategorical.other!r}. Most numbers are rare, so give their\n"
+    "# range, as in\n"
+    "#   age: {type: integer, low: 0, high: 120, bins: 20}\n"
+)
+"""The beginning of a draft without a look at values."""
+
+
 @dataclass(frozen=True)
 class Drafted:
     """A proposed column with its reason.
@@ -86,18 +95,7 @@ def draft(
         if is_index(name)
     }
     if not look:
-        note = "open: values are found with a budget; better give its type, low and high, or values"
-        unseen = Drafted(OpenCategorical(), note)
-        drafts = {
-            name: _identifier(name, unseen) if _NAMED_IDENTIFIER.fullmatch(name) else unseen
-            for name in names_of(path, form)
-        }
-        head = (
-            "# Only the names were read: every column's values are found with a budget, and\n"
-            f"# rare ones become {OpenCategorical.other!r}. Most numbers are rare, so give their\n"
-            "# range, as in\n"
-            "#   age: {type: integer, low: 0, high: 120, bins: 20}\n"
-        )
+        drafts, head = {name: _unseen(name) for name in names_of(path, form)}, _UNSEEN
     else:
         labels = value_labels(path)
         if any(each.ranges for each in labels.values()):
@@ -136,6 +134,13 @@ def draft(
     form = replace(form, ignore=(*form.ignore, *left_out))
     notes |= {name: each.note for name, each in drafts.items()}
     return head + _yaml(Schema(columns, file=form), notes)
+
+
+def _unseen(name: str) -> Drafted:
+    """Return the draft of a column of which only the name is known."""
+    note = "open: values are found with a budget; better give its type, low and high, or values"
+    drafted = Drafted(OpenCategorical(), note)
+    return _identifier(name, drafted) if _NAMED_IDENTIFIER.fullmatch(name) else drafted
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:

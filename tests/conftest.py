@@ -66,12 +66,11 @@ def pytest_sessionstart() -> None:
     gc.disable()
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Register the example, unless this process only hands out files to workers: it needs no torch,
-    and workers begin after it.
+def pytest_collectstart() -> None:
+    """Register the example before any file is collected. A process that only hands out files to
+    workers, which begin after it, collects none and needs no torch.
     """
-    if isinstance(collector, pytest.Session):
-        import_module("chain_of_pairs")
+    import_module("chain_of_pairs")
 
 
 def pytest_collection_finish() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -67,7 +68,8 @@ def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[s
     for any table.
     """
     size = min(len(against.truth), max(1, round(release.model.total)), AT_ONCE)
-    synthetic = release.codes(size, rng=0)
+    # Records are drawn for the first section that asks for them, when progress is shown already.
+    synthetic = cache(lambda: release.codes(size, rng=0))
     truth = against.truth
     found = {
         "errors": _errors(release, truth),
@@ -122,15 +124,15 @@ def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     )
 
 
-def _similarity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
+def _similarity(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[str]:
     yield "<h3>Similarity of columns and pairs</h3>"
     yield (
         "<p>Of synthetic records; 1 is equal. TVComplement of each column and "
         "ContingencySimilarity of each pair, as SDMetrics defines them, over the schema's "
         "values and bins.</p>"
     )
-    singles = similarity(truth, synthetic, some_cliques(truth.domain, 1))
-    pairs = similarity(truth, synthetic, some_cliques(truth.domain, 2, most=DRAWN))
+    singles = similarity(truth, synthetic(), some_cliques(truth.domain, 1))
+    pairs = similarity(truth, synthetic(), some_cliques(truth.domain, 2, most=DRAWN))
     for title, found in (("column", singles), ("pair", pairs)):
         if not found:
             continue
@@ -144,12 +146,12 @@ def _similarity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
         )
 
 
-def _k_marginal(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
+def _k_marginal(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[str]:
     k = min(3, len(truth.domain))
     cliques = some_cliques(truth.domain, k, most=_MOST_MARGINALS)
     if not cliques:
         return
-    score = k_marginal_score(truth, synthetic, cliques)
+    score = k_marginal_score(truth, synthetic(), cliques)
     share = subsample_equivalent(truth, score, cliques)
     yield "<h3>k-marginal score</h3>"
     yield (
@@ -159,8 +161,8 @@ def _k_marginal(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
     )
 
 
-def _propensity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
-    found = propensity(truth, synthetic)
+def _propensity(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[str]:
+    found = propensity(truth, synthetic())
     some = f"{found.columns} of {len(truth.domain)}" if found.columns < len(truth.domain) else "all"
     yield (
         f"<p>pMSE {found.pmse:.5f}, {found.ratio:.2f} times what a perfect model of the data would "
@@ -169,7 +171,9 @@ def _propensity(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
     )
 
 
-def _regressions(release: TableRelease, synthetic: Dataset, against: Evaluation) -> Iterator[str]:
+def _regressions(
+    release: TableRelease, synthetic: Callable[[], Dataset], against: Evaluation
+) -> Iterator[str]:
     columns = release.schema.columns
     line = strongest_line(against.truth, release.schema, against.target)
     groups = [n for n, c in columns.items() if 2 <= c.size <= 12 and n not in (line or ())]
@@ -177,7 +181,7 @@ def _regressions(release: TableRelease, synthetic: Dataset, against: Evaluation)
         return
     y, x = line
     group = min(groups, key=lambda name: (columns[name].midpoints is not None, columns[name].size))
-    lines = regressions(against.truth, synthetic, release.schema, y, x, group)
+    lines = regressions(against.truth, synthetic(), release.schema, y, x, group)
     rows = [
         [each.group, str(each.records), f"{each.real:.4g}", f"{each.synthetic:.4g}"]
         for each in lines
@@ -192,8 +196,8 @@ def _regressions(release: TableRelease, synthetic: Dataset, against: Evaluation)
         )
 
 
-def _matches(synthetic: Dataset, truth: Dataset) -> Iterator[str]:
-    found = matches(truth, synthetic)
+def _matches(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[str]:
+    found = matches(truth, synthetic())
     yield "<h3>Records that equal real ones</h3>"
     yield (
         f"<p>{found.synthetic:.2%} of the synthetic records equal, in every value and bin, one of "

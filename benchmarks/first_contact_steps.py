@@ -156,7 +156,7 @@ def estimates(device: str, small: bool) -> Found:
     in any case; its loss is compared with the processor's of the second call.
     """
     found: Found = {}
-    for name in ("grid",) if small else known(problems.NAMES):
+    for name in ("boolean",) if small else known(problems.NAMES):
         losses = {}
         for where in ("cpu", device):
             for call in ("first", "second"):
@@ -229,7 +229,7 @@ def many_models(device: str, small: bool) -> Found:
 def methods(device: str, small: bool) -> Found:
     """The time of an iteration by each method, and its launches, waits and copies."""
     found: Found = {}
-    for name in ("grid",) if small else known(("triangle", "grid")):
+    for name in ("boolean",) if small else known(("triangle", "grid")):
         for method in ("accelerated", "proximal", "mirror_descent"):
             options: Found = {"device": device, "tolerance": 0.0, "method": method}
             seconds, model = search(name, **options, max_seconds=0.1 if small else 1.0)

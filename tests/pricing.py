@@ -75,6 +75,8 @@ def cut(name: str) -> dict[str, Any]:
     if name.startswith("gem"):
         fewer = {"pretrain_steps": 20} if name == "gem-pub" else {}
         return {"hidden": (16,), "batch_rows": 50, "noise_width": 8, **fewer}
+    if name.startswith("rap"):
+        return {"rows": 50}
     return {"rows": 50, "steps": 10} if name == "mixture" else {}
 
 

@@ -108,7 +108,7 @@ def test_every_answer_is_that_of_the_joint_written_out(
         graph, tables = random_graph(seed)
         joint = written_out(graph.domain, tables)
         rng = np.random.default_rng(seed + 1000)
-        for _ in range(3):  # one graph: orders and plans of the first evidence serve the others
+        for _ in range(2):  # one graph: orders and plans of the first evidence serve the second
             check_posterior(graph, joint, rng)
 
 

@@ -148,12 +148,12 @@ def assert_near_tables(seeds: range) -> None:
 
 
 def test_records_are_near_every_table_that_some_distribution_has() -> None:
-    assert_near_tables(range(60))
+    assert_near_tables(range(30))
 
 
 @pytest.mark.slow
 def test_records_are_near_every_table_of_many_more_problems() -> None:
-    assert_near_tables(range(60, 1000))
+    assert_near_tables(range(30, 1000))
 
 
 def test_what_exact_tables_determine_of_an_open_one_is_followed() -> None:

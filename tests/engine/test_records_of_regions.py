@@ -98,7 +98,6 @@ def assert_possible_records(drawn: Drawn) -> None:
                     assert (model.marginal(each.clique)[~each.allowed] == 0).all()
 
 
-@settings(max_examples=120, deadline=None)
 @given(networks())
 def test_no_record_is_one_that_zeros_rule_out(drawn: Drawn) -> None:
     assert_possible_records(drawn)

@@ -142,7 +142,6 @@ def assert_consistent(model: RegionModel) -> None:
         np.testing.assert_allclose(left, right, atol=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
 @given(problems(), st.sampled_from(["squared", "squared", "huber", "absolute"]))
 def test_tables_agree_and_are_the_relaxations_optimum(
     problem: tuple[Domain, list[Measurement]], loss: str

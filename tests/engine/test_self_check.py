@@ -95,7 +95,7 @@ def test_estimates_on_a_planted_defect_raise(monkeypatch: Patch) -> None:
     """Noiseless tables have a model that fits them: one that does not fit must not be returned."""
     monkeypatch.setattr(model_tables, "MOST_CELLS", 0)  # small models do not come here
     groups_gathered_backwards(monkeypatch)
-    small = [case for case in map(draw_case, range(200)) if case.domain.size() <= 256]
+    small = [case for case in map(draw_case, range(40)) if case.domain.size() <= 256]
     wrong = [case for case in small if case.possible and contradicts(case)]
     raised = 0
     for case in wrong[:4]:

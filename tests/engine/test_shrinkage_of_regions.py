@@ -186,8 +186,8 @@ def risks(seed: int, dependence: float, noise: float) -> tuple[float, float, flo
 
 @pytest.mark.parametrize(("dependence", "noise"), [(0.0, 10.0), (0.2, 15.0), (0.4, 25.0)])
 def test_shrunk_tables_are_nearer_to_the_truth(dependence: float, noise: float) -> None:
-    """Over 60 draws."""
-    found = np.array([risks(seed, dependence, noise) for seed in range(60)])
+    """Over 40 draws."""
+    found = np.array([risks(seed, dependence, noise) for seed in range(40)])
     gains = found[:, 0] - found[:, 1]
     # By a mean of six standard errors or more.
     assert gains.mean() > 6 * gains.std() / np.sqrt(len(gains))

@@ -111,11 +111,11 @@ def test_the_tree_takes_the_largest_gains_that_fit() -> None:
 
 
 def test_more_accurate_than_a_spanning_tree() -> None:
-    """The log of the ratio is -0.079, standard deviation 0.019: of three seeds, 7 away from 0."""
+    """The log of the ratio is -0.079, standard deviation 0.019: of two seeds, 5.9 away from 0."""
     data = census(20_000)
     workload = k_way(data.domain, 2)
     errors: dict[str, list[float]] = {"clique-tree": [], "mst": []}
-    for seed in range(3):
+    for seed in range(2):
         for mechanism in (clique_tree, mst):
             curator = Curator(data, Budget(1.0, 1e-8), neighbours="add/remove", seed=seed)
             release = mechanism(curator, workload)

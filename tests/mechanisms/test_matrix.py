@@ -223,10 +223,10 @@ def test_errors_against_the_written_out_mechanism(
     if known:
         free = np.linalg.svd(np.ones((1, len(free))))[2][1:].T
     seen = np.vstack(rows) @ free
-    total = 0.0
+    best, total = np.linalg.pinv(seen, rcond=1e-10), 0.0
     for each in sets:
         queries = of_set(domain, each) @ free
-        shown = queries @ np.linalg.pinv(seen, rcond=1e-10)
+        shown = queries @ best
         assert np.allclose(shown @ seen, queries, atol=1e-6)
         variances = (shown**2).sum(axis=1)
         stated = found.noise.variance(FactoredQuery(factors_of(domain, each)))
@@ -601,8 +601,7 @@ def test_a_model_of_the_residuals_is_near_their_tables(queries: dict[str, str]) 
         assert np.abs(model.marginal(clique) - tables.marginal(clique)).max() < 1 - 2 * low
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-8])
-@pytest.mark.parametrize("neighbours", NEIGHBOURS)
+@pytest.mark.parametrize(("neighbours", "delta"), [("add/remove", 0.0), ("replace-one", 1e-8)])
 @pytest.mark.parametrize("queries", [{}, {"hours": "range"}])
 @pytest.mark.parametrize("model_mb", [80.0, 0.0])
 def test_models_of_the_measurements(

@@ -286,7 +286,7 @@ def assert_all_covered(seeds: range, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(200), pytest.param(range(10_000), marks=pytest.mark.slow)], ids=len
+    "seeds", [range(120), pytest.param(range(10_000), marks=pytest.mark.slow)], ids=len
 )
 @pytest.mark.filterwarnings("ignore")
 def test_drawn_cases_cost_no_more_than_they_are_charged(seeds: range, tmp_path: Path) -> None:

@@ -444,7 +444,7 @@ def test_a_bomb_is_not_expanded(saved: bytes, tmp_path: Path) -> None:
         b"{'descr': '|u1', 'fortran_order': False, 'shape': (1073741824,), }".ljust(117) + b"\n"
     )
     with (
-        zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive,
+        zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         archive.open("m0.values.npy", "w", force_zip64=True) as file,
     ):
         file.write(b"\x93NUMPY\x01\x00v\x00" + header)

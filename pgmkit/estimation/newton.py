@@ -220,7 +220,8 @@ class _Joint:
         would be rounded.
 
         For cells far below the others, the sum need not equal the logarithm but only be as far
-        below. If it is larger, it is pushed down again a few times.
+        below. If it is larger, it is pushed down again a few times. Where all other sums are off by
+        their rounding alone, they are not fitted again: the solver would not end before its limit.
         """
         target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
         far = target <= _FAR_BELOW
@@ -231,9 +232,13 @@ class _Joint:
                 break
             tables = self._fit(np.where(far, np.minimum(sums, _FAR_BELOW), target), 1.0 - 0.9 * far)
         weights = np.sqrt(np.where(state.shares > _NEGLIGIBLE, state.shares, 0.0))
+        rounding = ULPS * EPSILON * float(np.abs(target[weights > 0]).max())
         for _ in range(2):
             missing = state.logs - tables[self.places].sum(axis=0)
-            tables = tables + self._fit(missing - missing[weights.argmax()], weights)
+            missing -= missing[weights.argmax()]
+            if np.abs(missing[weights > 0]).max() <= rounding:
+                break
+            tables = tables + self._fit(missing, weights)
         return torch.as_tensor(tables).to(like.potentials)
 
     def _fit(self, sums: Array, weights: Array) -> Array:

@@ -37,9 +37,9 @@ import pandas as pd
 from benchmarks.common import RESULTS, fresh_process
 from mechanisms import Link, synthesize, synthesize_linked
 from mechanisms.privacy.budget import Budget
+from pgmkit import Schema
 from pgmkit.tables.constraints import Constraint, Forbid
 from pgmkit.tables.labelled import Categorical
-from pgmkit.tables.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ import pandas as pd
 from benchmarks.common import RESULTS
 from mechanisms import Link, synthesize_linked
 from mechanisms.linked import pipeline
+from pgmkit import Schema
 from pgmkit.tables.labelled import Categorical
-from pgmkit.tables.schema import Schema
 
 PARENTS, MOST, KINDS = 6000, 6, 4
 ABOVE = {"a": 3, "b": 5, "c": 8}

@@ -36,10 +36,10 @@ import numpy as np
 from benchmarks.common import RESULTS, code_state, machine
 from mechanisms.release.evaluation import held_out, one_hot, sklearn, train_and_test
 from mechanisms.synthesis.pipeline import synthesize
+from pgmkit import Schema
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files.record_files import encode_file
-from pgmkit.tables.schema import Schema
 
 SCHEMA = Path(__file__).parent.parent / "tests" / "data" / "adult.yaml"
 TARGET = "income"

@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks.common import RESULTS, machine
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.units import bounded_frame
+from pgmkit import Categorical, Integer, Numeric, Schema
 from pgmkit.tables.engines.frames import encode
-from pgmkit.tables.schema import Categorical, Integer, Numeric, Schema
 
 UNIT = "zper"
 EPSILONS = (0.1, 1.0, 10.0)

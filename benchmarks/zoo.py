@@ -159,7 +159,7 @@ def over_seeds(
     data: Path, schema: str, target: str | None, epsilons: Sequence[float], limit: float
 ) -> dict[str, Any]:
     """Auto and independent over seeds, for each epsilon: as many as half of the limit allows."""
-    from pgmkit.tables.schema import Schema
+    from pgmkit import Schema
 
     drafted = Schema.load(schema)
     share = limit / 2 / len(epsilons)

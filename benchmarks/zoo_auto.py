@@ -122,8 +122,8 @@ def _error(
 
 
 def main() -> None:
+    from pgmkit import Schema
     from pgmkit.tables.draft.draft import draft
-    from pgmkit.tables.schema import Schema
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", help="tables whose name holds this")

@@ -23,19 +23,14 @@ from mechanisms.families.records import Records
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from mechanisms.release.record import Release
+from mechanisms.rounds import select_and_measure
 from mechanisms.rounds.loop import Progress, Round, adapt
 from mechanisms.rounds.mechanism import mechanism
-from mechanisms.rounds.select_and_measure import (
-    RoundsRule,
-    check_equal_weights,
-    check_total,
-    measure_one_way,
-)
 from mechanisms.settings import Settings, fraction, positive, random_seed, setting, whole_number
 from mechanisms.workload import Workload
 from pgmkit.domain import Domain
 
-_RULE = RoundsRule(1.5)
+_RULE = select_and_measure.RoundsRule(1.5)
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,10 @@ def fem(
     one_way_share = 0 if the number of rows is private.
     """
     domain = curator.domain
-    check_equal_weights(workload)
-    check_total(curator, settings.one_way_share)
+    select_and_measure.check_equal_weights(workload)
+    select_and_measure.check_total(curator, settings.one_way_share)
     share = 0.0 if curator.public_total is not None else settings.one_way_share
-    first, total = measure_one_way(curator, share)
+    first, total = select_and_measure.measure_one_way(curator, share)
     rounds = settings.rounds or _RULE(curator, total)
     per_round = curator.remaining / rounds
     rng = np.random.default_rng(settings.seed)

@@ -7,9 +7,18 @@ import types
 import numpy as np
 import pytest
 
-from pgmkit import Domain, InvalidInput, Measurement, Reply, ask, estimate
+from pgmkit import (
+    Categorical,
+    Domain,
+    Integer,
+    InvalidInput,
+    Measurement,
+    Reply,
+    Schema,
+    ask,
+    estimate,
+)
 from pgmkit.runtime.progress import bar
-from pgmkit.tables.schema import Categorical, Integer, Schema
 
 SCHEMA = Schema({"age": Integer(0, 2), "$x$": Categorical(("F", "M"))})
 NOISY = [Measurement(("age", "$x$"), [[10.0, 20.0], [30.0, 40.0], [5.0, 5.0]], 1.0)]

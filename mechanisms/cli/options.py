@@ -19,7 +19,8 @@ from pgmkit.runtime.printed import printable
 if TYPE_CHECKING:
     import numpy as np
 
-    from pgmkit.tables.schema import FileFormat, Schema
+    from pgmkit.tables.schema import Schema
+    from pgmkit.tables.schema_file import FileFormat
 
 Command = Callable[..., None]
 FILE = click.Path(exists=True, dir_okay=False)

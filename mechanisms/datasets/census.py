@@ -18,8 +18,9 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed
+from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.records import arrow_table
-from pgmkit.tables.schema import Categorical, Schema
+from pgmkit.tables.schema import Schema
 
 __all__ = ["LABELS", "census", "domain", "people", "schema"]
 

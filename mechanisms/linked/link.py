@@ -141,7 +141,7 @@ def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
     """Return the parents' schema with a column for the number of children of each link, and with
     the links' constraints over the parents' columns alone.
 
-    >>> from pgmkit.tables.schema import Boolean
+    >>> from pgmkit import Boolean
     >>> list(with_counts(Schema({"rural": Boolean()}), [Link("cow", "farm", "id", 9)]).columns)
     ['rural', 'number of cow']
     """

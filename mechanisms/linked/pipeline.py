@@ -125,7 +125,7 @@ def synthesize_linked(
         accounting: "zcdp" or "gaussian"; see `synthesize`.
 
     >>> import pyarrow
-    >>> from pgmkit.tables.schema import Boolean, Categorical
+    >>> from pgmkit import Boolean, Categorical
     >>> farms = pyarrow.table({"id": range(60), "hills": [True, False] * 30})
     >>> cows = pyarrow.table({"id": [i // 2 for i in range(120)], "kind": ["a", "b"] * 60})
     >>> schemas = {"farm": Schema({"hills": Boolean()}),

@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
-from mechanisms.privacy import gaussian_dp
-from mechanisms.privacy.conversions import (
-    epsilon_from_rho,
-    not_negative,
-    positive,
-    rho_from_epsilon,
-)
+from mechanisms.privacy import conversions, gaussian_dp
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import one_of
 
@@ -51,11 +45,11 @@ class Budget:
     accounting: Accounting = "zcdp"
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        not_negative("delta", self.delta)
+        conversions.positive("epsilon", self.epsilon)
+        conversions.not_negative("delta", self.delta)
         if self.delta >= 1:
             raise InvalidInput(f"delta must be at least 0 and below 1, got {self.delta!r}")
-        not_negative("reserved", self.reserved)
+        conversions.not_negative("reserved", self.reserved)
         if self.reserved and not self.reserved < self.delta:
             raise InvalidInput(
                 f"reserved must be below delta = {self.delta!r}, got {self.reserved!r}"
@@ -87,7 +81,7 @@ class Budget:
         """The whole budget, in `unit`."""
         if self.pure:
             return self.epsilon
-        convert = gaussian_dp.largest_cost if self.gaussian else rho_from_epsilon
+        convert = gaussian_dp.largest_cost if self.gaussian else conversions.rho_from_epsilon
         return convert(self.epsilon, self.delta - self.reserved)
 
     @property
@@ -114,7 +108,7 @@ class Budget:
         """
         if self.pure:
             return cost
-        convert = gaussian_dp.epsilon_from_cost if self.gaussian else epsilon_from_rho
+        convert = gaussian_dp.epsilon_from_cost if self.gaussian else conversions.epsilon_from_rho
         return convert(cost, self.delta - self.reserved)
 
 
@@ -136,12 +130,12 @@ class LedgerEntry:
         """
         if not isinstance(self.step, str) or not isinstance(self.mechanism, str):
             raise InvalidInput("a charge names its step and its mechanism")
-        positive(f"the cost of step {self.step!r}", self.cost)
+        conversions.positive(f"the cost of step {self.step!r}", self.cost)
         # Squares of the noise that a smaller cost buys overflow when it is drawn, after the charge.
         if self.cost < 1e-100:
             raise InvalidInput(
                 f"the cost of step {self.step!r} must be at least 1e-100, got {self.cost}: the "
                 "noise that it buys has no float64; leave the step out"
             )
-        not_negative(f"the delta of step {self.step!r}", self.delta)
+        conversions.not_negative(f"the delta of step {self.step!r}", self.delta)
         return LedgerEntry(self.step, self.mechanism, float(self.cost), float(self.delta))

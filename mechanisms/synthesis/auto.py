@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mechanisms.privacy.budget import Budget
-from mechanisms.synthesis.work import (
-    FEW_ROWS,
-    longest_aim_seconds,
-    mixture_seconds,
-    noise,
-)
+from mechanisms.synthesis import work
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.typed import typed
@@ -98,7 +93,7 @@ def choose_mechanism(
     Raises InvalidInput as `check_limits` does.
 
     >>> from mechanisms.workload import k_way
-    >>> from pgmkit.tables.schema import Boolean, Schema
+    >>> from pgmkit import Boolean, Schema
     >>> schema = Schema({f"q{i}": Boolean() for i in range(50)})
     >>> choose_mechanism(schema, k_way(schema.domain, 2), Budget(1.0, 1e-9)).name
     'mixture'
@@ -115,12 +110,12 @@ def choose_mechanism(
     many = columns > _MANY_ATTRIBUTES
     # With fewer rows noise would hide pairs, so only single columns are measured. A mixture with
     # Gaussian noise finds that out itself, and then measures single columns more exactly.
-    least = FEW_ROWS * columns
+    least = work.FEW_ROWS * columns
     if mixes:
         least = _LEAST_ROWS_OF_LAPLACE * columns**2 if budget.pure else 0.0
     elif many:
         least = (2 if budget.pure else 1) * _LEAST_ROWS_OF_GRAPH * columns
-    if rows is not None and rows < least * max_rows * noise(budget):
+    if rows is not None and rows < least * max_rows * work.noise(budget):
         return Choice(
             "independent",
             f"about {rows} rows and epsilon {budget.epsilon:g}: the noise would exceed the "
@@ -160,7 +155,7 @@ def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float 
     return (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2
-        and seconds >= mixture_seconds(schema.domain)
+        and seconds >= work.mixture_seconds(schema.domain)
         and (memory_mb is None or memory_mb >= _MIXTURE_MB)
         and Mixture().measures(workload.asked)
     )
@@ -180,7 +175,7 @@ def _by_time(
         models.append(smaller)
         smaller /= 2
     for model_mb in models:
-        needed = longest_aim_seconds(schema.domain, rows, budget, model_mb)
+        needed = work.longest_aim_seconds(schema.domain, rows, budget, model_mb)
         if needed <= seconds:
             return Choice(
                 "aim",
@@ -190,7 +185,7 @@ def _by_time(
                 {} if model_mb == default_mb else {"model_mb": model_mb},
             )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"
-    if schema.constraints or seconds < mixture_seconds(schema.domain):
+    if schema.constraints or seconds < work.mixture_seconds(schema.domain):
         return Choice("pair-graph", f"{late}; a graph of few pairs takes seconds")
     return Choice("mixture", f"{late}; all pairs are measured at once")
 

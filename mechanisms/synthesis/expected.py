@@ -25,7 +25,7 @@ def expected_errors(
     the data: for open columns, for auto with public records, and for mechanisms other than auto,
     `matrix` and `matrix+pgm`.
 
-    >>> from pgmkit.tables.schema import Boolean, Integer, Schema
+    >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})
     >>> for each in expected_errors(people, ["cdf(age) | ill", "ill"], epsilon=1.0, delta=1e-9):
     ...     print(each)
@@ -51,7 +51,7 @@ def least_epsilon(
     `synthesize` with the same `within` in place of epsilon spends this epsilon. `options` and
     errors are as in `expected_errors`.
 
-    >>> from pgmkit.tables.schema import Boolean, Integer, Schema
+    >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})
     >>> least_epsilon(people, ["cdf(age) | ill"], 500, delta=1e-9) < 0.2
     True

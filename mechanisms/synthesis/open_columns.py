@@ -22,7 +22,9 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.thresholds import BINS
 from pgmkit.tables.engines.frames import counts_of, encode, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.schema import Numeric, OpenCategorical, Schema, outside_error
+from pgmkit.tables.labelled import OpenCategorical
+from pgmkit.tables.numbers import Numeric
+from pgmkit.tables.schema import Schema, outside_error
 
 DISCOVERY_SHARE = 0.1
 """The share of the budget and of delta for finding the labels and edges that the schema leaves

@@ -157,7 +157,7 @@ def synthesize(
             finished round of a mechanism that has rounds.
 
     >>> import pyarrow
-    >>> from pgmkit.tables.schema import Boolean, Integer
+    >>> from pgmkit import Boolean, Integer
     >>> people = pyarrow.table({"age": [31, 45, 27] * 50, "ill": [True, False, False] * 50})
     >>> schema = Schema({"age": Integer(18, 99, bins=8), "ill": Boolean()})
     >>> release = synthesize(people, schema, epsilon=1.0, delta=1e-6, seed=0)

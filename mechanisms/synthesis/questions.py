@@ -101,7 +101,7 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     The other columns are measured too, so that records have something to be drawn from, for about a
     tenth of what the questions get.
 
-    >>> from pgmkit.tables.schema import Boolean, Integer, Schema
+    >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 9), "ill": Boolean(), "old": Boolean()})
     >>> [each.clique for each in question_workload(people, ["ill", "cdf(age) | ill"]).sets]
     [('ill',), ('ill', 'age'), ('old',)]
@@ -118,7 +118,7 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
 def at_every_level(schema: Schema, workload: Workload) -> Workload:
     """Return the workload with every set of queries at all combinations of its columns' levels.
 
-    >>> from pgmkit.tables.schema import Integer, Level, Schema
+    >>> from pgmkit import Integer, Level, Schema
     >>> ages = {"stage": Level("age", {"minor": "..1", "adult": "2.."})}
     >>> schema = Schema({"age": Integer(0, 3)}, levels=ages)
     >>> [each.asked for each in at_every_level(schema, Workload(schema.domain, [("age",)])).sets]

@@ -18,16 +18,9 @@ from mechanisms.privacy.scores import LARGEST
 from mechanisms.registry import MECHANISMS, configure
 from mechanisms.rounds.loop import Progress
 from mechanisms.strategies.best import Goal
+from mechanisms.synthesis import questions
 from mechanisms.synthesis.auto import Choice, check_limits, choice_of
 from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, open_columns
-from mechanisms.synthesis.questions import (
-    PlannedQuestion,
-    at_every_level,
-    checked_questions,
-    least_budget,
-    planned,
-    question_workload,
-)
 from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
 from mechanisms.synthesis.work import noise
@@ -55,7 +48,7 @@ class Request:
     Raises InvalidInput for arguments of a wrong type, values that are not allowed, and arguments
     that contradict each other.
 
-    >>> from pgmkit.tables.schema import Boolean
+    >>> from pgmkit import Boolean
     >>> Request(schema=Schema({"ill": Boolean()}), epsilon=1.0, delta=1e-9).budget.accounting
     'gaussian'
     """
@@ -91,7 +84,7 @@ class Request:
                 f"settings must be a mapping from names to values, got {self.settings!r}"
             )
         if self.queries is not None:
-            checked_questions(self.schema, self.queries)
+            questions.checked_questions(self.schema, self.queries)
         self._check_queries()
         _ = self.options, self.relation
         check_unit(self.unit, self.schema, self.report_dropped)
@@ -153,13 +146,13 @@ class Request:
         mechanisms that select tables.
         """
         if self.queries:
-            found = question_workload(schema, self.queries)
+            found = questions.question_workload(schema, self.queries)
             entry = MECHANISMS.get(self.mechanism)
             by_queries = self._plans if entry is None else entry.queries
             return found if by_queries else Workload(schema.domain, found.cliques)
         wanted = table_workload(schema.domain, self.workload, self.target)
         if self.mechanism != "auto" and self._plans:
-            return at_every_level(schema, wanted)
+            return questions.at_every_level(schema, wanted)
         if self.target is None or not self._selects_tables:
             return wanted
         return with_predictors(wanted, self.target)
@@ -190,18 +183,18 @@ class Request:
         return (1 - COST_SHARE) ** (bool(self.report_unread) + bool(self.report_dropped))
 
     @cached_property
-    def planned(self) -> tuple[PlannedQuestion, ...]:
+    def planned(self) -> tuple[questions.PlannedQuestion, ...]:
         """The errors that the questions will have; empty if they are not known before the run."""
         cost, pure = self._left * self.budget.total, self.budget.pure
         return tuple(each.at(cost, pure) for each in self._planned_at_1)
 
     @cached_property
-    def _planned_at_1(self) -> tuple[PlannedQuestion, ...]:
+    def _planned_at_1(self) -> tuple[questions.PlannedQuestion, ...]:
         if not self.queries or not self._plans or self.schema.unresolved:
             return ()
         goal = self.options.get("objective", self._goal)
         pure = self.delta == 0
-        return planned(self.schema, self.queries, self.relation, pure=pure, goal=goal)
+        return questions.planned(self.schema, self.queries, self.relation, pure=pure, goal=goal)
 
     @cached_property
     def budget(self) -> Budget:
@@ -212,7 +205,9 @@ class Request:
         if self.within is not None:
             of_ledger = None if self.ledger is None else self.ledger.budget.accounting
             accounting = self.accounting or of_ledger
-            return least_budget(self._planned_at_1, self.within, self.delta, accounting, self._left)
+            return questions.least_budget(
+                self._planned_at_1, self.within, self.delta, accounting, self._left
+            )
         assert self.epsilon is not None
         budget = Budget(self.epsilon, self.delta)
         if self.schema.unresolved and budget.pure:

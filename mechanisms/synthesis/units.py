@@ -61,7 +61,7 @@ def bounded_frame(
     InvalidInput for coded records, and for a frame without one of these columns.
 
     >>> import pyarrow
-    >>> from pgmkit.tables.schema import Boolean
+    >>> from pgmkit import Boolean
     >>> visits = pyarrow.table({"ill": [True, False, True], "id": ["a", "a", "b"]})
     >>> bounded_frame(visits, Schema({"ill": Boolean()}), "id", 1, None)[0].num_rows
     2

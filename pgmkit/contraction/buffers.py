@@ -15,17 +15,10 @@ from math import prod
 
 import numpy as np
 
-from pgmkit.contraction import kernels
+from pgmkit.contraction import kernels, products
 from pgmkit.contraction.kernels.levels import is_small, launches
 from pgmkit.contraction.order import SHARED_STEP
 from pgmkit.contraction.plan import Axes, Plan, Step, transposes
-from pgmkit.contraction.products import (
-    Action,
-    Scratch,
-    batched_product,
-    multiply_into,
-    product_action,
-)
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import CACHE_CELLS
 
@@ -54,9 +47,9 @@ class ContractionBuffers:
         self.inputs, self._input_adjoints = self.values[:used], self.adjoint[:used]
         last, end = self.offsets[-1], self.offsets[-1] + plan.cells(len(plan.axes) - 1)
         self.result, self._seed = self.values[last:end], self.adjoint[last:end]
-        self._scratch = Scratch(dtype, device)
-        self._up: list[Action] = []
-        self._down: list[Action] = []
+        self._scratch = products.Scratch(dtype, device)
+        self._up: list[products.Action] = []
+        self._down: list[products.Action] = []
         self._spreads: list[Spread] = []
         if kernels.on_gpu(device):
             for level in _levels(plan):
@@ -166,11 +159,13 @@ class ContractionBuffers:
         left, right = self.view(self.values, step.left), self.view(self.values, step.right)
         upper = self.view(self.adjoint, step.out)
         self._up.append(
-            product_action(step.kernel, left, right, self.view(self.values, step.out), scratch)
+            products.product_action(
+                step.kernel, left, right, self.view(self.values, step.out), scratch
+            )
         )
         at_left, at_right = (self.view(self.adjoint, side) for side in (step.left, step.right))
-        down_left = product_action(to_left, upper, right, at_left, scratch)
-        down_right = product_action(to_right, upper, left, at_right, scratch)
+        down_left = products.product_action(to_left, upper, right, at_left, scratch)
+        down_right = products.product_action(to_right, upper, left, at_right, scratch)
         self._down.append(lambda: (down_left(), down_right()))
 
     def bind_group(self, group: list[Step]) -> None:
@@ -187,11 +182,11 @@ class ContractionBuffers:
         right = self.operand(right_values, right_orders, (size * batch, summed, columns))
 
         def up() -> None:
-            multiply_into(left.read(), right.read(), out)
+            products.multiply_into(left.read(), right.read(), out)
 
         def down() -> None:
-            to_left = batched_product(upper, right.read().transpose(1, 2))
-            to_right = batched_product(upper_t, left.read()).transpose(1, 2)
+            to_left = products.batched_product(upper, right.read().transpose(1, 2))
+            to_right = products.batched_product(upper_t, left.read()).transpose(1, 2)
             left.write(to_left)
             right.write(to_right)
 

@@ -16,19 +16,12 @@ import torch
 
 from pgmkit.domain import Domain
 from pgmkit.errors import Contradictory, InvalidInput, NotCertified, PgmkitError
-from pgmkit.estimation import Options, estimate
+from pgmkit.estimation import Options, estimate, model_size
 from pgmkit.estimation.batches.estimate import BatchedEstimate
 from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when_coarse, table_cells
 from pgmkit.estimation.batches.problem import same_structure, stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
-from pgmkit.estimation.model_size import (
-    SOLVER_VECTORS,
-    model_limit,
-    needed_bytes,
-    search_limit,
-    tree_oracle,
-)
 from pgmkit.estimation.request import Request, check_seconds, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.self_check import LEAST, SHARE
@@ -45,7 +38,7 @@ from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings
 from pgmkit.structural_zeros import check_zeros
 from pgmkit.total import estimate_totals
 
-_BATCH_VECTORS = 3 * SOLVER_VECTORS
+_BATCH_VECTORS = 3 * model_size.SOLVER_VECTORS
 """The number of vectors over the cliques' cells that a batch has in memory for each set."""
 
 
@@ -200,7 +193,7 @@ class ManyEstimates:
         single = self._single
         if single is None or not gains_by_threads(single):
             return 1
-        return min(cores(), self._fitting(single, needed_bytes(single, self._used)))
+        return min(cores(), self._fitting(single, model_size.needed_bytes(single, self._used)))
 
     def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
         """Check the loss of the last model by a second computation from the last set of
@@ -240,7 +233,7 @@ class ManyEstimates:
             warm_start=self.options.get("warm_start"),
             tolerance=self.tolerance,
             deadline=deadline,
-            model_limit=model_limit(self.options.get("memory_limit")),
+            model_limit=model_size.model_limit(self.options.get("memory_limit")),
             dtype=self.options.get("dtype", torch.float64),
         )
         return [
@@ -250,7 +243,7 @@ class ManyEstimates:
 
     def _fitting(self, single: MarginalOracle, bytes_each: int) -> int:
         """Return the number of sets, at least one, that fit into memory together."""
-        limit = search_limit(self.options.get("memory_limit"), single.device)
+        limit = model_size.search_limit(self.options.get("memory_limit"), single.device)
         return max(1, limit // bytes_each)
 
     @cached_property
@@ -268,7 +261,7 @@ class ManyEstimates:
         if not used:
             return None
         asked = self.options.get("device"), self.options.get("memory_limit")
-        return tree_oracle(self.domain, used, self.zeros, *asked)
+        return model_size.tree_oracle(self.domain, used, self.zeros, *asked)
 
     def _batched(self, single: MarginalOracle) -> bool:
         """Return True if a batch can estimate these sets and is faster."""
@@ -281,7 +274,10 @@ class ManyEstimates:
 
     def _chunk(self, inference: MarginalOracle) -> int:
         """Return the number of sets that are estimated in one batch."""
-        each = needed_bytes(inference, self._used) + 8 * _BATCH_VECTORS * inference.layout.cells
+        each = (
+            model_size.needed_bytes(inference, self._used)
+            + 8 * _BATCH_VECTORS * inference.layout.cells
+        )
         most = max(1, TABLE_CELLS // table_cells(inference))
         return min(most, self._fitting(inference, each))
 

@@ -26,15 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
+from pgmkit.inference import self_check
 from pgmkit.inference.plain_sums import CELL_SECONDS, PlainSums, Table, TooLong, sliced
-from pgmkit.inference.self_check import (
-    CLOSE,
-    DEFECT,
-    LEAST,
-    ROUNDINGS,
-    UNLIKELY,
-    Contradiction,
-)
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import EPSILON
@@ -84,7 +77,7 @@ class SecondOpinion:
             return
         beside = self._beside_tables(found)
         chosen = [max(cliques, key=lambda clique: found[clique].size)]
-        if seconds > LEAST:
+        if seconds > self_check.LEAST:
             chosen.append(Random(len(found)).choice(cliques))
         for clique in chosen:
             left = seconds / 2 - (time.perf_counter() - begun)
@@ -168,7 +161,7 @@ class SecondOpinion:
         stated = own if log_weight is None else log_weight
         contradicted = any(record[name] != code for name, code in self.evidence.items())
         if contradicted or not best - own <= close or not abs(stated - own) <= close:
-            raise Contradiction(
+            raise self_check.Contradiction(
                 f"inference contradicts a second computation: the record {dict(record)!r:.200} is "
                 f"the most probable by inference, with the log weight {stated!r}; by the second "
                 f"computation it has {own!r} and another record {best!r}. Please report this"
@@ -255,7 +248,7 @@ class SecondOpinion:
         share = float(self._shares((), record, seconds))
         stray = sqrt(2 * RARE * n * share * max(0.0, 1 - share)) + RARE
         if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):
-            raise Contradiction(
+            raise self_check.Contradiction(
                 f"inference contradicts a second computation: {count} of {n} records drawn "
                 f"have {record!r}, where {n * share:.6g} are expected, with a difference of at "
                 f"most {stray:.3g}. Please report this"
@@ -296,7 +289,10 @@ class SecondOpinion:
     def _close_logarithm(self) -> float:
         """The largest difference of logarithms that rounding explains, as in ``self_check``."""
         steps = len(self.sums.tables) + len(self.sums.sizes)
-        return min(DEFECT, self._epsilon * (CLOSE + ROUNDINGS * steps * self.sums.size))
+        return min(
+            self_check.DEFECT,
+            self._epsilon * (self_check.CLOSE + self_check.ROUNDINGS * steps * self.sums.size),
+        )
 
     @property
     def _epsilon(self) -> float:
@@ -317,14 +313,14 @@ class SecondOpinion:
 
     def _compare(self, what: str, found: float, expected: float, scale: float = 1.0) -> None:
         if not abs(found - expected) <= self._allowed(found, expected, scale):
-            raise Contradiction(
+            raise self_check.Contradiction(
                 f"inference contradicts a second computation: {what:.300} is {found!r} by "
                 f"inference and {expected!r} by the second computation. Please report this"
             )
 
     def _same_logarithm(self, what: str, found: float, expected: float) -> None:
         if not (abs(found - expected) <= self._close_logarithm or found == expected):
-            raise Contradiction(
+            raise self_check.Contradiction(
                 f"inference contradicts a second computation: the logarithm of {what} is "
                 f"{found!r} by inference and {expected!r} by the second computation. Please report "
                 "this"
@@ -367,7 +363,7 @@ def _cells(table: Array, seconds: float) -> Iterable[int]:
     if CELL_SECONDS * table.size > seconds:
         return [chance.randrange(table.size)]
     mean = float(table.mean())
-    possible = np.flatnonzero(table >= min(UNLIKELY * table.size, 1.0) * mean)
+    possible = np.flatnonzero(table >= min(self_check.UNLIKELY * table.size, 1.0) * mean)
     return dict.fromkeys([int(table.argmax()), int(possible[chance.randrange(len(possible))])])
 
 

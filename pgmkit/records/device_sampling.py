@@ -14,14 +14,7 @@ import numpy as np
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import JunctionTree
-from pgmkit.records.sampling import (
-    Method,
-    blocks,
-    check_mass,
-    check_request,
-    grouped_table,
-    rounded_counts,
-)
+from pgmkit.records import sampling
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import available
 from pgmkit.runtime.sizes import BLOCK_CELLS, CELL_BYTES
@@ -52,15 +45,15 @@ def sample_on_device(
     clique_marginals: Callable[[int], np.ndarray],
     n: int,
     rng: np.random.Generator,
-    method: Method,
+    method: sampling.Method,
     device: torch.device,
 ) -> dict[str, np.ndarray]:
     """Draw the records that ``pgmkit.records.sampling.sample`` draws, on a GPU."""
-    check_request(n, method)
+    sampling.check_request(n, method)
     draw = _draw_rounded if method == "round" else _draw_independent
     columns: Columns = {}
     for i, clique in enumerate(tree.cliques):
-        table = grouped_table(tree, i, clique_marginals(i))
+        table = sampling.grouped_table(tree, i, clique_marginals(i))
         groups = _ravel(tree.domain, tree.separators[i], columns, n, device)
         _unravel(tree.domain, tree.residuals[i], draw(table, groups, rng, clique), columns)
     return {
@@ -80,8 +73,8 @@ def _draw_rounded(
     order = order[torch.sort(groups[order], stable=True).indices]
     sizes = torch.bincount(groups, minlength=len(table)).cpu().numpy()
     cells, filled = torch.empty_like(groups), 0
-    for members in blocks(np.flatnonzero(sizes), width):
-        counts = rounded_counts(table[members], sizes[members], rng, clique).ravel()
+    for members in sampling.blocks(np.flatnonzero(sizes), width):
+        counts = sampling.rounded_counts(table[members], sizes[members], rng, clique).ravel()
         places = np.flatnonzero(counts)
         drawn, times = (
             torch.from_numpy(each).to(groups.device) for each in (places % width, counts[places])
@@ -102,7 +95,7 @@ def _draw_independent(
     """
     width, host = table.shape[1], np.cumsum(table, axis=1)
     occupied = torch.bincount(groups, minlength=len(table)).cpu().numpy() > 0
-    check_mass(host[occupied, -1], clique)
+    sampling.check_mass(host[occupied, -1], clique)
     cumulative = torch.from_numpy(host).to(groups.device).reshape(-1)
     first = groups * width
     level = torch.from_numpy(rng.random(len(groups))).to(groups.device)

@@ -21,15 +21,8 @@ from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.regions import checks
 from pgmkit.regions.beyond import expected_answer, expected_marginals, expected_product
-from pgmkit.regions.checks import (
-    Weights,
-    cell_weights,
-    check_answer,
-    check_sample,
-    row_weights,
-    weighted_sum,
-)
 from pgmkit.regions.file import read_regions, write_regions
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.joint import Agreement, Joint, agreement, fit_joint
@@ -183,7 +176,7 @@ class RegionModel(QueryAnswers):
         asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         found = {clique: table for clique in asked if (table := self._within(clique)) is not None}
         for clique, table in found.items():
-            self._check(("marginal", clique), *cell_weights(self.domain, clique, table))
+            self._check(("marginal", clique), *checks.cell_weights(self.domain, clique, table))
         if outside := [clique for clique in asked if clique not in found]:
             self._warn(f"marginals over {', '.join(map(repr, outside[:3]))}")
             found |= self._beyond(outside)
@@ -203,7 +196,7 @@ class RegionModel(QueryAnswers):
         found = {}
         for clique, shares in expected_marginals(self.joint, cliques).items():
             table = shares * self.total
-            self._check(("marginal", clique), *cell_weights(self.domain, clique, table))
+            self._check(("marginal", clique), *checks.cell_weights(self.domain, clique, table))
             found[clique] = self._raked(clique, table) if table.size <= RECORDS else table
         return found
 
@@ -222,7 +215,7 @@ class RegionModel(QueryAnswers):
         if not found.any():  # the regions rule out all records
             return table
         left = found.sum(axis=tuple(i for i, n in enumerate(clique) if n not in parts[-1]))
-        self._check(("sums", clique), *cell_weights(self.domain, parts[-1], left))
+        self._check(("sums", clique), *checks.cell_weights(self.domain, parts[-1], left))
         # Cells that no record has stay empty; the others are scaled, so that the table sums to the
         # total.
         return found * (self.total / found.sum())
@@ -263,7 +256,7 @@ class RegionModel(QueryAnswers):
         self._warn_of_missed_tables()
         if "sample" not in self._checked:
             self._checked.add("sample")
-            check_sample(drawn, self.joint.records, self.cliques, self.zeros)
+            checks.check_sample(drawn, self.joint.records, self.cliques, self.zeros)
         return drawn
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
@@ -310,7 +303,7 @@ class RegionModel(QueryAnswers):
             found = expected_answer(self.joint, query) * self.total
         else:
             found = answers_of_table(query, table)
-        self._check(("answer", names, query.shape), *row_weights(query, found), table)
+        self._check(("answer", names, query.shape), *checks.row_weights(query, found), table)
         return found.reshape(query.answer_shape)
 
     @cached_property
@@ -321,7 +314,7 @@ class RegionModel(QueryAnswers):
         return set()
 
     def _check(
-        self, structure: object, weights: Weights, found: float, table: Array | None = None
+        self, structure: object, weights: checks.Weights, found: float, table: Array | None = None
     ) -> None:
         """Compare ``found``, one number of an answer, with a second computation
         (``pgmkit.regions.checks``), if it is the first answer to a question of this structure.
@@ -337,12 +330,12 @@ class RegionModel(QueryAnswers):
             region = self.cliques[places[-1]]
             table = self.tables[region]
         if table is not None:
-            mine = weighted_sum(table, region, weights)
+            mine = checks.weighted_sum(table, region, weights)
             source = f"the table of the region {region!r}"
         else:
             mine = expected_product(self.joint, weights) * self.total
             source = "the model's records"
-        check_answer(mine, found, weights, self.total, source)
+        checks.check_answer(mine, found, weights, self.total, source)
 
     def _warn_of_missed_tables(self) -> None:
         missed = self.agreement.missed

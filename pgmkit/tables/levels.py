@@ -35,7 +35,7 @@ class Level:
             or a range "low..high". Missing values are a group of their own unless "(missing)" is
             in one.
 
-    >>> from pgmkit.tables.schema import Integer, Schema
+    >>> from pgmkit import Integer, Schema
     >>> ages = {"minor": "..17", "adult": "18.."}
     >>> schema = Schema({"age": Integer(0, 89, bins=45)}, levels={"stage": Level("age", ages)})
     >>> schema.groups["stage"].codes[[8, 9]]

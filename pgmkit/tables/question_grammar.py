@@ -98,7 +98,7 @@ class Question:
 def parse(schema: Schema, text: str) -> Question:
     """Return the parsed question; raise InvalidInput with the part that is not understood.
 
-    >>> from pgmkit.tables.schema import Integer, Schema
+    >>> from pgmkit import Integer, Schema
     >>> schema = Schema({"age": Integer(0, 3), "kids": Integer(0, 1)})
     >>> parse(schema, "kids | age >= 2 and age != 3").allowed
     {'age': array([False, False,  True, False])}

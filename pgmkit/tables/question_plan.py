@@ -206,7 +206,7 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
     Raises InvalidInput as `parse` does, for conditions that leave no value to summarise, and for
     the sum of values that are all 0.
 
-    >>> from pgmkit.tables.schema import Categorical, Integer, Schema
+    >>> from pgmkit import Categorical, Integer, Schema
     >>> schema = Schema({"age": Integer(0, 2), "sex": Categorical(("F", "M"))})
     >>> linear_parts(schema, "mean(age) | sex").query.factors["age"]
     array([[ 1.,  1.,  1.],

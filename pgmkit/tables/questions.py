@@ -61,7 +61,7 @@ def ask(
     deviation of the values averaged.
 
     >>> from pgmkit import Measurement, estimate
-    >>> from pgmkit.tables.schema import Categorical, Integer, Schema
+    >>> from pgmkit import Categorical, Integer, Schema
     >>> schema = Schema({"age": Integer(0, 1), "sex": Categorical(("F", "M"))})
     >>> noisy = [Measurement(("age", "sex"), [[10.0, 20.0], [30.0, 40.0]], 1.0)]
     >>> print(ask(estimate(schema.domain, noisy, total=100), schema, "sex | age = 1"))

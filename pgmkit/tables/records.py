@@ -20,7 +20,8 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
-from pgmkit.tables.schema import FileFormat, Schema
+from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import EXACT
 
 

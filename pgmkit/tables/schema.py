@@ -20,39 +20,13 @@ from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
-from pgmkit.tables.constraints import (
-    Constraint,
-    Determines,
-    Forbid,
-    Require,
-    constraint_from_dict,
-)
-from pgmkit.tables.dates import Date, DateTime
+from pgmkit.tables.constraints import Constraint, constraint_from_dict
 from pgmkit.tables.edges import MOST_BINS
 from pgmkit.tables.kinds import column_from_dict
-from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.levels import Groups, Level, downwards, found_groups, level_from_dict
-from pgmkit.tables.numbers import Integer, Numeric
+from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema_file import FileFormat, load, save
 from pgmkit.tables.values import LONE_SURROGATE
-
-__all__ = [
-    "Boolean",
-    "Categorical",
-    "Column",
-    "Constraint",
-    "Date",
-    "DateTime",
-    "Determines",
-    "FileFormat",
-    "Forbid",
-    "Integer",
-    "Level",
-    "Numeric",
-    "OpenCategorical",
-    "Require",
-    "Schema",
-]
 
 _MOST_CODES = 2 * MOST_BINS
 """The most codes of all columns of a schema file together."""

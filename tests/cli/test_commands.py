@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from mechanisms.cli import main
 from mechanisms.datasets.census import LABELS, census
 from mechanisms.release.record import Release
+from pgmkit import Schema
 from pgmkit.tables.files.record_files import encode_file, write_file
-from pgmkit.tables.schema import Schema
 
 COLUMNS = ["age", "sex", "work", "income"]
 

@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 
 from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
-from pgmkit import InvalidInput, Measurement, RegionModel, estimate
+from pgmkit import Categorical, Integer, InvalidInput, Measurement, RegionModel, Schema, estimate
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
-from pgmkit.tables.schema import Categorical, Integer, Schema
 
 SCHEMA = Schema(
     {

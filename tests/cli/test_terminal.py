@@ -20,10 +20,10 @@ from forks import run_and_exit
 
 from mechanisms.cli import main
 from mechanisms.synthesis.pipeline import synthesize
+from pgmkit import Schema
 from pgmkit.runtime.progress import telling_time
 from pgmkit.tables.files.record_files import write_records
 from pgmkit.tables.numbers import Integer
-from pgmkit.tables.schema import Schema
 
 COLUMNS, ROWS = 40, 1500
 PATIENCE = 600.0

@@ -34,9 +34,9 @@ from mechanisms.privacy.noise import SeededNoise
 from mechanisms.registry import configure
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import k_way
+from pgmkit import Boolean, Schema
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Boolean, Schema
 
 DELTA = 1e-5
 DOMAIN = Domain({f"q{i}": 2 for i in range(24)})

@@ -5,8 +5,8 @@ import pytest
 from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis.auto import choose_mechanism
 from mechanisms.workload import k_way
+from pgmkit import Schema
 from pgmkit.tables.labelled import Categorical
-from pgmkit.tables.schema import Schema
 
 WIDE = Schema({f"c{i}": Categorical([str(code) for code in range(4)]) for i in range(300)})
 

@@ -18,8 +18,16 @@ from mechanisms.release.comparison import (
     subsample_equivalent,
 )
 from mechanisms.release.evaluation import held_out, some_cliques
-from pgmkit import Dataset, Domain, InvalidInput, Measurement, estimate
-from pgmkit.tables.schema import Categorical, Integer, Schema
+from pgmkit import (
+    Categorical,
+    Dataset,
+    Domain,
+    Integer,
+    InvalidInput,
+    Measurement,
+    Schema,
+    estimate,
+)
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5}
 DOMAIN = Domain(SIZES)

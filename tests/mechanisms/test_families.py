@@ -19,9 +19,8 @@ from mechanisms.families.tables import TablesModel
 from mechanisms.registry import MECHANISMS
 from mechanisms.release.record import Release
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit import Dataset, Domain, Factor, GraphicalModel, InvalidInput
+from pgmkit import Dataset, Domain, Factor, GraphicalModel, Integer, InvalidInput, Schema
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.schema import Integer, Schema
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 1})
 JOINT = np.array([[[4.0], [0.0], [2.0]], [[1.0], [5.0], [0.0]]])

@@ -21,10 +21,10 @@ from mechanisms.release.record import Release
 from mechanisms.synthesis.auto import choose_mechanism
 from mechanisms.synthesis.first_look import first_look, some_pairs
 from mechanisms.workload import k_way
+from pgmkit import Forbid, Integer, Schema
 from pgmkit.domain import Domain
 from pgmkit.estimation import estimate
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Forbid, Integer, Schema
 
 DOMAIN = Domain({"a": 4, "b": 5, "c": 6, "d": 3, "e": 2})
 PAIRS = k_way(DOMAIN, 2)

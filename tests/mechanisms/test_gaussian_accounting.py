@@ -30,8 +30,8 @@ from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.noise_scales import additive, exponential, permute_and_flip, several
 from mechanisms.registry import MECHANISMS, configure
+from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.schema import Integer, Schema
 
 EXACT = Budget(1.0, 1e-6, accounting="gaussian")
 DATA = drawn(np.random.default_rng(0))

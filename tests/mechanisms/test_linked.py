@@ -33,7 +33,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
 from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import random_keys
-from pgmkit import Domain, estimate
+from pgmkit import Domain, Schema, estimate
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
@@ -41,7 +41,6 @@ from pgmkit.tables.constraints import Forbid
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.levels import Level
 from pgmkit.tables.numbers import Integer
-from pgmkit.tables.schema import Schema
 
 SCHEMAS = {
     "home": Schema({"area": Categorical(("n", "s")), "rich": Categorical(("no", "yes"))}),

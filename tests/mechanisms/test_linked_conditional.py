@@ -16,12 +16,11 @@ from test_linked import SCHEMAS, homes, run
 from mechanisms.linked.link import Link
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.siblings import Children, Wanted, draw_children
-from pgmkit import Domain
+from pgmkit import Domain, Schema
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.tables.constraints import Forbid
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.levels import Level
-from pgmkit.tables.schema import Schema
 
 RULE = Forbid({"position": 1, "age": "0..19"})
 YOUNG = {"age": "0..19"}

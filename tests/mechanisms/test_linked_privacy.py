@@ -22,10 +22,10 @@ from mechanisms.linked.release import LinkedRelease
 from mechanisms.linked.report import html
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.privacy.units import random_keys
+from pgmkit import Column, Schema
 from pgmkit.errors import PgmkitError
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.schema import Column, Schema
 
 Rng = np.random.Generator
 Frames = dict[str, pd.DataFrame]

@@ -24,6 +24,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import relation
 from mechanisms.privacy.units import random_keys
+from pgmkit import Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
@@ -31,7 +32,6 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.tables.constraints import Forbid
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer
-from pgmkit.tables.schema import Schema
 
 SCHEMAS = {
     "customer": Schema({"sector": Categorical(("home", "work"))}),

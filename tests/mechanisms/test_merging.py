@@ -28,11 +28,11 @@ from mechanisms.rounds.merging import (
 from mechanisms.rounds.shares import least_risk_shares, predicted_risk
 from mechanisms.synthesis.first_look import bins_of
 from mechanisms.workload import k_way
+from pgmkit import Categorical, Integer, Numeric, Schema
 from pgmkit.domain import Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Categorical, Integer, Numeric, Schema
 
 NAMES = [f"x{i}" for i in range(4)]
 DOMAIN = Domain(dict.fromkeys(NAMES, 24))

@@ -25,11 +25,10 @@ from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.residuals import ResidualsStrategy
 from mechanisms.synthesis.questions import question_workload
 from mechanisms.synthesis.request import Request
-from pgmkit import Dataset, InvalidInput
+from pgmkit import Categorical, Dataset, Integer, InvalidInput, Numeric, OpenCategorical, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import ModelTooLarge
 from pgmkit.queries import FactoredQuery
-from pgmkit.tables.schema import Categorical, Integer, Numeric, OpenCategorical, Schema
 
 SCHEMA = Schema(
     {

@@ -22,10 +22,10 @@ from mechanisms.synthesis.open_columns import ColumnsFound
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.request import Request
 from mechanisms.workload import k_way
+from pgmkit import Categorical, Forbid, Integer, Numeric, OpenCategorical, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Categorical, Forbid, Integer, Numeric, OpenCategorical, Schema
 
 RNG = np.random.default_rng(0)
 ROWS = 300

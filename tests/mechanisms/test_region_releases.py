@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from mechanisms import TableRelease, synthesize
-from pgmkit import FromRecords, RegionModel
+from pgmkit import FromRecords, RegionModel, Schema
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.schema import Schema
 
 ROWS = 4000
 

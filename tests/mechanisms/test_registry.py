@@ -27,10 +27,10 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.synthesis.plan import plan
 from mechanisms.workload import WorkloadLike, k_way
+from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files.record_files import encode_file, write_file
-from pgmkit.tables.schema import Schema
 
 DATA = census(200).project(["sex", "work", "income"])
 PAIRS = k_way(DATA.domain, 2)

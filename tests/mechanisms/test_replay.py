@@ -22,9 +22,9 @@ from mechanisms.registry import MECHANISMS, configure
 from mechanisms.release.report import html
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import Workload, k_way
+from pgmkit import Categorical, Column, Forbid, Numeric, OpenCategorical, Schema
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Categorical, Column, Forbid, Numeric, OpenCategorical, Schema
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 

@@ -22,20 +22,11 @@ from mechanisms.privacy.neighbours import NEIGHBOURS, Neighbours, relation
 from mechanisms.registry import MECHANISMS, configure
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import Workload
+from pgmkit import Boolean, Categorical, Column, Forbid, Integer, Numeric, OpenCategorical, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import PgmkitError
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.dates import Date
-from pgmkit.tables.schema import (
-    Boolean,
-    Categorical,
-    Column,
-    Forbid,
-    Integer,
-    Numeric,
-    OpenCategorical,
-    Schema,
-)
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 

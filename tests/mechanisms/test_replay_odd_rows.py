@@ -15,16 +15,9 @@ from replay import replay
 
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.synthesis.pipeline import synthesize
+from pgmkit import Boolean, Categorical, Column, Integer, Numeric, Schema
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files.record_files import encode_file, read_frame
-from pgmkit.tables.schema import (
-    Boolean,
-    Categorical,
-    Column,
-    Integer,
-    Numeric,
-    Schema,
-)
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 

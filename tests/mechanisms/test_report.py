@@ -16,8 +16,7 @@ from mechanisms.release.evaluation import marginal_errors, some_cliques, train_a
 from mechanisms.release.report import Evaluation, html
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit import Dataset, InvalidInput
-from pgmkit.tables.schema import Integer, Schema
+from pgmkit import Dataset, Integer, InvalidInput, Schema
 
 NAMES = ["age", "sex", "work", "income"]
 EVERYBODY = census(4000).project(NAMES)

@@ -16,10 +16,10 @@ from mechanisms.synthesis.open_columns import assumed
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.request import Request
 from mechanisms.workload import k_way
+from pgmkit import Boolean, Categorical, Forbid, OpenCategorical, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Boolean, Categorical, Forbid, OpenCategorical, Schema
 
 CLOSED = Schema({"sex": Categorical(("F", "M")), "ill": Boolean(), "paid": Boolean()})
 OPEN = Schema({"job": OpenCategorical(), **CLOSED.columns})

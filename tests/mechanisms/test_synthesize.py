@@ -25,18 +25,20 @@ from mechanisms.synthesis import pipeline
 from mechanisms.synthesis.auto import Choice, choose_mechanism
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import k_way, table_workload
-from pgmkit import InvalidInput, NotCertified, RegionModel
-from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import (
+from pgmkit import (
     Boolean,
     Categorical,
     Date,
     Forbid,
     Integer,
+    InvalidInput,
+    NotCertified,
     Numeric,
     OpenCategorical,
+    RegionModel,
     Schema,
 )
+from pgmkit.records.dataset import Dataset
 
 SCHEMA = Schema(
     {

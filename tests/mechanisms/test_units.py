@@ -37,10 +37,10 @@ from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.plan import plan
 from mechanisms.synthesis.units import bounded_frame, unit_numbers
 from mechanisms.workload import k_way
+from pgmkit import Categorical, Column, Numeric, OpenCategorical, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Categorical, Column, Numeric, OpenCategorical, Schema
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 

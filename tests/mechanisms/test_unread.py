@@ -21,11 +21,11 @@ from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.synthesis.unread import UnreadValues, check_values
+from pgmkit import Categorical, FileFormat, Integer, Numeric, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.files.record_files import encode_file
-from pgmkit.tables.schema import Categorical, FileFormat, Integer, Numeric, Schema
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 

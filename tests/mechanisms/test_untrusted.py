@@ -26,9 +26,9 @@ from mechanisms.release.record import Release
 from mechanisms.release.report import html
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.pipeline import synthesize
+from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.model import GraphicalModel
-from pgmkit.tables.schema import Schema
 
 NAMES = ["sex", "work", "income"]
 SCHEMA = schema().restricted(NAMES)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pgmkit import Categorical, Date, FileFormat, Integer, Numeric, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.record_files import all_names, encode_file
 from pgmkit.tables.kinds import column_from_dict
-from pgmkit.tables.schema import Categorical, Date, FileFormat, Integer, Numeric, Schema
 
 
 def test_whole_numbers_with_a_format_are_dates() -> None:

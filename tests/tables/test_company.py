@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgmkit import Boolean, Categorical, Integer, Numeric, OpenCategorical, Schema
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.engines.frames import columns_of, encode
 from pgmkit.tables.files.record_files import read_frame
-from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, OpenCategorical, Schema
 
 EXACT = 2**53
 COLUMNS: dict[str, Column] = {

@@ -5,9 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from pgmkit import InvalidInput, Measurement, estimate
+from pgmkit import (
+    Categorical,
+    Determines,
+    Forbid,
+    Integer,
+    InvalidInput,
+    Measurement,
+    Require,
+    Schema,
+    estimate,
+)
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
-from pgmkit.tables.schema import Categorical, Determines, Forbid, Integer, Require, Schema
 
 COLUMNS = {
     "age": Integer(0, 5),

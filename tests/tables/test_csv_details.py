@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgmkit import Categorical, FileFormat, Integer, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import NoRows
 from pgmkit.tables.files.csv_file import csv_batches
 from pgmkit.tables.files.csv_lines import MOST_BYTES
 from pgmkit.tables.files.record_files import all_names, batches, encode_file
-from pgmkit.tables.schema import Categorical, FileFormat, Integer, Schema
 
 COLUMNS = {"age": Integer(0, 9, missing=()), "sex": Categorical(("F", "M"), missing=())}
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanisms.cli import main
+from pgmkit import FileFormat, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.draft.advice import advice
@@ -24,7 +25,6 @@ from pgmkit.tables.draft.times import is_written, time_column
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.records import arrow_table, csv_lines
-from pgmkit.tables.schema import FileFormat, Schema
 
 RNG = np.random.default_rng(0)
 ROWS = 400

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import yaml
 
+from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.draft.draft import draft, draft_column
 from pgmkit.tables.draft.edges import crowded_edges
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.schema import Schema
 
 SKEWED = {
     "lognormal": lambda rng, n: rng.lognormal(rng.uniform(-3, 12), rng.uniform(0.9, 2), n),

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.draft.draft import Drafted, draft, draft_column
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
 
 

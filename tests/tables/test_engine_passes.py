@@ -11,7 +11,18 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pgmkit import InvalidInput, ModelTooLarge
+from pgmkit import (
+    Boolean,
+    Categorical,
+    Date,
+    DateTime,
+    Integer,
+    InvalidInput,
+    ModelTooLarge,
+    Numeric,
+    OpenCategorical,
+    Schema,
+)
 from pgmkit.tables.constraints import Forbid
 from pgmkit.tables.engines import made_frames, pushdown, scan
 from pgmkit.tables.engines.frames import FrameForm, counts_of, encode
@@ -19,16 +30,6 @@ from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan, code_type, gathered
 from pgmkit.tables.engines.tally import Tally
-from pgmkit.tables.schema import (
-    Boolean,
-    Categorical,
-    Date,
-    DateTime,
-    Integer,
-    Numeric,
-    OpenCategorical,
-    Schema,
-)
 
 SCHEMA = Schema({"age": Integer(0, 8), "kids": Integer(0, 2, missing=()), "ill": Boolean()})
 CLIQUES = (("age", "ill"), ("kids",), ())

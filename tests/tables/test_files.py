@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgmkit import InvalidInput
+from pgmkit import Categorical, FileFormat, Integer, InvalidInput, Numeric, Schema
 from pgmkit.tables.files.record_files import encode_file, write_file
-from pgmkit.tables.schema import Categorical, FileFormat, Integer, Numeric, Schema
 
 HERE = Path(__file__).parents[1]
 SCHEMA = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"), missing=("?",))})

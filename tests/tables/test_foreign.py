@@ -13,6 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pgmkit import (
+    Boolean,
+    Categorical,
+    Column,
+    Date,
+    DateTime,
+    FileFormat,
+    Integer,
+    Numeric,
+    Schema,
+)
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.tables.files import foreign, foreign_writing
@@ -23,17 +34,6 @@ from pgmkit.tables.files.record_files import (
     encode_file,
     read_frame,
     write_records,
-)
-from pgmkit.tables.schema import (
-    Boolean,
-    Categorical,
-    Column,
-    Date,
-    DateTime,
-    FileFormat,
-    Integer,
-    Numeric,
-    Schema,
 )
 
 COLUMNS: dict[str, Column] = {

@@ -17,23 +17,24 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from mechanisms import synthesize
-from pgmkit import Dataset, InvalidInput
+from pgmkit import (
+    Boolean,
+    Categorical,
+    Dataset,
+    Date,
+    DateTime,
+    Integer,
+    InvalidInput,
+    Numeric,
+    OpenCategorical,
+    Schema,
+)
 from pgmkit.tables.engines import frames
 from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode, tally_of
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.records import arrow_table
-from pgmkit.tables.schema import (
-    Boolean,
-    Categorical,
-    Date,
-    DateTime,
-    Integer,
-    Numeric,
-    OpenCategorical,
-    Schema,
-)
 from pgmkit.tables.values import text_of
 
 SCHEMA = Schema(

@@ -13,11 +13,11 @@ import pytest
 
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.pipeline import synthesize
+from pgmkit import Categorical, DateTime, FileFormat, Integer, Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.engines.frames import FrameForm, decode, encode
 from pgmkit.tables.files.record_files import encode_file, write_records
-from pgmkit.tables.schema import Categorical, DateTime, FileFormat, Integer, Schema
 
 ZONE = "Europe/Berlin"
 SCHEMA = Schema(

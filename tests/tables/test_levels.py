@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from scipy.stats import binom
 
 from mechanisms import synthesize
-from pgmkit import Measurement, error_bars, estimate
+from pgmkit import Measurement, Schema, error_bars, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery
 from pgmkit.tables.engines.frames import encode
@@ -23,7 +23,6 @@ from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.levels import Level
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.questions import ask
-from pgmkit.tables.schema import Schema
 
 BLOCKS = tuple(f"b{i}" for i in range(9))
 COUNTY = {"b0": "c1", "b1": "c1", "b2": "c1", "b3": "c1", "b4": "c1", "b5": "c2", "b6": "c2"} | {

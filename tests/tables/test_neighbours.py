@@ -18,12 +18,12 @@ from click.testing import CliRunner
 from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis.pipeline import synthesize
-from pgmkit import InvalidInput
-from pgmkit.tables.schema import (
+from pgmkit import (
     Boolean,
     Categorical,
     Forbid,
     Integer,
+    InvalidInput,
     Numeric,
     OpenCategorical,
     Schema,

@@ -30,12 +30,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 
+from pgmkit import Categorical, FileFormat, Numeric, Schema
 from pgmkit.tables.dates import Date
 from pgmkit.tables.engines.frames import counts_of
 from pgmkit.tables.files.csv_file import csv_batches
 from pgmkit.tables.files.csv_lines import MOST_BYTES, LineGrammar, cut_at_lines, whole_lines
 from pgmkit.tables.files.record_files import encode_file, read_frame
-from pgmkit.tables.schema import Categorical, FileFormat, Numeric, Schema
 
 TEXTS = (
     "plain",

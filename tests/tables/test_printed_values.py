@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.dates import Date, DateTime
 from pgmkit.tables.draft.draft import draft, draft_column
@@ -19,7 +20,6 @@ from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import bare
 
 ROWS = 300

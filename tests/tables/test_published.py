@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgmkit import estimate
+from pgmkit import Categorical, Integer, Schema, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
-from pgmkit.tables.schema import Categorical, Integer, Schema
 
 SCHEMA = Schema(
     {

@@ -8,13 +8,22 @@ import pytest
 import torch
 from chance import assert_stddev
 
-from pgmkit import GraphicalModel, InvalidInput, Measurement, estimate
+from pgmkit import (
+    Boolean,
+    Categorical,
+    GraphicalModel,
+    Integer,
+    InvalidInput,
+    Measurement,
+    Numeric,
+    Schema,
+    estimate,
+)
 from pgmkit.factor import Factor
 from pgmkit.tables.question_grammar import parse
 from pgmkit.tables.question_plan import linear_parts
 from pgmkit.tables.questions import ask
 from pgmkit.tables.reply import Reply
-from pgmkit.tables.schema import Boolean, Categorical, Integer, Numeric, Schema
 from pgmkit.uncertainty import error_bars
 
 SCHEMA = Schema(

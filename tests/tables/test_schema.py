@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgmkit import Domain, InvalidInput
-from pgmkit.tables.kinds import column_from_dict
-from pgmkit.tables.schema import (
+from pgmkit import (
     Boolean,
     Categorical,
     Column,
     Date,
     DateTime,
+    Domain,
     Integer,
+    InvalidInput,
     Numeric,
     OpenCategorical,
     Schema,
 )
+from pgmkit.tables.kinds import column_from_dict
 
 HERE = Path(__file__).parents[1]
 MISSING = st.sampled_from([None, (), ("?",), ("N", "")])

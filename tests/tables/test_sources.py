@@ -18,11 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset
-from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode
-from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
-from pgmkit.tables.schema import (
+from pgmkit import (
     Boolean,
     Categorical,
     Column,
@@ -33,6 +29,10 @@ from pgmkit.tables.schema import (
     OpenCategorical,
     Schema,
 )
+from pgmkit.errors import InvalidInput
+from pgmkit.records.dataset import Dataset
+from pgmkit.tables.engines.frames import FrameForm, counts_of, decode, encode
+from pgmkit.tables.files.record_files import encode_file, read_frame, write_records
 
 MISSING = st.sampled_from([None, (), ("?",), ("NA", "-"), ("-9",)])
 DAYS = st.dates(datetime.date(2019, 1, 1), datetime.date(2021, 12, 31))

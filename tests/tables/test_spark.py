@@ -19,10 +19,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from replay import replay
 
-from pgmkit import InvalidInput
+from pgmkit import Boolean, Categorical, Date, DateTime, Integer, InvalidInput, Numeric, Schema
 from pgmkit.tables.engines.frames import counts_of, encode
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.schema import Boolean, Categorical, Date, DateTime, Integer, Numeric, Schema
 
 pyspark_sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
 SCHEMA = Schema(

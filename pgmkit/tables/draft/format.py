@@ -10,13 +10,7 @@ from dataclasses import replace
 
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.draft.thresholds import FEW
-from pgmkit.tables.files.csv_file import (
-    SEPARATORS,
-    first_lines,
-    is_csv,
-    likely_separator,
-    separator_of,
-)
+from pgmkit.tables.files import csv_file
 from pgmkit.tables.files.foreign import is_excel, title_rows
 from pgmkit.tables.schema_file import FileFormat
 from pgmkit.tables.values import bare, is_number
@@ -39,11 +33,11 @@ def named_format(path: str | os.PathLike[str], form: FileFormat) -> FileFormat:
 
     Raises InvalidInput if that line could be a record, whose values must not become names.
     """
-    if not is_csv(path):
+    if not csv_file.is_csv(path):
         return form
-    form = _separated(form, separator_of(os.fspath(path), form))
+    form = _separated(form, csv_file.separator_of(os.fspath(path), form))
     if form.names is None:
-        header = _rows(first_lines(os.fspath(path), form, 1), form)
+        header = _rows(csv_file.first_lines(os.fspath(path), form, 1), form)
         if any(_is_number(each) and not _is_count(each) for row in header for each in row):
             raise InvalidInput(
                 f"the first line of {os.fspath(path)} may be a record and no header: it holds "
@@ -65,9 +59,9 @@ def seen_format(
     """
     if is_excel(path):
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
-    if not is_csv(path):
+    if not csv_file.is_csv(path):
         return form
-    lines = first_lines(os.fspath(path), form, most_lines)
+    lines = csv_file.first_lines(os.fspath(path), form, most_lines)
     above = 0 if form.skip_lines or form.names is not None else _lines_above(lines, form)
     if above:
         form, lines = replace(form, skip_lines=above), lines[above:]
@@ -77,7 +71,7 @@ def seen_format(
     if not lines:
         return form
     named = replace(form, names=None)
-    separator = separator_of(os.fspath(path), named)
+    separator = csv_file.separator_of(os.fspath(path), named)
     form = _separated(form, separator)
     if form.names is None:
         first, *others = _rows(lines, form) or [[]]
@@ -125,9 +119,9 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
     """
     if not lines or lines[0].startswith(tuple(_COMMENT_SIGNS)):
         return 0
-    separators = SEPARATORS if form.separator is None else (form.separator,)
+    separators = csv_file.SEPARATORS if form.separator is None else (form.separator,)
     usual = max(separators, key="".join(lines[-FEW:]).count)
-    for separator in (form.separator or likely_separator(lines[0]), usual):
+    for separator in (form.separator or csv_file.likely_separator(lines[0]), usual):
         rows = list(csv.reader(lines, delimiter=separator))
         widths = list(map(len, rows))
         width = max(set(widths), key=widths.count)
@@ -159,7 +153,7 @@ def _comment_sign(lines: Sequence[str]) -> str | None:
     others = [line for line in lines if line and not line.startswith(sign)]
     if not others:
         return None
-    separator = likely_separator(others[0])
+    separator = csv_file.likely_separator(others[0])
     widths = {len(row) for row in csv.reader(others[:-1] or others, delimiter=separator)}
     return sign if len(next(csv.reader(lines[:1], delimiter=separator))) not in widths else None
 

@@ -48,7 +48,7 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
     values outside the schema and broken constraints.
 
     >>> import pyarrow
-    >>> from pgmkit.tables.schema import Boolean
+    >>> from pgmkit import Boolean
     >>> encode(pyarrow.table({"ill": [True, False, True]}), Schema({"ill": Boolean()}))
     Dataset(Domain({'ill': 2}))
     """
@@ -91,7 +91,7 @@ def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -
     `also`.
 
     >>> import pyarrow
-    >>> from pgmkit.tables.schema import Boolean
+    >>> from pgmkit import Boolean
     >>> other_columns(pyarrow.table({"ill": [True], "age": [30]}), Schema({"ill": Boolean()}))
     ['age']
     """
@@ -113,7 +113,7 @@ def counts_of(
     frame, so that many releases can share one pass.
 
     >>> import duckdb
-    >>> from pgmkit.tables.schema import Boolean
+    >>> from pgmkit import Boolean
     >>> schema = Schema({"ill": Boolean(), "old": Boolean()})
     >>> people = duckdb.sql("select true as ill, false as old union all select true, true")
     >>> counts = counts_of(people, schema, [("ill", "old")])

@@ -25,17 +25,8 @@ from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import codes_of
+from pgmkit.tables.files import published
 from pgmkit.tables.files.csv_file import likely_separator
-from pgmkit.tables.files.published import (
-    EXACT,
-    Cell,
-    cell_of,
-    is_total,
-    long_lines,
-    range_of,
-    spread,
-    with_row_names,
-)
 from pgmkit.tables.schema import Schema
 
 _STDDEV = "stddev"
@@ -67,7 +58,7 @@ def read_noisy_tables(
             has no noise.
 
     >>> import tempfile
-    >>> from pgmkit.tables.schema import Categorical, Integer, Schema
+    >>> from pgmkit import Categorical, Integer, Schema
     >>> schema = Schema({"age": Integer(0, 3), "sex": Categorical(("F", "M"))})
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
     ...     _ = file.write("age,count,stddev\\n0..1,70.5,2\\n2,12.5,2\\n3,9,2\\n")
@@ -112,9 +103,9 @@ def _csv(
     path: str, schema: Schema, stddev: float | None, value: str | None, rounding: int | None
 ) -> Measurement:
     header, lines = _lines(path)
-    header = with_row_names(path, schema, header, [line for _, line in lines])
+    header = published.with_row_names(path, schema, header, [line for _, line in lines])
     kept = [*(name for name in schema.shown if name in header and name != value), _STDDEV]
-    wide = None if value is not None else long_lines(path, schema, header, lines, kept)
+    wide = None if value is not None else published.long_lines(path, schema, header, lines, kept)
     if wide is not None:
         header, lines, value = wide
     named = tuple(name for name in schema.shown if name in header and name != value)
@@ -157,18 +148,20 @@ def _csv(
     return _measurement(schema, clique, rows, np.array(values), np.array(noises))
 
 
-def _count(where: str, text: str, decimal: str, stddev: float, rounding: int) -> Cell | None:
+def _count(
+    where: str, text: str, decimal: str, stddev: float, rounding: int
+) -> published.Cell | None:
     """Return the count that a text states, with the standard deviation of noise and rounding
     together; None if the cell is suppressed. `where` is the place for errors.
     """
     try:
-        found = cell_of(text)
+        found = published.cell_of(text)
         if found is None:
             return None
         value, own = found
     except ValueError:
-        value, own = _number(where, "value", text, decimal), spread(rounding)
-    return Cell(value, max(math.hypot(stddev, own), EXACT))
+        value, own = _number(where, "value", text, decimal), published.spread(rounding)
+    return published.Cell(value, max(math.hypot(stddev, own), published.EXACT))
 
 
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -229,13 +222,13 @@ def _cells(
 
 
 def _codes(name: str, column: Column, text: str) -> NDArray[np.bool_]:
-    if is_total(column, text):
+    if published.is_total(column, text):
         return np.ones(column.size, dtype=bool)
     absent = column.missing is not None and text in ("", MISSING, *column.missing)
     return codes_of(
         name,
         column,
-        MISSING if absent and text not in column.own_labels else range_of(column, text),
+        MISSING if absent and text not in column.own_labels else published.range_of(column, text),
     )
 
 

@@ -26,14 +26,8 @@ from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.dates import Date
+from pgmkit.tables.files import foreign
 from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
-from pgmkit.tables.files.foreign import (
-    foreign_names,
-    foreign_table,
-    is_excel,
-    is_foreign,
-    other_sheets,
-)
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
 from pgmkit.tables.files.header import header_hint
 from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches, json_names
@@ -47,7 +41,8 @@ from pgmkit.tables.files.parquet_file import (
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import arrow_table, csv_lines, json_lines, respelled
-from pgmkit.tables.schema import FileFormat, Schema
+from pgmkit.tables.schema import Schema
+from pgmkit.tables.schema_file import FileFormat
 
 
 @typed
@@ -174,8 +169,8 @@ def all_names(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     """Return the column names of a file, including an index and ignored columns."""
     if is_parquet(path):
         return parquet_names(os.fspath(path))
-    if is_foreign(path):
-        return foreign_names(path, form)
+    if foreign.is_foreign(path):
+        return foreign.foreign_names(path, form)
     if is_json_lines(path):
         return json_names(os.fspath(path))
     if not is_csv(path):
@@ -214,7 +209,8 @@ def _not_empty(
         yield batch
     if not rows:
         raise InvalidInput(
-            f"{os.fspath(path)} holds no records{other_sheets(path, form)}; give at least one"
+            f"{os.fspath(path)} holds no records{foreign.other_sheets(path, form)}; give at least "
+            "one"
         )
 
 
@@ -232,8 +228,8 @@ def _batches(
     wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)
     if is_parquet(path):
         return parquet_batches(os.fspath(path), wanted)
-    if is_foreign(path):
-        return map(arrays, foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
+    if foreign.is_foreign(path):
+        return map(arrays, foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
     if is_json_lines(path):
         return json_batches(os.fspath(path), wanted, broken)
     return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
@@ -293,7 +289,7 @@ def write_tables(
     """
     kind = written_kind(path)
     form = schema.file
-    if spelled is not None and (kind == "csv" or is_excel(path)):
+    if spelled is not None and (kind == "csv" or foreign.is_excel(path)):
         tables = (respelled(table, spelled) for table in tables)
     if kind == "foreign":
         content, rows = foreign_content(path, tables, schema)

@@ -23,10 +23,8 @@ from mechanisms.rounds.mechanism import mechanism
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, downward_closure
+from pgmkit import GraphicalModel, Measurement, Zeros
 from pgmkit.domain import Clique
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
-from pgmkit.structural_zeros import Zeros
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from mechanisms.rounds.shares import spend
 from mechanisms.settings import Settings, flag, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, varied
+from pgmkit import Measurement, Zeros
 from pgmkit.domain import Clique
-from pgmkit.measurement import Measurement
-from pgmkit.structural_zeros import Zeros
 
 
 @dataclass(frozen=True)

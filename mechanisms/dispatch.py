@@ -18,11 +18,9 @@ from mechanisms.registry import MECHANISMS, Entry, configure, entry_of
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Progress
 from mechanisms.workload import Workload, WorkloadLike
+from pgmkit import Dataset, Measurement, Zeros
 from pgmkit.errors import InvalidInput, NotCertified, check_known
-from pgmkit.measurement import Measurement
-from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.typed import typed
-from pgmkit.structural_zeros import Zeros
 
 
 @typed

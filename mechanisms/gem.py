@@ -71,9 +71,7 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload
-from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset
+from pgmkit import Dataset, Domain, InvalidInput
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import threads_for
 

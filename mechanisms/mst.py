@@ -35,8 +35,7 @@ from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, varied
-from pgmkit.domain import Domain
-from pgmkit.measurement import Measurement
+from pgmkit import Domain, Measurement
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from mechanisms.rounds.mechanism import mechanism
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device, whole_number
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload
+from pgmkit import GraphicalModel, Measurement
 from pgmkit.domain import Clique
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
 
 
 @dataclass(frozen=True)

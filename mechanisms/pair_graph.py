@@ -36,10 +36,9 @@ from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_t
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
 from mechanisms.workload import Workload, varied
+from pgmkit import GraphicalModel, Measurement
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
 
 
 @dataclass(frozen=True)

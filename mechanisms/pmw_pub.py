@@ -20,8 +20,7 @@ from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import check_queries
 from mechanisms.settings import fraction, setting, whole_number
 from mechanisms.workload import Workload
-from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset
+from pgmkit import Dataset, InvalidInput
 
 
 @dataclass(frozen=True)

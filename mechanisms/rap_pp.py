@@ -63,10 +63,8 @@ from mechanisms.settings import (
     whole_number,
 )
 from mechanisms.workload import Workload, varied
+from pgmkit import InvalidInput, Measurement, estimate
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
-from pgmkit.estimation import estimate
-from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 

@@ -72,8 +72,7 @@ def query(
         )
     caution = ""
     if schema is not None and not _is_release(release):
-        from pgmkit.model import GraphicalModel
-        from pgmkit.tables.questions import ask
+        from pgmkit import GraphicalModel, ask
 
         if error_bars:
             raise InvalidInput("error bars need the noisy tables, which a release file holds")
@@ -194,8 +193,7 @@ def report(
         return
     target_file = writable(out)
     from mechanisms.release.report import Evaluation, html
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.tables.files.record_files import encode_file
+    from pgmkit import Dataset, encode_file
 
     loaded = _load(release, allow_modified)
     evaluation = None

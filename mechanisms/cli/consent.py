@@ -15,8 +15,7 @@ from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.unread import UnreadValues
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.tables.schema import Schema
+    from pgmkit import Dataset, Schema
 
 yes_option = click.option(
     "--yes",

@@ -13,8 +13,7 @@ from mechanisms.cli.options import FILE, as_json, emit, writable
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pgmkit.approximate.posterior import ApproximatePosterior
-    from pgmkit.conditioning.posterior import Posterior
+    from pgmkit import ApproximatePosterior, Posterior
     from pgmkit.factor_graph import FactorGraph, Inference
     from pgmkit.runtime.arrays import Array
 

@@ -14,10 +14,7 @@ from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, check_
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
-    from pgmkit.measurement import Measurement
-    from pgmkit.model import GraphicalModel
-    from pgmkit.regions.model import RegionModel
-    from pgmkit.tables.schema import Schema
+    from pgmkit import GraphicalModel, Measurement, RegionModel, Schema
 
 
 @click.command()

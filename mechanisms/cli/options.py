@@ -19,8 +19,7 @@ from pgmkit.runtime.printed import printable
 if TYPE_CHECKING:
     import numpy as np
 
-    from pgmkit.tables.schema import Schema
-    from pgmkit.tables.schema_file import FileFormat
+    from pgmkit import FileFormat, Schema
 
 Command = Callable[..., None]
 FILE = click.Path(exists=True, dir_okay=False)

@@ -45,8 +45,8 @@ def draft(
     pgmkit schema draft sample.csv --assume-public -o people.yaml
     """
     target = None if out is None else writable(out)
-    from pgmkit.tables.draft.draft import draft as drafted
-    from pgmkit.tables.schema_file import FileFormat
+    from pgmkit import FileFormat
+    from pgmkit import draft as drafted
 
     named = None if names is None else tuple(name.strip() for name in names.split(","))
     form = file_format(FileFormat(names=named), **given)

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.domain import Domain
-from pgmkit.records.dataset import Dataset
+from pgmkit import Categorical, Dataset, Domain, Schema
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed
-from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.records import arrow_table
-from pgmkit.tables.schema import Schema
 
 __all__ = ["LABELS", "census", "domain", "people", "schema"]
 

@@ -26,11 +26,10 @@ from mechanisms.linked.link import Link, counted, linking
 from mechanisms.linked.siblings import Children
 from mechanisms.privacy.units import bounded, random_keys
 from mechanisms.synthesis.units import held_columns, unit_numbers
-from pgmkit.domain import Domain
+from pgmkit import Domain, Schema
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import columns_of
-from pgmkit.tables.schema import Schema
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
 Codes = NDArray[np.integer[Any]]

@@ -14,8 +14,7 @@ import numpy as np
 
 from mechanisms.linked.link import Link
 from mechanisms.linked.siblings import POSITION
-from pgmkit.domain import Domain
-from pgmkit.measurement import Measurement
+from pgmkit import Domain, Measurement
 
 
 def inherited(

@@ -7,12 +7,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mechanisms.linked.siblings import POSITION, PREVIOUS
+from pgmkit import Column, Integer, Schema
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.columns import Column
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
-from pgmkit.tables.numbers import Integer
-from pgmkit.tables.schema import Schema
 
 
 @typed_class

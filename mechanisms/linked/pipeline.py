@@ -30,12 +30,10 @@ from mechanisms.synthesis.pipeline import constrained, curator_of
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.unread import UnreadValues, check_values
 from mechanisms.workload import Workload
-from pgmkit.errors import InvalidInput
-from pgmkit.measurement import Measurement
+from pgmkit import InvalidInput, Measurement, Schema
 from pgmkit.records.dataset import Counts
 from pgmkit.runtime.typed import typed
 from pgmkit.tables.engines.frames import FrameForm
-from pgmkit.tables.schema import Schema
 
 logger = logging.getLogger(__name__)
 

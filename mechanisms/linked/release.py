@@ -26,18 +26,13 @@ from mechanisms.linked.siblings import (
 )
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.tabular import TableRelease
+from pgmkit import Dataset, Integer, InvalidInput, Measurement, NumericalFailure, Reply, Schema
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput, NumericalFailure
-from pgmkit.measurement import Measurement
-from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
 from pgmkit.tables.engines.frames import FrameForm, framed
 from pgmkit.tables.files.record_files import write_tables, written_kind
-from pgmkit.tables.numbers import Integer
 from pgmkit.tables.records import arrow_schema, arrow_table
-from pgmkit.tables.reply import Reply
-from pgmkit.tables.schema import Schema
 
 _LINKS = "links.json"
 

@@ -24,10 +24,9 @@ from mechanisms.privacy.neighbours import Neighbours, promise, relation
 from mechanisms.privacy.noise import ExactNoise, Noise, SeededNoise
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
+from pgmkit import InvalidInput, Measurement, NumericalFailure
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.linear.matrix import MatrixLike
-from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts
 from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.precision import AGREEMENT

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit import InvalidInput, Kronecker
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
-from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_dense, as_matrix
 
 Integers = NDArray[np.int64]

@@ -16,9 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pgmkit import Dataset, InvalidInput
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.typed import typed, typed_class
 

@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, norm
 
 from mechanisms.release.evaluation import marginal_errors, one_hot, sklearn, some_rows
+from pgmkit import Dataset, InvalidInput, Schema
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
-from pgmkit.records.dataset import Dataset
-from pgmkit.tables.schema import Schema
 
 _FRACTIONS = (0.01, 0.05, *(tenths / 10 for tenths in range(1, 10)))
 """The sample fractions that SDNist compares with."""

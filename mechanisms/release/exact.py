@@ -10,14 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from mechanisms.release.record import Release
-from pgmkit.errors import InvalidInput
-from pgmkit.estimation import estimate
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
+from pgmkit import GraphicalModel, InvalidInput, Kronecker, Measurement, Schema, estimate
 from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
-from pgmkit.tables.schema import Schema
 
 _MISSED = 0.5
 """The counts by which a model may miss an exact table, whose counts are whole numbers."""

@@ -20,10 +20,8 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.queries.predicates import MeasuredPredicate, Predicate
 from mechanisms.registry import MECHANISMS, configure
+from pgmkit import GraphicalModel, Kronecker, Measurement
 from pgmkit.errors import InvalidInput, check_known
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import (
     LARGEST,

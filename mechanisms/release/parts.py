@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pgmkit.records.dataset import Dataset
+from pgmkit import Dataset, Schema
 from pgmkit.records.sampling_parts import PartedSample, part_rng
 from pgmkit.tables.records import arrow_table
-from pgmkit.tables.schema import Schema
 
 
 @dataclass(frozen=True)

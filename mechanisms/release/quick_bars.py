@@ -10,12 +10,9 @@ import numpy as np
 
 from mechanisms.release.evaluation import AT_ONCE
 from mechanisms.release.record import Release
-from pgmkit.errors import InvalidInput, TooSlow
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
+from pgmkit import GraphicalModel, InvalidInput, Measurement, Reply, TooSlow
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.questions import UNRELIABLE
-from pgmkit.tables.reply import Reply
 from pgmkit.uncertainty import Uncertainty, error_bars
 
 REPLICATES = 25

@@ -15,13 +15,9 @@ from mechanisms.queries.predicates import MeasuredPredicate
 from mechanisms.release import file
 from mechanisms.release.drawing import draw_near
 from mechanisms.release.html import overview
+from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionModel
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
-from pgmkit.queries import FactoredQuery
-from pgmkit.records.dataset import Dataset
-from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST

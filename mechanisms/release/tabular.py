@@ -17,11 +17,8 @@ from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
 from mechanisms.release.verdict import Verdict, verdict
+from pgmkit import Dataset, GraphicalModel, Measurement, RegionModel, Reply, Schema, ask
 from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
-from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
-from pgmkit.records.dataset import Dataset
-from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
@@ -30,9 +27,6 @@ from pgmkit.tables.constraints import Condition
 from pgmkit.tables.engines.frames import FrameForm, decode
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.question_grammar import conditions, parse, quoted
-from pgmkit.tables.questions import ask
-from pgmkit.tables.reply import Reply
-from pgmkit.tables.schema import Schema
 from pgmkit.uncertainty import Uncertainty, error_bars
 from pgmkit.uncertainty.measured import MeasuredBars
 

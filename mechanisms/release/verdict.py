@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
-from pgmkit.domain import Domain
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.measurement import Measurement
+from pgmkit import Domain, Kronecker, Measurement
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.tables.questions import UNRELIABLE

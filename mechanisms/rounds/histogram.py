@@ -29,10 +29,8 @@ from mechanisms.rounds.select_and_measure import (
 )
 from mechanisms.settings import fraction, one_of, setting, torch_device, whole_number
 from mechanisms.workload import Workload
+from pgmkit import Dataset, InvalidInput, Measurement
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
-from pgmkit.measurement import Measurement
-from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
 

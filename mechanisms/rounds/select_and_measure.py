@@ -24,11 +24,9 @@ from mechanisms.rounds.loop import Answers, Model, Progress, adapt
 from mechanisms.settings import Settings
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload, varied
+from pgmkit import InvalidInput, Measurement, estimate_total
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput
-from pgmkit.measurement import Measurement
 from pgmkit.runtime.precision import SUM_ROUNDING
-from pgmkit.total import estimate_total
 
 Tables = Mapping[Clique, NDArray[np.float64]]
 

@@ -22,9 +22,8 @@ from mechanisms.queries.query_sets import CODES, Asked, kind_of, query_rows
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.p_identity import p_identity
 from mechanisms.workload import Workload
+from pgmkit import Kronecker, Measurement
 from pgmkit.domain import Clique
-from pgmkit.linear.kronecker import Kronecker
-from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import EXACT
 

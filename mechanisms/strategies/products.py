@@ -17,10 +17,9 @@ import numpy as np
 from mechanisms.queries.query_sets import CODES, kind_of, query_gram
 from mechanisms.strategies.p_identity import expected_error, p_identity
 from mechanisms.workload import Workload
+from pgmkit import FactoredQuery, InvalidInput
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput
 from pgmkit.linear.matrix import as_dense
-from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis import work
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.errors import InvalidInput
+from pgmkit import InvalidInput, Schema
 from pgmkit.runtime.typed import typed
-from pgmkit.tables.schema import Schema
 
 _MANY_ATTRIBUTES = 40
 """The largest number of columns for which the time of `aim` was measured."""

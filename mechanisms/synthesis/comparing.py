@@ -19,9 +19,8 @@ from mechanisms.registry import configure
 from mechanisms.release.evaluation import marginal_errors, some_cliques
 from mechanisms.release.page import page
 from mechanisms.workload import Workload
+from pgmkit import Dataset, InvalidInput, PgmkitError
 from pgmkit.domain import Clique
-from pgmkit.errors import InvalidInput, PgmkitError
-from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.html import bars, escape, table
 
 USUAL = ("independent", "mst", "mwem+pgm", "aim", "mixture")

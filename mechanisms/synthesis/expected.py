@@ -7,9 +7,8 @@ from typing import Any
 
 from mechanisms.synthesis.questions import PlannedQuestion
 from mechanisms.synthesis.request import Request
-from pgmkit.errors import InvalidInput
+from pgmkit import InvalidInput, Schema
 from pgmkit.runtime.typed import typed
-from pgmkit.tables.schema import Schema
 
 
 @typed

@@ -26,11 +26,10 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.distances import measure_distances
 from mechanisms.rounds.merging import MOST_GROUPS
 from mechanisms.workload import Workload, downward_closure
+from pgmkit import Measurement, Schema
 from pgmkit.domain import Clique
-from pgmkit.measurement import Measurement
 from pgmkit.runtime.chances import DEVIATIONS
 from pgmkit.tables.bins import Binned
-from pgmkit.tables.schema import Schema
 
 _OF_NOISE = 0.04
 """The excess of the distances over those of independent columns from which pairs are worth

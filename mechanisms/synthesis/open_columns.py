@@ -15,15 +15,12 @@ import numpy as np
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.query_sets import query_rows
 from mechanisms.workload import Workload
+from pgmkit import Column, InvalidInput, Numeric, OpenCategorical, PgmkitError
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.thresholds import BINS
 from pgmkit.tables.engines.frames import counts_of, encode, names_of, tally_of
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.labelled import OpenCategorical
-from pgmkit.tables.numbers import Numeric
 from pgmkit.tables.schema import Schema, outside_error
 
 DISCOVERY_SHARE = 0.1

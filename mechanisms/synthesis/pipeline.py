@@ -39,13 +39,10 @@ from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
+from pgmkit import Measurement, RegionModel, Schema, estimate
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
-from pgmkit.estimation import estimate
-from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Counts, Dataset, NoRows
-from pgmkit.regions.model import RegionModel
 from pgmkit.tables.engines.frames import FrameForm
-from pgmkit.tables.schema import Schema
 
 logger = logging.getLogger(__name__)
 

@@ -27,10 +27,7 @@ from mechanisms.registry import configure
 from mechanisms.release.verdict import verdict
 from mechanisms.synthesis.questions import PlannedQuestion
 from mechanisms.workload import Workload, WorkloadLike
-from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
-from pgmkit.model import GraphicalModel
-from pgmkit.records.dataset import Dataset
+from pgmkit import Dataset, Domain, GraphicalModel, InvalidInput
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.memory import peak
 from pgmkit.runtime.printed import on_one_line

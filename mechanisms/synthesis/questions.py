@@ -22,10 +22,9 @@ from mechanisms.strategies.best import Goal, best_strategy, expected_variance
 from mechanisms.strategies.clique_queries import UNASKED
 from mechanisms.synthesis.open_columns import assumed
 from mechanisms.workload import Workload
-from pgmkit.errors import InvalidInput
+from pgmkit import InvalidInput, Schema
 from pgmkit.linear.matrix import MatrixLike, as_dense
 from pgmkit.tables.question_plan import linear_parts
-from pgmkit.tables.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,12 @@ from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
 from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
-from pgmkit.errors import InvalidInput
+from pgmkit import InvalidInput, Schema
 from pgmkit.records.dataset import Dataset, NoRows
 from pgmkit.runtime.devices import device_of
 from pgmkit.runtime.randomness import generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.engines.frames import encode, names_of
-from pgmkit.tables.schema import Schema
 
 _MOST_NOISE = LARGEST / 2**16
 """The most noise, in records, of a marginal that takes the whole budget. Penalties of selections

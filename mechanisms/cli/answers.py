@@ -8,21 +8,9 @@ from typing import Any
 
 import click
 
+from mechanisms.cli import options as cli
 from mechanisms.cli.consent import warn_unread
 from mechanisms.cli.linked import report_linked, sample_linked
-from mechanisms.cli.options import (
-    FILE,
-    allow_modified_option,
-    as_json,
-    emit,
-    generator,
-    read_schema,
-    records_file,
-    safe_csv_option,
-    spreadsheet_safe,
-    writable,
-    write_text,
-)
 from pgmkit.errors import InvalidInput
 
 _RELEASE = click.argument("release", type=click.Path(exists=True))
@@ -39,10 +27,10 @@ _RELEASE = click.argument("release", type=click.Path(exists=True))
 )
 @click.option("--level", type=float, default=0.95, help="Level of the intervals.")
 @click.option(
-    "--schema", type=FILE, help="Schema of a model that `GraphicalModel.save` wrote in Python."
+    "--schema", type=cli.FILE, help="Schema of a model that `GraphicalModel.save` wrote in Python."
 )
-@allow_modified_option
-@as_json
+@cli.allow_modified_option
+@cli.as_json
 def query(
     release: str,
     question: str,
@@ -76,12 +64,12 @@ def query(
 
         if error_bars:
             raise InvalidInput("error bars need the noisy tables, which a release file holds")
-        reply = ask(GraphicalModel.load(release), read_schema(schema), question)
+        reply = ask(GraphicalModel.load(release), cli.read_schema(schema), question)
     else:
         loaded = _load(release, allow_modified)
         caution = loaded.caution
         reply = loaded.ask(question, error_bars=error_bars, level=level, progress=True)
-    emit({**reply.columns, "notes": reply.notes}, str(reply), json_out, caution)
+    cli.emit({**reply.columns, "notes": reply.notes}, str(reply), json_out, caution)
 
 
 @click.command()
@@ -100,9 +88,9 @@ def query(
     '"TABLE: CONDITIONS", such as "home: area = n"; may be repeated.',
 )
 @click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
-@safe_csv_option
-@allow_modified_option
-@as_json
+@cli.safe_csv_option
+@cli.allow_modified_option
+@cli.as_json
 def sample(
     release: str,
     out: str,
@@ -127,19 +115,19 @@ def sample(
     if Path(release).is_dir():
         if safe_csv:
             raise InvalidInput("--safe-csv is not available for linked tables; leave it out")
-        sample_linked(release, out, rows, given, generator(seed), allow_modified, json_out)
+        sample_linked(release, out, rows, given, cli.generator(seed), allow_modified, json_out)
         return
-    target = records_file(out)
+    target = cli.records_file(out)
     import numpy as np
 
     from pgmkit.tables.files.record_files import write_records
 
     loaded = _load(release, allow_modified)
-    rng = generator(seed) or np.random.default_rng()
-    spelled = spreadsheet_safe if safe_csv else None
+    rng = cli.generator(seed) or np.random.default_rng()
+    spelled = cli.spreadsheet_safe if safe_csv else None
     parts = loaded.parts(rows, given=", ".join(given), rng=rng)
     written = write_records(target, loaded.schema, parts, rng, spelled=spelled)
-    emit(
+    cli.emit(
         {"out": out, "records": written},
         f"wrote {out}: {written} synthetic records",
         json_out,
@@ -152,7 +140,7 @@ def sample(
 @click.option("-o", "--out", required=True, help="File for the report (HTML, opens offline).")
 @click.option(
     "--against",
-    type=FILE,
+    type=cli.FILE,
     help="Private data to compare with; the report then shows exact errors and is NOT private.",
 )
 @click.option(
@@ -161,11 +149,11 @@ def sample(
 )
 @click.option(
     "--test",
-    type=FILE,
+    type=cli.FILE,
     help="Records that the release was not made of, to test on and to attack it with.",
 )
-@allow_modified_option
-@as_json
+@cli.allow_modified_option
+@cli.as_json
 def report(
     release: str,
     out: str,
@@ -191,7 +179,7 @@ def report(
             raise InvalidInput(f"{asked[0]} is not available for linked tables; leave it out")
         report_linked(release, out, allow_modified, json_out)
         return
-    target_file = writable(out)
+    target_file = cli.writable(out)
     from mechanisms.release.report import Evaluation, html
     from pgmkit import Dataset, encode_file
 
@@ -207,9 +195,9 @@ def report(
             warn_unread(test, held_out)
         evaluation = Evaluation(truth, target, held_out)
     page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
-    write_text(target_file, page)
+    cli.write_text(target_file, page)
     private = against is None and loaded.secure and not loaded.exact
-    emit({"out": out, "private": private}, f"wrote {out}", json_out, loaded.caution)
+    cli.emit({"out": out, "private": private}, f"wrote {out}", json_out, loaded.caution)
 
 
 def _is_release(path: str) -> bool:

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli import options as cli
 from mechanisms.cli.consent import warn_unread
-from mechanisms.cli.options import (
-    FILE,
-    FORMAT,
-    as_json,
-    budget_options,
-    emit,
-    file_options,
-    read_schema,
-    schema_option,
-    writable,
-    write_text,
-)
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@schema_option
+@cli.schema_option
 @click.option(
-    "--public", type=FILE, help="File of public records to run on [default: made-up records]."
+    "--public", type=cli.FILE, help="File of public records to run on [default: made-up records]."
 )
 @click.option("--rows", type=click.IntRange(1), default=10_000, help="Number of made-up records.")
 @click.option(
@@ -48,10 +37,10 @@ if TYPE_CHECKING:
     default=2,
     help="Number of columns of the marginals to be answered well: 2 for all pairs.",
 )
-@budget_options
+@cli.budget_options
 @click.option("-o", "--out", help="File for an HTML page with the pictures.")
-@file_options
-@as_json
+@cli.file_options
+@cli.as_json
 def compare(
     schema: str,
     public: str | None,
@@ -76,11 +65,11 @@ def compare(
     pgmkit compare --schema people.yaml --epsilon 1 -o compare.html
     pgmkit compare --schema people.yaml --public sample.csv --mechanism mst --mechanism aim
     """
-    target = None if out is None else writable(out)
+    target = None if out is None else cli.writable(out)
     from mechanisms.synthesis.comparing import USUAL, compared, comparison
     from mechanisms.workload import k_way
 
-    described = read_schema(schema, **{name: form[name] for name in FORMAT})
+    described = cli.read_schema(schema, **{name: form[name] for name in cli.FORMAT})
     data = _records(described, public, rows)
     wanted = k_way(data.domain, min(workload, len(data.domain)))
     found = list(compared(mechanisms or USUAL, data, wanted, epsilon, delta, neighbours=neighbours))
@@ -89,9 +78,9 @@ def compare(
     lines = [f"on {said}; mean error of tables by their columns", *map(_line, found)]
     if target is not None:
         page = comparison(found, len(data), said)
-        write_text(target, page)
+        cli.write_text(target, page)
         lines.append(f"wrote {out}")
-    emit(
+    cli.emit(
         {"records": len(data), "compared": [each.to_dict() for each in found], "out": out},
         "\n".join(lines),
         json_out,

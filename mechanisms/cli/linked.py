@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
-from mechanisms.cli.options import (
-    FILE,
-    accounting_option,
-    as_json,
-    budget_options,
-    emit,
-    ignore_extra_option,
-    ledger_option,
-    seed_option,
-    settings_option,
-    writable,
-    writable_folder,
-    write_text,
-)
 from mechanisms.cli.preflight import check_apart, check_kept
 from mechanisms.cli.rescue import keeping
 from pgmkit.errors import InvalidInput, check_known
@@ -40,7 +27,7 @@ if TYPE_CHECKING:
     "--schema",
     "schema_file",
     required=True,
-    type=FILE,
+    type=cli.FILE,
     help="File of the tables' schemas and the links between them (YAML or JSON).",
 )
 @click.option(
@@ -49,9 +36,9 @@ if TYPE_CHECKING:
     help="Mechanism that is run on each table, by its name in `pgmkit mechanisms`; auto chooses "
     "between aim and all pairs at once.",
 )
-@settings_option
-@budget_options
-@accounting_option
+@cli.settings_option
+@cli.budget_options
+@cli.accounting_option
 @click.option("--out", help="Folder for the synthetic tables, a file for each.")
 @click.option("--save", help="New folder for the release: models, noisy tables, ledger.")
 @click.option("--report", help="File for an HTML report (see `pgmkit report`).")
@@ -63,11 +50,11 @@ if TYPE_CHECKING:
 @click.option(
     "--rows", type=click.IntRange(1), help="Number of parents to draw [default: as estimated]."
 )
-@ledger_option
-@ignore_extra_option
+@cli.ledger_option
+@cli.ignore_extra_option
 @yes_option
-@seed_option
-@as_json
+@cli.seed_option
+@cli.as_json
 def synth_linked(
     tables: tuple[str, ...],
     schema_file: str,
@@ -104,9 +91,9 @@ def synth_linked(
     if out is not None and save is not None and Path(out).resolve() == Path(save).resolve():
         raise InvalidInput(f"--out and --save are both {out!r}; give two folders")
     for folder in filter(None, (out, save)):
-        writable_folder(folder)
+        cli.writable_folder(folder)
     check_kept(save)
-    page = None if report is None else writable(report)
+    page = None if report is None else cli.writable(report)
     written_kind(f"records{suffix}")
     from mechanisms.linked.pipeline import synthesize_linked
     from mechanisms.linked.schema_file import load_linked_schema
@@ -140,7 +127,7 @@ def synth_linked(
     assert release.ledger is not None
     verdicts = {name: each.verdict.sentences for name, each in release.tables.items()}
     said = [f"{name}: {sentence}" for name, found in verdicts.items() for sentence in found]
-    emit(
+    cli.emit(
         {
             "ledger": release.ledger.to_dict(),
             "verdict": verdicts,
@@ -170,28 +157,28 @@ def sample_linked(
     """
     from mechanisms.linked.release import LinkedRelease
 
-    writable_folder(out)
+    cli.writable_folder(out)
     conditions = _conditions(given)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     written = release.write(out, rows, given=conditions, rng=seed)
-    emit({"out": out, "records": written}, _counted(out, written), json_out, release.caution)
+    cli.emit({"out": out, "records": written}, _counted(out, written), json_out, release.caution)
 
 
 def report_linked(folder: str, out: str, allow_modified: bool, json_out: bool) -> None:
     """Write the report of a saved release of linked tables."""
     from mechanisms.linked.release import LinkedRelease
 
-    target = writable(out)
+    target = cli.writable(out)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     _write_report(release, target, Path(folder).name)
-    emit({"out": out, "private": release.secure}, f"wrote {out}", json_out, release.caution)
+    cli.emit({"out": out, "private": release.secure}, f"wrote {out}", json_out, release.caution)
 
 
 def _write_report(release: LinkedRelease, target: Path, name: str, schema_file: str = "") -> None:
     from mechanisms.linked.report import html
 
     page = html(release, name=name, schema_file=schema_file)
-    write_text(target, page)
+    cli.write_text(target, page)
 
 
 def _conditions(given: Sequence[str]) -> dict[str, str]:

@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about
-from mechanisms.cli.options import (
-    FILE,
-    FORMAT,
-    as_json,
-    emit,
-    file_options,
-    ignore_extra_option,
-    read_schema,
-    request_options,
-    schema_option,
-    settle_budget,
-    target_options,
-)
 from mechanisms.cli.preflight import Files, preflight
 
 if TYPE_CHECKING:
@@ -30,30 +18,32 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@as_json
+@cli.as_json
 def mechanisms(json_out: bool) -> None:
     """List the mechanisms that `synth --mechanism NAME` runs."""
     from mechanisms.registry import MECHANISMS
 
     width = max(map(len, MECHANISMS))
     lines = [f"{entry.name:<{width}}  {entry.summary}" for entry in MECHANISMS.values()]
-    emit({entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines), json_out)
+    cli.emit(
+        {entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines), json_out
+    )
 
 
 @click.command()
-@schema_option
+@cli.schema_option
 @click.option("--rows", type=click.IntRange(1), default=50_000, help="Number of rows to plan for.")
-@request_options
+@cli.request_options
 @click.option(
     "--data-format",
     "data",
-    type=FILE,
+    type=cli.FILE,
     help="File whose format is checked as `synth` would: its column names are read, no values.",
 )
-@target_options
-@ignore_extra_option
-@file_options
-@as_json
+@cli.target_options
+@cli.ignore_extra_option
+@cli.file_options
+@cli.as_json
 @click.pass_context
 def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -> None:
     """Show what a run would cost and keep; it reads no records.
@@ -72,8 +62,8 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
     from mechanisms.synthesis.request import Request
 
     files = Files.taken_from(options)
-    schema = read_schema(files.schema, **{name: options.pop(name) for name in FORMAT})
-    settle_budget(context, options, rows)
+    schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
+    cli.settle_budget(context, options, rows)
     # `synth` spends a part of the budget on reporting values that it cannot read, so the plan
     # includes that cost.
     request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)
@@ -106,7 +96,7 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
     ]
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]
-    emit(values, "\n".join(lines), json_out)
+    cli.emit(values, "\n".join(lines), json_out)
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:

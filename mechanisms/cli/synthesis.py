@@ -7,28 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
-from mechanisms.cli.options import (
-    FILE,
-    FORMAT,
-    as_json,
-    budget_options,
-    device_option,
-    emit,
-    file_options,
-    ignore_extra_option,
-    ledger_option,
-    read_schema,
-    records_file,
-    request_options,
-    safe_csv_option,
-    schema_option,
-    seed_option,
-    settle_budget,
-    spreadsheet_safe,
-    target_options,
-    write_text,
-)
 from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.rescue import keeping, rescued_columns
 from pgmkit.errors import InvalidInput
@@ -50,8 +30,8 @@ _NOT_KEPT = (
 
 
 @click.command()
-@budget_options
-@seed_option
+@cli.budget_options
+@cli.seed_option
 @click.option("--rows", type=click.IntRange(1), default=20_000, help="Number of made-up rows.")
 @click.option("--out", default="synthetic.csv", help="File for the synthetic records (CSV).")
 def demo(
@@ -66,7 +46,7 @@ def demo(
 
     The mechanism is MWEM+PGM. The records are public, so that errors may be shown.
     """
-    target = records_file(out)
+    target = cli.records_file(out)
     import numpy as np
 
     from mechanisms.cli.demo import report
@@ -100,17 +80,17 @@ def demo(
 
 
 @click.command()
-@click.argument("data", type=FILE)
-@schema_option
-@request_options
+@click.argument("data", type=cli.FILE)
+@cli.schema_option
+@cli.request_options
 @click.option(
     "--report-dropped",
     is_flag=True,
     help="Noisy number of rows that --max-rows left out, for a hundredth of the budget.",
 )
-@seed_option
-@click.option("--public", type=FILE, help="File of records that need no protection.")
-@target_options
+@cli.seed_option
+@click.option("--public", type=cli.FILE, help="File of records that need no protection.")
+@cli.target_options
 @click.option(
     "--rows", type=click.IntRange(1), help="Number of records to write [default: as estimated]."
 )
@@ -120,18 +100,18 @@ def demo(
 @click.option(
     "--memory-mb", type=float, help="Memory that auto plans with, in MB; it is not enforced."
 )
-@device_option
-@ledger_option
-@safe_csv_option
-@ignore_extra_option
+@cli.device_option
+@cli.ledger_option
+@cli.safe_csv_option
+@cli.ignore_extra_option
 @click.option(
     "--strict",
     is_flag=True,
     help="Refusal of data that do not fit the schema. NOT private: failure and message are exact.",
 )
 @yes_option
-@file_options
-@as_json
+@cli.file_options
+@cli.as_json
 @click.pass_context
 def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     """Make private synthetic records from a file.
@@ -147,13 +127,13 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     """
     from mechanisms.privacy.budget import Budget
 
-    settle_budget(context, options, None)
+    cli.settle_budget(context, options, None)
     Budget(options["epsilon"] or 1.0, options["delta"])
     files = Files.taken_from(options)
     if files.out is None and files.save is None:
         raise InvalidInput("nothing to write: give --out for records, --save for the release")
     files.check_targets()
-    schema = read_schema(files.schema, **{name: options.pop(name) for name in FORMAT})
+    schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
     rng, yes = options["seed"], options.pop("yes")
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.synthesis.request import Request
@@ -183,7 +163,7 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
     lines += [] if save else [_NOT_KEPT]
-    emit(
+    cli.emit(
         {
             "mechanism": release.mechanism,
             "questions": [each.to_dict() for each in request.planned],
@@ -235,13 +215,13 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
         if files.out is not None:
             draw = np.random.default_rng(rng)
             parts = release.parts(files.rows, rng=draw)
-            spelled = spreadsheet_safe if files.safe_csv else None
+            spelled = cli.spreadsheet_safe if files.safe_csv else None
             written = write_records(files.out, release.schema, parts, draw, spelled=spelled)
         if files.report is not None:
             from mechanisms.release.report import html
 
             name, schema_file = Path(files.data or "").name, Path(files.schema).name
-            write_text(files.report, html(release, name=name, schema_file=schema_file))
+            cli.write_text(files.report, html(release, name=name, schema_file=schema_file))
     return written
 
 

@@ -38,16 +38,11 @@ from typing import Any, Literal
 
 import torch
 
+from mechanisms.families import training_memory
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.training import GemState, TrainingSettings, pretrain, trainer
-from mechanisms.families.training_memory import (
-    answering_bytes,
-    fitting_cells_bytes,
-    fitting_tables_bytes,
-    network_bytes,
-)
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Progress
@@ -309,12 +304,14 @@ def _check_room(
     singles = [(name,) for name in workload.domain]
     taken = sorted(workload.cliques, key=workload.domain.size)[-queries:]
     whole = [*singles, *taken] if settings.select == "marginals" else singles
-    needed = network_bytes(parameters, settings.hidden, rows)
-    needed += fitting_tables_bytes(columns, whole, rows)
+    needed = training_memory.network_bytes(parameters, settings.hidden, rows)
+    needed += training_memory.fitting_tables_bytes(columns, whole, rows)
     if settings.select == "queries":
         cells = min(queries, sum(map(workload.domain.size, workload.cliques)))
-        needed += fitting_cells_bytes(columns, cells, max(map(len, workload.cliques)), rows)
-    needed = max(needed, answering_bytes(columns, workload.cliques, rows))
+        needed += training_memory.fitting_cells_bytes(
+            columns, cells, max(map(len, workload.cliques)), rows
+        )
+    needed = max(needed, training_memory.answering_bytes(columns, workload.cliques, rows))
     check_room(
         device,
         needed,

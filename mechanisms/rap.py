@@ -19,27 +19,17 @@ from typing import ClassVar
 
 import torch
 
+from mechanisms.families import training_memory
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel, ProductRows
 from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.targets import Targets
-from mechanisms.families.training_memory import (
-    answering_bytes,
-    fitting_cells_bytes,
-    fitting_tables_bytes,
-)
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
+from mechanisms.rounds import select_and_measure
 from mechanisms.rounds.loop import Progress
 from mechanisms.rounds.mechanism import mechanism
-from mechanisms.rounds.select_and_measure import (
-    CellRounds,
-    SelectionSettings,
-    check_queries,
-    least_total,
-    measure_one_way,
-)
 from mechanisms.settings import fraction, positive, random_seed, setting, torch_device, whole_number
 from mechanisms.workload import Workload
 from pgmkit.measurement import Measurement
@@ -55,7 +45,7 @@ class RapState(ProductRows):
 
 
 @dataclass(frozen=True)
-class Rap(SelectionSettings):
+class Rap(select_and_measure.SelectionSettings):
     """Settings of RAP; none may be chosen by looking at private data.
 
     A query that was never selected keeps the error of the first rows, about 1/sqrt(rows).
@@ -159,13 +149,15 @@ def _run(
     settings: Rap,
     progress: Progress,
 ) -> Release:
-    check_queries(curator, workload, settings)
+    select_and_measure.check_queries(curator, workload, settings)
     domain = curator.domain
     device = device_of(settings.device)
-    expected = _queries(curator, workload, settings, least_total(curator), settings.one_way_share)
+    expected = _queries(
+        curator, workload, settings, select_and_measure.least_total(curator), settings.one_way_share
+    )
     _check_room(device, workload, settings, expected)
     with one_thread(), gpu_memory(device):
-        first, total = measure_one_way(curator, settings.one_way_share)
+        first, total = select_and_measure.measure_one_way(curator, settings.one_way_share)
         count = _queries(curator, workload, settings, total)
         if count > expected:  # the total was private
             _check_room(device, workload, settings, count)
@@ -173,7 +165,7 @@ def _run(
         columns = Columns(frequent.domain)
         random = torch.Generator().manual_seed(settings.seed)
         free = settings.first(columns.width, random).to(device)
-        steps = CellRounds(
+        steps = select_and_measure.CellRounds(
             curator,
             workload,
             settings.rounds,
@@ -199,9 +191,9 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
     singles = [(name,) for name in workload.domain]
     cells = min(settings.rounds * queries, sum(map(workload.domain.size, workload.cliques)))
     places = max(map(len, workload.cliques))
-    needed = fitting_tables_bytes(columns, singles, rows)
-    needed += fitting_cells_bytes(columns, cells, places, rows)
-    needed = max(needed, answering_bytes(columns, workload.cliques, rows))
+    needed = training_memory.fitting_tables_bytes(columns, singles, rows)
+    needed += training_memory.fitting_cells_bytes(columns, cells, places, rows)
+    needed = max(needed, training_memory.answering_bytes(columns, workload.cliques, rows))
     check_room(
         device,
         needed,

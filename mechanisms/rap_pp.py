@@ -29,15 +29,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from mechanisms.families import training_memory
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.mixed_rows import MixedRows, MixedState, Ranks
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
-from mechanisms.families.training_memory import (
-    answering_bytes,
-    answering_predicates_bytes,
-    fitting_predicates_bytes,
-    fitting_tables_bytes,
-)
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Question, clique_of
 from mechanisms.queries.predicates import (
@@ -275,12 +270,14 @@ def _check_room(device: torch.device, plan: _Plan, domain: Domain, settings: Rap
     columns, rows, numbers = Columns(domain), settings.rows, len(settings.numeric)
     largest = sorted(plan.marginals, key=domain.size, reverse=True)[: plan.rounds]
     free = columns.width - sum(domain.sizes[name] for name in settings.numeric) + numbers
-    needed = fitting_tables_bytes(columns, [*plan.first, *largest], rows)
-    needed = max(needed, answering_bytes(columns, plan.marginals, rows))
+    needed = training_memory.fitting_tables_bytes(columns, [*plan.first, *largest], rows)
+    needed = max(needed, training_memory.answering_bytes(columns, plan.marginals, rows))
     if plan.thresholds:
         selected = plan.rounds * settings.queries
-        needed += fitting_predicates_bytes(columns, free, selected, 1, numbers, rows)
-        needed += answering_predicates_bytes(plan.thresholds, 1, numbers, rows)
+        needed += training_memory.fitting_predicates_bytes(
+            columns, free, selected, 1, numbers, rows
+        )
+        needed += training_memory.answering_predicates_bytes(plan.thresholds, 1, numbers, rows)
     check_room(device, needed, f"RAP++ with {rows:,} rows of {free:,} parameters")
 
 

@@ -11,14 +11,8 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
+from pgmkit.estimation import mirror_descent
 from pgmkit.estimation.device_search import can_search_on_device, device_search
-from pgmkit.estimation.mirror_descent import (
-    FIRST_GROWTH,
-    GROWTH,
-    NO_DESCENT,
-    first_step,
-    proximal_step,
-)
 from pgmkit.estimation.problem import Monitor, Point, Problem
 
 
@@ -35,7 +29,7 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
         problem.inference.waits = True
     point, previous = start, start
     loss, gradient = problem.loss.value_and_gradient(point.marginals)
-    step, weight, growth = first_step(gradient), 1.0, FIRST_GROWTH
+    step, weight, growth = mirror_descent.first_step(gradient), 1.0, mirror_descent.FIRST_GROWTH
     while not monitor.record(point, loss):
         # The gradient is taken at theta_k + (t_k - 1) / t_(k+1) * (theta_k - theta_(k-1)), where
         # t_(k+1) = (1 + sqrt(1 + 4 t_k^2)) / 2 (`weight` is t_k).
@@ -49,12 +43,14 @@ def accelerated(problem: Problem, start: Point, monitor: Monitor) -> Point:
             if origin is not None:
                 origin_loss, gradient = problem.loss.value_and_gradient(origin.marginals)
         if origin is not None:
-            taken = proximal_step(problem, origin, origin_loss, gradient, step * growth)
+            taken = mirror_descent.proximal_step(
+                problem, origin, origin_loss, gradient, step * growth
+            )
         if taken is None and momentum == 0:
-            monitor.stopped = NO_DESCENT
+            monitor.stopped = mirror_descent.NO_DESCENT
             break
         new, reached, accepted = taken or (point, inf, step)
-        growth = growth if accepted == step * growth else GROWTH
+        growth = growth if accepted == step * growth else mirror_descent.GROWTH
         step = accepted
         # A step that raises the loss, or none that passes the test, ends the momentum: t_k = 1.
         if reached > loss and momentum > 0:

@@ -45,6 +45,7 @@ class Schema:
     Raises InvalidInput if there are no columns, if an entry is no Column, Constraint or Level, and
     for constraints and levels over unknown columns or values.
 
+    >>> from pgmkit import Categorical, Integer
     >>> schema = Schema({"age": Integer(0, 99, bins=10), "sex": Categorical(("F", "M"))})
     >>> schema.domain
     Domain({'age': 10, 'sex': 2})
@@ -117,6 +118,7 @@ class Schema:
         Each column declares `outside`, with its default if it has none. Records that break a
         constraint are counted as they are, and there may be no rows at all.
 
+        >>> from pgmkit import Categorical, Integer
         >>> placed = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))}).placed()
         >>> {name: column.outside for name, column in placed.columns.items()}
         {'age': 'clip', 'sex': 'F'}
@@ -156,6 +158,7 @@ class Schema:
     def restricted(self, names: Iterable[str]) -> Schema:
         """Return the schema of these columns, in its own order, with the constraints over them.
 
+        >>> from pgmkit import Categorical, Integer
         >>> schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
         >>> schema.restricted(["sex", "shoe size"]).domain
         Domain({'sex': 2})

@@ -24,15 +24,22 @@ from pgmkit.graphs.bit_sets import each_bit, union
 from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
 from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
-from pgmkit.runtime import sizes
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.sizes import (
+    CELL_BYTES,
+    FEW_CELLS,
+    MULTIPLICATIONS_A_SECOND,
+    REMEMBERED,
+    TABLE_CELLS,
+    UNNOTICED_SECONDS,
+)
 
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
-_MOST_CELLS = 4 * sizes.TABLE_CELLS
+_MOST_CELLS = 4 * TABLE_CELLS
 """The largest number of cells that the tables of a calibrated tree may have."""
-_REMEMBERED_KERNELS = sizes.REMEMBERED * sizes.FEW_CELLS
-CELLS_OF_A_TABLE = int(sizes.MULTIPLICATIONS_A_SECOND) // 50_000
+_REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
+CELLS_OF_A_TABLE = int(MULTIPLICATIONS_A_SECOND) // 50_000
 """The number of cells that a pass processes in the time that handling one table (ordering it and
 reading its marginal) takes.
 """
@@ -87,7 +94,7 @@ class GraphTables:
         if latest is not None:
             kept = kept_bytes(latest, self.memory_limit)
         if (calibrated := self.__dict__.get("calibrated")) is not None:
-            kept = max(kept, 2.0 * sizes.CELL_BYTES * calibrated.tree.cells)
+            kept = max(kept, 2.0 * CELL_BYTES * calibrated.tree.cells)
         return PlainSums(
             self.tables,
             self.domain.sizes,
@@ -216,7 +223,7 @@ class GraphTables:
         found = self.trees.get(inputs.structure)
         if found is None:
             found = inputs.planning.best()
-            if len(self.trees) >= sizes.REMEMBERED:
+            if len(self.trees) >= REMEMBERED:
                 del self.trees[next(iter(self.trees))]
             if len(self.kernels) >= _REMEMBERED_KERNELS:
                 self.kernels.clear()
@@ -277,14 +284,14 @@ class GraphTables:
         # An answer from a calibrated tree reads the tree's cliques about twice, and evidence
         # shrinks fewer tables of such a tree than of a pass made for the question. So the tree
         # saves time only if it has at most half as many cells as an average pass.
-        average, limit = sum(self.passes) / len(self.passes), self.memory_limit // sizes.CELL_BYTES
+        average, limit = sum(self.passes) / len(self.passes), self.memory_limit // CELL_BYTES
         most = min(average / 2, limit, _MOST_CELLS)
         if tree.cells > most:
             return None
         # This tree serves all further evidence, so a search of its own pays: it halves the cells of
         # the tree of the network "insurance", whose answers then take a seventh less.
         cliques = [c for c, _ in self.tables]
-        searched = junction_tree(self.domain, cliques, seconds=sizes.UNNOTICED_SECONDS)
+        searched = junction_tree(self.domain, cliques, seconds=UNNOTICED_SECONDS)
         tree = min(tree, searched, key=lambda each: each.cells)
         try:
             return CalibratedTree(tree, self.inputs, self.children is not None)

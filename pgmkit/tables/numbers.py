@@ -184,6 +184,19 @@ class Numeric(_Numbers):
     def parses_as(self) -> tuple[str, ...]:
         return ("float64",)
 
+    @property
+    def midpoints(self) -> NDArray[np.float64]:
+        """As of any column of numbers; of values with these `decimals`, where they are declared."""
+        middles, ends = super().midpoints, self.positions
+        if self.decimals is None:
+            return middles
+        scale = 10.0**self.decimals
+        least = np.rint(ends * scale)
+        least += least / scale < ends  # a multiple is not below the end, which may follow a spike
+        bins, first, last = middles[: len(ends) - 1], least[:-1], least[1:] - 1
+        np.copyto(bins, (first + last) / 2 / scale, where=(first <= last) & ~self.single)
+        return middles
+
     @cached_property
     def _places(self) -> int:
         """The decimal places of decoded values."""

@@ -142,6 +142,19 @@ def test_numbers_are_drawn_with_three_digits_within_a_bin(high: float, places: i
     assert found.min() >= 0 and found.max() <= high / 10
 
 
+@pytest.mark.parametrize(("bins", "spikes"), [(20, ()), (9, (0.5, 7.0)), (3, (6.9,))])
+def test_a_mean_is_that_of_values_with_the_declared_decimals(
+    bins: int, spikes: tuple[float, ...]
+) -> None:
+    """Haemoglobin with one decimal: a bin from 5 to 5.7 has the seven values 5.0 to 5.6."""
+    column = Numeric(0, 14, bins=bins, decimals=1, spikes=spikes, missing=())
+    values = np.arange(140) / 10  # but the upper end, which the last bin contains too
+    codes = column.encode(values)
+    means = np.bincount(codes, values) / np.bincount(codes)
+    np.testing.assert_allclose(column.midpoints, [*means, np.nan], rtol=0, atol=1e-12)
+    assert Numeric(0, 14, bins=20).midpoints[0] == 0.35
+
+
 def test_texts_for_missing_values_are_stored() -> None:
     for missing in (("?", "-"), ()):
         column = Categorical(("a",), missing=missing)

@@ -337,8 +337,9 @@ class Binned(Column):
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(
-                f"the range {'' if low is None else low}..{'' if high is None else high} cuts the "
-                f"bin {self.labels[int(np.argmax(cut))]}; use the bins' ends"
+                f"the range {'' if low is None else low}..{'' if high is None else high}"
+                f"{'' if closed else ' without its end'} cuts the bin "
+                f"{self.labels[int(np.argmax(cut))]}; use the bins' ends"
             )
         mask = np.zeros(self.size, dtype=bool)
         mask[: len(starts)] = (starts >= first) & (stops <= end)

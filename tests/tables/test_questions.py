@@ -419,6 +419,7 @@ def test_replies_become_frames_and_pictures() -> None:
     [
         ("mean(age) by sex", r"there is no `by` .*; write 'sex, mean\(age\)'"),
         ("kids by sex", "there is no `by` .*; write 'sex, kids'"),
+        ("count | pay < 3", r"the range \.\.3 without its end cuts the bin 0\.\.3"),
         ("count by sex", "there is no `by` .*; write 'sex'"),
         ("share of sex = F", "there is no column 'share of sex'"),
         ("count | kids = 1 or kids = 2", r"there is no `or`; .* kids in \{1, 2\}"),
@@ -429,7 +430,8 @@ def test_replies_become_frames_and_pictures() -> None:
     ],
 )
 def test_what_other_languages_have_is_refused_with_the_spelling_here(question, said):
-    schema = Schema({"age": Integer(0, 9), "kids": Integer(0, 3), "sex": Categorical(("F", "M"))})
+    columns = {"age": Integer(0, 9), "kids": Integer(0, 3), "pay": Integer(0, 7, bins=2)}
+    schema = Schema({**columns, "sex": Categorical(("F", "M"))})
     with pytest.raises(InvalidInput, match=said):
         parse(schema, question)
 

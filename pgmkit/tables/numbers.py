@@ -186,7 +186,9 @@ class Numeric(_Numbers):
 
     @property
     def midpoints(self) -> NDArray[np.float64]:
-        """As of any column of numbers; of values with these `decimals`, where they are declared."""
+        """The middle of each code's values (`Column.midpoints`). If `decimals` are declared, these
+        are the values with so many places.
+        """
         middles, ends = super().midpoints, self.positions
         if self.decimals is None:
             return middles

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from mechanisms.cli.options import FILE, file_format, file_options, writable, write_text
+from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 
 
@@ -45,6 +46,11 @@ def draft(
     pgmkit schema draft sample.csv --assume-public -o people.yaml
     """
     target = None if out is None else writable(out)
+    if target is not None and target.suffix.lower() not in (".yaml", ".yml"):
+        raise InvalidInput(
+            f"a draft is YAML, whose comments say what to check; --out must end in .yaml or .yml, "
+            f"got {out!r}"
+        )
     from pgmkit import FileFormat
     from pgmkit import draft as drafted
 

@@ -56,6 +56,8 @@ def test_1_a_schema_is_drafted_only_from_what_may_be_seen(folder: Path) -> None:
     schema = Schema.load("people.yaml")
     assert schema.unresolved == () and set(schema.columns) == set(COLUMNS)
     assert len(encode_file("people.csv", schema)) == 2000
+    wrong = pgmkit("schema", "draft", "people.csv", "--out", "people.json")
+    assert wrong.exit_code and "must end in .yaml or .yml" in wrong.stderr
 
 
 def _yaml(text: str) -> dict[str, object]:

@@ -26,13 +26,12 @@ import numpy as np
 import torch
 
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.graphical import estimator
 from mechanisms.families.held_out import best_level, splits
 from mechanisms.families.misfit import Misfit
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.shrinkage import all_hidden, near_independence
+from mechanisms.families.shrinkage import all_hidden, independent_columns, near_independence
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
@@ -55,7 +54,6 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
-from pgmkit.model import GraphicalModel
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
@@ -179,16 +177,15 @@ def mixture(
 
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
-        alone = estimator(domain, curator.public_total)(None, measurements)
+        near = near_independence(domain, first, total, 0.0)
+        alone = independent_columns(domain, near, total)
         if not kept:
             most = settings.pairs * len(domain)
             kept = [worst_pairs(curator, alone, orders[0], most, selecting)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
-        measurements += _measured(
-            curator, kept, rest, alone, measurements, distances, bins or {}, frequent
-        )
+        measurements += _measured(curator, kept, rest, alone, near, distances, bins or {}, frequent)
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, alone_again)
     singles = frequent.measured(alone_again)
@@ -208,7 +205,7 @@ def _measured(
     curator: Curator,
     orders: Sequence[Sequence[Clique]],
     rest: float,
-    alone: GraphicalModel,
+    alone: ProductMixtureModel,
     first: Sequence[Measurement],
     distances: Distances,
     bins: Mapping[str, int],

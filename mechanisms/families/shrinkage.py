@@ -28,6 +28,8 @@ import numpy as np
 
 from mechanisms.families.misfit import factors
 from mechanisms.families.mixture_fit import nearest_counts
+from mechanisms.families.product_mixture import ProductMixtureModel
+from mechanisms.families.smoothing import smoothed
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
@@ -36,8 +38,8 @@ from pgmkit.runtime.arrays import Array
 def near_independence(
     domain: Domain, measurements: Sequence[Measurement], total: float, strength: float
 ) -> list[Measurement]:
-    """Return one measurement of each attribute, and the tables of several attributes shrunk towards
-    independence.
+    """Return one measurement of each attribute, smoothed (`mechanisms.families.smoothing`), and the
+    tables of several attributes shrunk towards independence.
 
     `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
     attribute that has more than one value. All that they say about one attribute is averaged by
@@ -58,6 +60,17 @@ def near_independence(
         *single.values(),
         *(_drawn_in(domain, m, shares, total, strength) for m in measurements if len(m.clique) > 1),
     ]
+
+
+def independent_columns(
+    domain: Domain, singles: Sequence[Measurement], total: float
+) -> ProductMixtureModel:
+    """Return the model of independent columns with the counts nearest to those of `singles`, one
+    measurement of each attribute that has more than one value.
+    """
+    shares = _shares({m.clique[0]: m for m in singles}, total)
+    row = np.concatenate([shares.get(name, np.ones(1)) for name in domain])
+    return ProductMixtureModel(domain, row[None], total)
 
 
 def all_hidden(domain: Domain, measurements: Sequence[Measurement], total: float) -> bool:
@@ -84,7 +97,9 @@ def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]
 
 
 def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the counts of each attribute from all tables, averaged by inverse variance."""
+    """Return the counts of each attribute from all tables, averaged by inverse variance and
+    smoothed.
+    """
     sums: dict[str, tuple[Array, float]] = {}
     for each in measurements:
         sides = factors(domain, each)
@@ -97,7 +112,7 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
             values, known = sums.get(name, (np.zeros(table.shape[axis]), 0.0))
             sums[name] = values + precision * table.sum(axis=others), known + precision
     return {
-        name: Measurement((name,), values / precision, precision**-0.5)
+        name: smoothed(Measurement((name,), values / precision, precision**-0.5))
         for name, (values, precision) in sums.items()
     }
 

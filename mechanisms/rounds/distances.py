@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
 
 from mechanisms.privacy.curator import Curator
+from mechanisms.rounds.loop import Answers
 from pgmkit.domain import Clique
-from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.chances import expected_positive
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,11 @@ class Distances:
         # The noise in a mean of n distances is that of one distance, divided by sqrt(n).
         noise = self.stddev * math.sqrt(trust**2 + (1 - trust**2) / len(pairs))
         spread = 2 * whole * noise + np.finfo(float).eps
-        far = excess / spread
-        # This is the expected value of max(0, x) for a normal x of mean `excess`.
-        squares = excess * ndtr(far) + spread * np.exp(-(far**2) / 2) / math.sqrt(2 * math.pi)
-        return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+        return np.sqrt(expected_positive(excess, spread))
 
 
 def measure_distances(
-    curator: Curator, columns: GraphicalModel, pairs: Sequence[Clique], cost: float, *, step: str
+    curator: Curator, columns: Answers, pairs: Sequence[Clique], cost: float, *, step: str
 ) -> Distances:
     """Return the noisy distances of the marginals of `pairs` from those of the model `columns`,
     which often has independent columns. `cost` pays for all of them.

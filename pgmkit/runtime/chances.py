@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
+from pgmkit.runtime.arrays import Array
+
 RARE = 1e-6
 """The largest probability with which noise alone may raise an alarm or end a run."""
 SIGNIFICANT = 1e-3
@@ -10,3 +16,17 @@ DEVIATIONS = 2.0
 """The standard deviations above which a noisy number is taken for more than noise where a mistake
 costs little.
 """
+
+
+def expected_positive(means: Array | float, stddev: Array | float) -> Array:
+    """Return the expected values of max(0, x) for normal x of these means and standard deviations,
+    which must be above 0.
+
+    >>> expected_positive([-20.0, 0.0, 20.0], 1.0).round(3)
+    array([ 0.   ,  0.399, 20.   ])
+    """
+    from scipy.special import ndtr
+
+    far = np.asarray(means) / stddev
+    density = np.exp(-(far**2) / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(np.maximum(np.asarray(means) * ndtr(far) + stddev * density, 0.0))

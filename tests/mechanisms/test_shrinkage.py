@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanisms.families.shrinkage import all_hidden, near_independence
+from mechanisms.families.smoothing import smoothed
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 
@@ -63,8 +64,10 @@ def test_the_mean_is_that_of_linear_algebra(
             np.concatenate([np.eye(sizes[i])] * 2) / np.repeat(variances, sizes[i])[:, None] ** 0.5
         )
         values = np.concatenate([noisy[i].values, margin]) / np.repeat(variances, sizes[i]) ** 0.5
-        np.testing.assert_allclose(found.values, np.linalg.lstsq(design, values)[0], atol=1e-8)
-        assert found.stddev == pytest.approx(np.linalg.inv(design.T @ design)[0, 0] ** 0.5)
+        deviation = np.linalg.inv(design.T @ design)[0, 0] ** 0.5
+        mean = Measurement(found.clique, np.linalg.lstsq(design, values)[0], deviation)
+        np.testing.assert_allclose(found.values, smoothed(mean).values, atol=1e-8)
+        assert found.stddev == pytest.approx(smoothed(mean).stddev)
     # The table lies on the segment from its noisy values to a product, where the stddev says.
     effects = main_effects(sizes)
     degrees = len(effects) - np.linalg.matrix_rank(effects)

@@ -2,7 +2,8 @@
 
 Every one-way marginal, every pair of the workload, and every larger subset of its cliques if those
 have few cells, are measured; then one fit follows. No junction tree limits what can be measured,
-and no budget goes to selection. The shares of the budget for pairs and single attributes minimise
+and no budget goes to selection. Counts of single attributes are smoothed
+(`mechanisms.families.smoothing`). The shares of the budget for pairs and single attributes minimise
 their predicted error (see `mechanisms.rounds.merging.best_tables`), which depends on the pairs'
 distances from independence. A fiftieth of the budget measures these distances for all pairs
 together. Noise is kept out of the fit in two ways: each noisy table is shrunk towards independence,
@@ -32,6 +33,7 @@ from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.shrinkage import all_hidden, independent_columns, near_independence
+from mechanisms.families.smoothing import smoothed
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
 from mechanisms.privacy.curator import Curator
@@ -177,15 +179,16 @@ def mixture(
 
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
-        near = near_independence(domain, first, total, 0.0)
-        alone = independent_columns(domain, near, total)
+        alone = independent_columns(domain, first, total)
         if not kept:
             most = settings.pairs * len(domain)
             kept = [worst_pairs(curator, alone, orders[0], most, selecting)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
-        measurements += _measured(curator, kept, rest, alone, near, distances, bins or {}, frequent)
+        measurements += _measured(
+            curator, kept, rest, alone, first, distances, bins or {}, frequent
+        )
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, alone_again)
     singles = frequent.measured(alone_again)
@@ -229,13 +232,15 @@ def _measured(
     pure = curator.ledger.budget.pure
     places = {name: frequent.places(name) for name in names}
     counts = {name: alone.marginal((name,)) for name in names}
-    known = known_noise(names, first, pure=pure)
+    smooth = [smoothed(m) for m in first]
+    known = known_noise(names, smooth, pure=pure)
+    kept = {m.clique[0]: m.stddev / raw.stddev for m, raw in zip(smooth, first, strict=True)}
     far = distances.likely(pairs, counts, known)
     tables = best_tables(
         pairs,
         {n: np.bincount(places[n], counts[n]).astype(float) for n in names},
         np.maximum(far, _LEAST * max(1.0, float(far.mean()))),
-        Noise(known, noise, pure),
+        Noise(known, noise, pure, kept),
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         residuals=not pure,
     )

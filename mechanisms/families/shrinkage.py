@@ -63,12 +63,13 @@ def near_independence(
 
 
 def independent_columns(
-    domain: Domain, singles: Sequence[Measurement], total: float
+    domain: Domain, measurements: Sequence[Measurement], total: float
 ) -> ProductMixtureModel:
-    """Return the model of independent columns with the counts nearest to those of `singles`, one
-    measurement of each attribute that has more than one value.
+    """Return the model of independent columns whose counts are nearest to the smoothed ones.
+
+    `measurements`: as in `near_independence`.
     """
-    shares = _shares({m.clique[0]: m for m in singles}, total)
+    shares = _shares(_single(domain, measurements), total)
     row = np.concatenate([shares.get(name, np.ones(1)) for name in domain])
     return ProductMixtureModel(domain, row[None], total)
 

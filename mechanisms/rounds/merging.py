@@ -19,7 +19,7 @@ since fewer cells have less noise in total but lose the dependence within groups
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +65,15 @@ class Noise:
     """Expected absolute noise, in counts.
 
     `singles`: that in the counts of each attribute so far. `cell`: that of a cell measured with the
-    whole budget. `pure`: True for Laplace noise, False for Gaussian noise.
+    whole budget. `pure`: True for Laplace noise, False for Gaussian noise. `kept`: by attribute,
+    the share of the noise in measured counts that smoothing keeps, 1 for an attribute that is left
+    out (`mechanisms.families.smoothing`).
     """
 
     singles: Mapping[str, float]
     cell: float
     pure: bool
+    kept: Mapping[str, float] = field(default_factory=dict)
 
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
@@ -107,7 +110,9 @@ def best_tables(
     others: Mapping[str, float] | None = None,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget, for which the
-    predicted error of all pairs together is least. Above the mean of those with an error it counts
+    predicted error of all pairs together is least. It is the mean of two errors: that of a pair's
+    table, which the noise in the counts of both attributes enters, and that of the dependence
+    alone, which it does not enter. Above the mean of those with an error it counts
     by its square: a pair with twice the mean error has the weight 2, also in the errors of its
     attributes. Otherwise the largest tables, where an error falls slowly with the cost, get little.
 
@@ -140,7 +145,8 @@ def best_tables(
     # go by the noise of all cells: with less, strong dependences have too little.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, sides.max(2))
-    codes = np.array([float(len(count)) for count in counts.values()])
+    smooth = np.array([noise.kept.get(name, 1.0) for name in names])
+    codes = smooth * [len(count) for count in counts.values()]
     before = np.array([noise.singles[name] for name in names])
     pure, every = noise.pure, np.arange(len(pairs))
     power = 1.0 if pure else 0.5
@@ -152,33 +158,31 @@ def best_tables(
         # its counts too.
         taking = weights[:, None] * (residuals or (sizes[best, every] < sizes[0]))
         taking = np.broadcast_to(taking, ends.shape).ravel()
-        entered = further + np.bincount(ends.ravel(), taking, minlength=len(names))
-        far = np.concatenate([weights * kept[best, every], entered * codes * single])
+        entered = further + np.bincount(ends.ravel(), taking, minlength=len(names)) / 2
+        # A count is at least 0, and so is hardly further off than twice itself.
+        missed = [
+            np.minimum(n, 2 * of).sum() for n, of in zip(single, counts.values(), strict=True)
+        ]
+        far = np.concatenate([weights * kept[best, every], entered * missed])
         whole = noise.cell * np.concatenate([weights * cells[best, every], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
         at_cost = noise.cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
         risks = predicted_risk(kept[best, every], at_cost * cells[best, every])
         mean = risks.sum() / max(1, np.count_nonzero(risks))
         weights = np.maximum(risks / mean, 1.0) if mean > 0 else np.ones(len(pairs))
-        best = (distances - kept + predicted_risk(kept, at_cost * filled)).argmin(0)
+        # This is the distance less its predicted risk, without a difference of near numbers.
+        best = (kept**2 / (kept + at_cost * filled)).argmax(0)
         precision = before**-2.0
         for side, other in () if residuals else ((0, 1), (1, 0)):
             alone = sizes[best, every, side] == sizes[0, :, side]
             told = alone / (sizes[best, every, other] * at_cost**2)
-            precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
+            found = np.bincount(ends[:, side], told, minlength=len(names))
+            precision = precision + found / smooth**2
         single = precision**-0.5
     groups = [
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)
     ]
-    # The L1 error of an attribute's counts is at most twice the number of records, so the predicted
-    # error is capped there. Otherwise attributes with many codes would get too large a share where
-    # noise exceeds the counts.
-    wrong = entered * np.minimum(codes * single, 2 * rows)
-    together = float(of_singles.sum())
-    if together > 0:
-        within = noise.cell * entered * codes / together**power
-        of_singles = together * least_risk_shares(wrong, within, pure=pure)
     return Tables(groups, of_pairs, of_singles)
 
 

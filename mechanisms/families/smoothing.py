@@ -8,8 +8,9 @@ truth of a part with d degrees of freedom is regarded as a draw of variance v in
 the noise's variance, its noisy values have the mean square 1 + v, and their best estimate is v / (1
 + v) times themselves, with v / (1 + v) of the noise's variance (James and Stein 1961; by halvings
 Cai, "Adaptive wavelet estimation: a block thresholding and oracle inequality approach", 1999). So
-coarse runs stay, and single codes as far as they stand out. No order of the codes is assumed to
-mean anything: without one the noisy values do not fall from part to part, and all parts stay.
+coarse runs stay, and single codes as far as they stand out from noise. Codes without an order lose
+nothing: their parts are as large as their differences, and stay as far as noise does not explain
+them.
 
 Nothing here sees private data or a Curator: only noisy counts are read.
 """

@@ -232,15 +232,13 @@ def _measured(
     pure = curator.ledger.budget.pure
     places = {name: frequent.places(name) for name in names}
     counts = {name: alone.marginal((name,)) for name in names}
-    smooth = [smoothed(m) for m in first]
-    known = known_noise(names, smooth, pure=pure)
-    kept = {m.clique[0]: m.stddev / raw.stddev for m, raw in zip(smooth, first, strict=True)}
+    known = known_noise(names, [smoothed(m) for m in first], pure=pure)
     far = distances.likely(pairs, counts, known)
     tables = best_tables(
         pairs,
         {n: np.bincount(places[n], counts[n]).astype(float) for n in names},
         np.maximum(far, _LEAST * max(1.0, float(far.mean()))),
-        Noise(known, noise, pure, kept),
+        Noise(known, noise, pure),
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         residuals=not pure,
     )

@@ -19,7 +19,7 @@ since fewer cells have less noise in total but lose the dependence within groups
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,15 +65,12 @@ class Noise:
     """Expected absolute noise, in counts.
 
     `singles`: that in the counts of each attribute so far. `cell`: that of a cell measured with the
-    whole budget. `pure`: True for Laplace noise, False for Gaussian noise. `kept`: by attribute,
-    the share of the noise in measured counts that smoothing keeps, 1 for an attribute that is left
-    out (`mechanisms.families.smoothing`).
+    whole budget. `pure`: True for Laplace noise, False for Gaussian noise.
     """
 
     singles: Mapping[str, float]
     cell: float
     pure: bool
-    kept: Mapping[str, float] = field(default_factory=dict)
 
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
@@ -145,8 +142,7 @@ def best_tables(
     # go by the noise of all cells: with less, strong dependences have too little.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, sides.max(2))
-    smooth = np.array([noise.kept.get(name, 1.0) for name in names])
-    codes = smooth * [len(count) for count in counts.values()]
+    codes = np.array([float(len(count)) for count in counts.values()])
     before = np.array([noise.singles[name] for name in names])
     pure, every = noise.pure, np.arange(len(pairs))
     power = 1.0 if pure else 0.5
@@ -159,11 +155,7 @@ def best_tables(
         taking = weights[:, None] * (residuals or (sizes[best, every] < sizes[0]))
         taking = np.broadcast_to(taking, ends.shape).ravel()
         entered = further + np.bincount(ends.ravel(), taking, minlength=len(names)) / 2
-        # A count is at least 0, and so is hardly further off than twice itself.
-        missed = [
-            np.minimum(n, 2 * of).sum() for n, of in zip(single, counts.values(), strict=True)
-        ]
-        far = np.concatenate([weights * kept[best, every], entered * missed])
+        far = np.concatenate([weights * kept[best, every], entered * codes * single])
         whole = noise.cell * np.concatenate([weights * cells[best, every], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
         at_cost = noise.cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
@@ -176,13 +168,20 @@ def best_tables(
         for side, other in () if residuals else ((0, 1), (1, 0)):
             alone = sizes[best, every, side] == sizes[0, :, side]
             told = alone / (sizes[best, every, other] * at_cost**2)
-            found = np.bincount(ends[:, side], told, minlength=len(names))
-            precision = precision + found / smooth**2
+            precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
         single = precision**-0.5
     groups = [
         (merged[a, options[row]], merged[b, options[row]])
         for (a, b), row in zip(pairs, best.tolist(), strict=True)
     ]
+    # The L1 error of an attribute's counts is at most twice the number of records, so the predicted
+    # error is capped there. Otherwise attributes with many codes would get too large a share where
+    # noise exceeds the counts.
+    wrong = entered * np.minimum(codes * single, 2 * rows)
+    together = float(of_singles.sum())
+    if together > 0:
+        within = noise.cell * entered * codes / together**power
+        of_singles = together * least_risk_shares(wrong, within, pure=pure)
     return Tables(groups, of_pairs, of_singles)
 
 

@@ -169,7 +169,6 @@ def plainly(
     """The same choice, pair by pair: the number of groups by pair (0 for all codes), and shares."""
     bins, pure, residuals = options["bins"], options["pure"], options["residuals"]
     others, tried = options.get("others") or {}, [0, 2, 4, 8, 16, 32]
-    smooth = {name: options["kept"].get(name, 1.0) for name in counts}
     rows = max(1.0, *(count.sum() for count in counts.values()))
 
     @functools.cache
@@ -205,10 +204,9 @@ def plainly(
             for name, some, whole in zip(pair, sizes(pair, most), sizes(pair, 0), strict=True):
                 entered[name] += weight * (residuals or some < whole) / 2
         far = [weights[i] * kept(i, most) for i, most in enumerate(best)]
-        for name, count in counts.items():
-            far.append(entered[name] * sum(min(single[name], 2 * of) for of in count))
+        far += [entered[name] * len(counts[name]) * single[name] for name in counts]
         whole = [weights[i] * noise * cells_of(i, most) for i, most in enumerate(best)]
-        whole += [noise * entered[name] * len(counts[name]) * smooth[name] for name in counts]
+        whole += [noise * entered[name] * len(counts[name]) for name in counts]
         shares = least_risk_shares(np.array(far), np.array(whole), pure=pure)
         of_pairs, of_singles = shares[: len(pairs)], shares[len(pairs) :]
         at_cost = [noise / max(share, 2**-52) ** (1 if pure else 0.5) for share in of_pairs]
@@ -234,8 +232,14 @@ def plainly(
                 some, all_codes = sizes(pair, most), sizes(pair, 0)
                 for side, name in enumerate(pair):
                     if some[side] == all_codes[side]:
-                        precision[name] += 1 / (some[1 - side] * (smooth[name] * at_cost[i]) ** 2)
+                        precision[name] += 1 / (some[1 - side] * at_cost[i] ** 2)
         single = {name: value**-0.5 for name, value in precision.items()}
+    wrong = {name: min(single[name] * len(counts[name]), 2 * rows) for name in counts}
+    least = np.array([entered[name] * wrong[name] for name in counts])
+    scale, together = 1 if pure else 0.5, float(sum(of_singles))
+    if together > 0:
+        told = np.array(whole[len(pairs) :]) / together**scale
+        of_singles = together * least_risk_shares(least, told, pure=pure)
     return best, of_pairs, of_singles
 
 
@@ -258,10 +262,9 @@ def test_tables_are_chosen_as_pair_by_pair(seed: int) -> None:
     known = dict(zip("abcd", rng.exponential(5.0, 4).tolist(), strict=True))
     noise = float(10 ** rng.uniform(-2, 1.5))
     pure = bool(seed % 2)
-    kept = {"a": 0.3, "c": 0.9} if seed % 4 < 2 else {}
-    found = best_tables(pairs, counts, distances, Noise(known, noise, pure, kept), **options)
+    found = best_tables(pairs, counts, distances, Noise(known, noise, pure), **options)
     groups, of_pairs, of_singles = plainly(
-        pairs, counts, distances, known, noise, pure=pure, kept=kept, **options
+        pairs, counts, distances, known, noise, pure=pure, **options
     )
     np.testing.assert_allclose(found.pairs, of_pairs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.singles, of_singles, rtol=1e-9, atol=1e-12)

@@ -60,6 +60,7 @@ def test_no_other_shares_have_less_risk(seed: int, pure: bool) -> None:
 
 def test_tables_that_nothing_is_known_of_get_all_and_extremes_are_finite() -> None:
     assert predicted_risk(np.array([0.0, 2.0]), np.array([0.0, 0.0])).tolist() == [0.0, 0.0]
+    assert predicted_risk(np.array([0.2]), np.array([0.3])) == pytest.approx(0.12)
     noise = np.ones(3)
     assert least_risk_shares(np.array([0.0, 2.0, 0.0]), noise, pure=True).tolist() == [0, 1, 0]
     for scale in (1e-9, 1e9):
@@ -148,6 +149,24 @@ def tables(noise: float, distance: float = 2000.0) -> Any:
         bins=BINS,
         residuals=True,
     )
+
+
+@pytest.mark.parametrize("distance", [0.0, 30.0])
+def test_what_has_no_error_gets_nothing(distance: float) -> None:
+    """Pairs of independent attributes, or attributes whose counts follow from their pairs' tables,
+    which have too few codes to be merged.
+    """
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    found = best_tables(
+        pairs,
+        dict.fromkeys("abc", np.array([40.0, 60.0])),
+        np.full(3, distance),
+        Noise(dict.fromkeys("abc", 5.0), 1.0, pure=False),
+        bins={},
+        residuals=distance == 0,
+    )
+    shares = [found.pairs.sum(), found.singles.sum()]
+    assert shares == pytest.approx([1, 0] if distance else [0, 1])
 
 
 def chance_distance(first: np.ndarray, second: np.ndarray) -> float:

@@ -84,8 +84,9 @@ class Misfit:
 
 
 class _Scaled:
-    """The numbers by which pairs were measured: each is the probability of a code, multiplied and
-    shifted. `scales` and `shifts` have an entry for each column of the rows.
+    """The numbers that measured tables of pairs are about, if each of them is the probability of a
+    code times a scale plus a shift. `scales` and `shifts` have an entry for each column of the
+    rows.
     """
 
     def __init__(self, scales: torch.Tensor, shifts: torch.Tensor) -> None:
@@ -101,8 +102,9 @@ class _Scaled:
 
 
 class _Sums:
-    """The sums over codes by which pairs were measured. `matrices` has a matrix for each attribute,
-    with a row for each code and a column for each sum of codes.
+    """The numbers that measured tables of pairs are about, if some of them are weighted sums over
+    codes. `matrices` has a matrix for each attribute, with a row for each code and a column for
+    each sum.
     """
 
     def __init__(self, matrices: Sequence[torch.Tensor]) -> None:
@@ -123,31 +125,26 @@ class _Sums:
 class _Pairs:
     """The misfit of pairs, computed by one product of the matrix of the rows' sums with itself.
 
-    `sums`: the sums over codes; None if every pair was measured on single codes. `weights` and
+    `sums`: the numbers, or sums, that follow from the probabilities of single codes. `weights` and
     `means`: the weight and the noisy share of each product of two sums, as symmetric W x W matrices
     for W sums; the weight is 0 for sums that were not measured together.
     """
 
-    def __init__(
-        self, sums: _Scaled | _Sums | None, weights: torch.Tensor, means: torch.Tensor
-    ) -> None:
+    def __init__(self, sums: _Scaled | _Sums, weights: torch.Tensor, means: torch.Tensor) -> None:
         self._sums, self._weights, self._means = sums, weights, means
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        wide = self._wide(rows)
+        wide = self._sums(rows)
         return (self._weights * self._missed(wide).square()).sum() / 2
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the gradient, in the shape of the rows."""
-        wide = self._wide(rows)
+        wide = self._sums(rows)
         found = 2 / len(wide) * (wide @ (self._weights * self._missed(wide)))
-        return found if self._sums is None else self._sums.transposed(found)
+        return self._sums.transposed(found)
 
     def _missed(self, wide: torch.Tensor) -> torch.Tensor:
         return wide.t() @ wide / len(wide) - self._means
-
-    def _wide(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows if self._sums is None else self._sums(rows)
 
 
 class _FewPairs(_Pairs):
@@ -159,11 +156,11 @@ class _FewPairs(_Pairs):
     the noisy shares.
     """
 
-    def __init__(self, sums: _Scaled | _Sums | None, groups: Sequence[_Group]) -> None:
+    def __init__(self, sums: _Scaled | _Sums, groups: Sequence[_Group]) -> None:
         self._sums, self._groups = sums, groups
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        lines = self._wide(rows).t().contiguous()
+        lines = self._sums(rows).t().contiguous()
         missed = [
             (weights * (lines[slice(*part)] @ lines[places].t() / len(rows) - means).square()).sum()
             for part, places, weights, means in self._groups
@@ -171,15 +168,14 @@ class _FewPairs(_Pairs):
         return torch.stack(missed).sum()
 
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
-        lines = self._wide(rows).t().contiguous()
+        lines = self._sums(rows).t().contiguous()
         found = torch.zeros_like(lines)
         for part, places, weights, means in self._groups:
             left, right = lines[slice(*part)], lines[places]
             missed = weights * (left @ right.t() / len(rows) - means)
             found[slice(*part)] += missed @ right
             found.index_add_(0, places, missed.t() @ left)
-        slope = 2 / len(rows) * found.t()
-        return slope if self._sums is None else self._sums.transposed(slope)
+        return self._sums.transposed(2 / len(rows) * found.t())
 
 
 def _pairs(
@@ -245,18 +241,16 @@ def _sums(
     domain: Domain,
     matrices: Mapping[str, Mapping[bytes, NDArray[np.float64]]],
     device: torch.device | str,
-) -> _Scaled | _Sums | None:
-    """Return the sums that these matrices compute, or None if all matrices are identities.
+) -> _Scaled | _Sums:
+    """Return the function of the rows' probabilities that these matrices compute.
 
     The probabilities of an attribute's codes sum to 1, so a constant in a row of its matrix only
-    shifts the result. A residual on single codes has one other entry in each row.
+    shifts the result. A table or residual on single codes has one other entry in each row.
     """
     joined = [
         np.concatenate([np.zeros((0, domain.sizes[name])), *found.values()])
         for name, found in matrices.items()
     ]
-    if all(np.array_equal(matrix, np.eye(matrix.shape[1])) for matrix in joined):
-        return None
     shifts = [matrix.min(axis=1) for matrix in joined]
     parts = [matrix - shift[:, None] for matrix, shift in zip(joined, shifts, strict=True)]
     if all(p.shape[0] == p.shape[1] and np.array_equal(p, np.diag(np.diag(p))) for p in parts):

@@ -1,4 +1,4 @@
-"""Noisy counts of one attribute, smoothed as far as their noise requires.
+"""Smooths the noisy counts of one attribute as much as their noise requires.
 
 A column of sixty codes and few records has more noise than records in most codes, and neighbouring
 codes often have similar counts: ages, amounts, bins of equal counts. The codes are halved into runs
@@ -26,11 +26,12 @@ from pgmkit.runtime.chances import expected_positive
 
 
 def smoothed(noisy: Measurement) -> Measurement:
-    """Return the counts of one attribute with each part multiplied by v / (1 + v), with the same
-    sum, and the standard deviation of the noise that is left in a code.
+    """Return the counts of one attribute with each part multiplied by v / (1 + v), and the standard
+    deviation of the noise that is left in a code. The sum of the counts stays the same.
 
-    The mean square of a part less 1 is near v, with the variance 2 / d. For v its expected value is
-    taken, where v is at least 0: a part whose mean square is 1 has a v above 0.
+    The mean square of a part minus 1 estimates v, with the variance 2 / d. Since v is not negative,
+    the expected value of the positive part of this estimate is used. It is above 0 even for a part
+    whose mean square is 1.
 
     >>> found = smoothed(Measurement(("a",), [9, 12, 10, 11, 52, 48, 49, 51], stddev=4.0))
     >>> found.values.round(), round(found.stddev, 1)

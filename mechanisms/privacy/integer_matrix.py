@@ -171,7 +171,7 @@ class FactorNorms:
         columns = np.ascontiguousarray(factor.T)
         # All entries are divided by the largest power of two that divides each of them, and norms
         # are multiplied by its square. The Gram matrix of small entries fits into 64 bits, so that
-        # it needs none of Python's integers.
+        # Python's integers, which are slower, are not needed.
         every = int(np.bitwise_or.reduce(factor, axis=None))
         zeros = max(0, (every & -every).bit_length() - 1)
         gram = _gram(factor >> zeros)

@@ -180,8 +180,9 @@ def _keys(product: Product) -> dict[Hashable, _Key]:
 
 
 def _is_exact(product: Product) -> bool:
-    """Return False for a product whose columns are equal or nearly so: its cost, a difference of
-    sums divided by their distance, would have more rounding than `most` adds.
+    """Return True if the rounding in a product's joint cost is less than what `most` adds for it.
+    It is more if the product's columns are equal or nearly equal, since the cost is a difference of
+    sums divided by the distance of the columns.
     """
     norms = [*product.values()]
     length = math.prod(each.l2 for each in norms)

@@ -41,7 +41,7 @@ NOT_PRIVATE = (
     "NOT PRIVATE: the part 'Against the private data' was computed from them without noise. Do not "
     "publish this page."
 )
-"""The warning at the beginning of the page and of that part."""
+"""This warning begins the page and the part of it that compares with the private data."""
 _MOST_MARGINALS = MOST_COLUMNS
 """The most marginals of a score that is computed again for several samples or for every record."""
 
@@ -87,7 +87,7 @@ def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[s
 
 
 def _by_classifier(title: str, section: Iterator[str]) -> Iterator[str]:
-    """Yield a section that needs scikit-learn, or how to install it."""
+    """Yield a section that needs scikit-learn, or, where that is missing, how to install it."""
     yield f"<h3>{title}</h3>"
     if find_spec("sklearn") is None:
         yield f"<p>Left out: it needs scikit-learn ({installing('report')}).</p>"

@@ -316,8 +316,8 @@ class TableRelease:
         allow_modified: bool = False,
         max_bytes: int = LARGEST,
     ) -> TableRelease:
-        """Read a file that `save` wrote, as `Release.load` does; its records are pyarrow tables, or
-        frames of another library by `sample(like="pandas")`.
+        """Read a file that `save` wrote, as `Release.load` does. Records that the result draws are
+        pyarrow tables; `sample(like="pandas")` returns frames of another library.
 
         Raises InvalidInput also for a file without a schema, or with a schema of another domain
         than the model's.

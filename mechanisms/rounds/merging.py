@@ -107,11 +107,11 @@ def best_tables(
     others: Mapping[str, float] | None = None,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget, for which the
-    predicted error of all pairs together is least. It is the mean of two errors: that of a pair's
-    table, which the noise in the counts of both attributes enters, and that of the dependence
-    alone, which it does not enter. Above the mean of those with an error it counts
-    by its square: a pair with twice the mean error has the weight 2, also in the errors of its
-    attributes. Otherwise the largest tables, where an error falls slowly with the cost, get little.
+    predicted error of all pairs together is least. The error of a pair is the mean of two errors:
+    that of its table, which includes the noise in the counts of both attributes, and that of its
+    dependence, which does not. An error above the mean of all that are not 0 counts by its square:
+    a pair with twice the mean error has the weight 2, also in the errors of its attributes.
+    Otherwise the largest tables, whose errors fall slowly with the cost, would get little.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
     of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
@@ -162,7 +162,8 @@ def best_tables(
         risks = predicted_risk(kept[best, every], at_cost * cells[best, every])
         mean = risks.sum() / max(1, np.count_nonzero(risks))
         weights = np.maximum(risks / mean, 1.0) if mean > 0 else np.ones(len(pairs))
-        # This is the distance less its predicted risk, without a difference of near numbers.
+        # Each entry is the distance minus its predicted risk, written as one fraction, since a
+        # difference of nearly equal numbers would lose digits.
         best = (kept**2 / (kept + at_cost * filled)).argmax(0)
         precision = before**-2.0
         for side, other in () if residuals else ((0, 1), (1, 0)):

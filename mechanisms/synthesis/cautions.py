@@ -5,8 +5,8 @@ from __future__ import annotations
 from mechanisms.synthesis.request import Request
 
 _MOST_EPSILON = 10.0
-"""The largest epsilon without a warning. Whoever gave a person's
-being in the data a probability of 50% may be 99.995% sure after a release at epsilon 10.
+"""The largest epsilon that is accepted without a warning. An adversary who gives a probability of
+50% to a person's being in the data may be 99.995% sure of it after a release with epsilon 10.
 """
 
 
@@ -32,7 +32,9 @@ def delta_caution(delta: float, rows: int | None) -> str:
 
 
 def epsilon_caution(request: Request) -> str:
-    """Return a warning if epsilon protects hardly anyone, and otherwise an empty text."""
+    """Return a warning if the budget's epsilon is so large that it protects hardly anyone. The
+    text is empty otherwise.
+    """
     epsilon = request.budget.epsilon
     if epsilon <= _MOST_EPSILON:
         return ""

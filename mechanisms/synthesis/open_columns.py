@@ -99,8 +99,8 @@ def resolved(
     for name, column in _numeric(schema).items():
         queries = query_rows("hierarchy", fine[name].size)
         noisy = curator.measure_queries((name,), [queries], share, step="quantiles:")
-        # Normal equations lose no digits that matter: the matrix's singular values are between 1
-        # and 32 times the least one.
+        # Normal equations lose no digits that matter: the largest singular value of the matrix is
+        # at most 32 times the smallest.
         matrix = np.asarray(noisy.matrix)
         cells = np.linalg.solve(matrix.T @ matrix, matrix.T @ noisy.values)
         found[name] = column.found(quantile_ends(fine[name], cells, column.bins or 1))

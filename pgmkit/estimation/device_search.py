@@ -82,6 +82,6 @@ def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[i
         if failed == 0
     ]
     point = Point(state.point.potentials, state.point.marginals, log_partition)
-    # A single accepted step may have dropped the momentum only, which changes no potential.
+    # If only one step was accepted, it may have dropped the momentum, which changes no potential.
     too_short = len(accepted) > 1 and not has_moved
     return point, accepted, halvings[-1] > HALVINGS or too_short

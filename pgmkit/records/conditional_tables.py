@@ -1,4 +1,4 @@
-"""Checks that a set of conditional tables is a Bayesian network, and of the names of its values."""
+"""Checks that conditional tables form a Bayesian network, and that names of values are valid."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def checked_conditionals(
     tables: Mapping[str, tuple[Sequence[str], ArrayLike]],
     states: Mapping[str, Sequence[Hashable]] | None,
 ) -> tuple[Domain, list[tuple[Clique, Array]], dict[str, tuple[Hashable, ...]]]:
-    """Return the domain; for each variable its clique (the variable, then its parents) with its
-    table, scaled so that every distribution along the first axis sums to one; and the names of
-    values. Raises InvalidInput unless the tables form a Bayesian network.
+    """Return three things: the domain; for each variable its clique (the variable, then its
+    parents) with its table, scaled so that every distribution along the first axis sums to one; and
+    the names of values. Raises InvalidInput unless the tables form a Bayesian network.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise InvalidInput(
@@ -103,7 +103,10 @@ def _check_acyclic(cliques: Mapping[str, Clique]) -> None:
 def checked_states(
     domain: Domain, states: Mapping[str, Sequence[Hashable]] | None
 ) -> dict[str, tuple[Hashable, ...]]:
-    """Return the names of values that a user gives, after their check; none for None."""
+    """Check the names that a user gives to the values of attributes, and return them as tuples. The
+    result is empty if `states` is None. Raises InvalidInput unless each value has a name of its
+    own.
+    """
     found: dict[str, tuple[Hashable, ...]] = {}
     if states is None:
         return found

@@ -19,8 +19,8 @@ costs little.
 
 
 def expected_positive(means: Array | float, stddev: Array | float) -> Array:
-    """Return the expected values of max(0, x) for normal x of these means and standard deviations,
-    which must be above 0.
+    """Return the expected values of max(0, x) for normally distributed x with these means and
+    standard deviations. The standard deviations must be above 0.
 
     >>> expected_positive([-20.0, 0.0, 20.0], 1.0).round(3)
     array([ 0.   ,  0.399, 20.   ])

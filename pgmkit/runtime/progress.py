@@ -70,8 +70,9 @@ def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] |
 
 @contextmanager
 def telling_time(what: str, every: float = 10.0) -> Iterator[None]:
-    """Print a line on stderr ``every`` so many seconds while the block runs: for how long it has,
-    and what it does. A terminal has bars instead.
+    """While the block runs, print a line on stderr every ``every`` seconds. The line says what the
+    block does and for how many seconds it has run. Nothing is printed on a terminal, which shows
+    progress bars.
     """
     began, ended = time.monotonic(), threading.Event()
 

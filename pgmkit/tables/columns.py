@@ -140,7 +140,9 @@ class Column(ABC):
 
     @property
     def missing_text(self) -> str | None:
-        """The text of a missing value among decoded texts; None if missing values are null."""
+        """The text that stands for a missing value among decoded texts, or None if missing values
+        are decoded as null.
+        """
         return self.missing[0] or None if self.missing and self.kind == "text" else None
 
     def placed(self) -> Self:

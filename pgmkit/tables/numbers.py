@@ -186,8 +186,8 @@ class Numeric(_Numbers):
 
     @property
     def midpoints(self) -> NDArray[np.float64]:
-        """The middle of each code's values (`Column.midpoints`). If `decimals` are declared, these
-        are the values with so many places.
+        """The middle of the values of each code (`Column.midpoints`). If `decimals` are declared,
+        only values with that many decimal places count.
         """
         middles, ends = super().midpoints, self.positions
         if self.decimals is None:

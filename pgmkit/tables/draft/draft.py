@@ -49,7 +49,7 @@ _UNSEEN = (
     "# range, as in\n"
     "#   age: {type: integer, low: 0, high: 120, bins: 20}\n"
 )
-"""The beginning of a draft without a look at values."""
+"""A draft begins with these lines if only the names of columns were read."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,9 @@ def _unseen(name: str) -> Drafted:
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
-    """Return the draft, or if the column's name is that of an identifier a draft that leaves it out
-    where it is open or has bins, and where it has many other values says that it may be the unit.
+    """Return the draft unless the column's name is that of an identifier. Such a column is left out
+    if it is open or has bins. If it has many values of another type, its note says that it may be
+    the unit of privacy.
     """
     column = drafted.column
     if not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):

@@ -145,8 +145,8 @@ def _unseen(name: str) -> Drafted:
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
     """Return the draft unless the column's name is that of an identifier. Such a column is left out
-    if it is open or has bins. If it has many values of another type, its note says that it may be
-    the unit of privacy.
+    if it is open or has bins. If it has many values of another type, its note says that it may
+    tell to whom a row belongs.
     """
     column = drafted.column
     if not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):

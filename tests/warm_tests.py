@@ -4,8 +4,8 @@
 has collected them. There `traced` runs the tests of one file and tells the lines that each runs,
 and `outcome` runs some tests until one fails, after a change of the packages. A change inside
 functions is put into the functions that are there already (`new_code`); any other change, of a
-constant of a module or of a field of a class, is met by a second session in the fork, which imports
-the packages once more.
+constant of a module, of a field of a class or of a decorator, is met by a second session in the
+fork, which imports the packages once more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -46,6 +46,8 @@ _MEMORY = 8 << 30
 
 Lines = dict[str, list[int]]
 """The lines that a test runs, by file."""
+Place = tuple[str, str, int]
+"""The file of a function, its name, and its first line."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Collected:
         self.items: dict[str, pytest.Item] = {}
         self._work = work
         self._first = _FirstFailure()
-        self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+        self._functions: dict[Place, list[FunctionType]] = {}
 
     def collect(self, paths: Sequence[str]) -> None:
         """Collect the tests of these paths and run `work`."""
@@ -163,8 +165,8 @@ class Collected:
         path = self.folder / file
         sound = path.read_text(encoding="utf-8")
         codes = new_code(sound, text, str(path))
-        if codes is not None and not codes.keys() <= self._functions.keys():
-            codes = None  # a function that is not there (its name was given to another)
+        if codes is not None and not in_place(codes, self._functions):
+            codes = None
 
         def changed() -> dict[str, Any]:
             for place, code in (codes or {}).items():
@@ -206,11 +208,11 @@ class _FirstFailure:
             self.test = self.test or report.nodeid
 
 
-def new_code(sound: str, changed: str, path: str) -> dict[tuple[str, str, int], CodeType] | None:
+def new_code(sound: str, changed: str, path: str) -> dict[Place, CodeType] | None:
     """The code of each function that a change of a file's text concerns, by the file, the name and
     the first line that it has in the sound text; None where more than functions is changed.
     """
-    found: dict[tuple[str, str, int], CodeType] = {}
+    found: dict[Place, CodeType] = {}
 
     def inside(old: CodeType, new: CodeType) -> bool:
         """The two differ at most in functions, which were put down."""
@@ -228,6 +230,19 @@ def new_code(sound: str, changed: str, path: str) -> dict[tuple[str, str, int], 
     if inside(compile(sound, path, "exec"), compile(changed, path, "exec")):
         return found
     return None
+
+
+def in_place(codes: Collection[Place], there: Collection[Place]) -> bool:
+    """Functions at these places can be given other code where they are: they are there (their names
+    were not given to others), and none has made a function that is there. A decorator has: what it
+    made keeps the code of which it was made.
+    """
+    made = any(
+        file == other and name.startswith(f"{maker}.<locals>.")
+        for other, maker, _ in codes
+        for file, name, _ in there
+    )
+    return set(codes) <= set(there) and not made
 
 
 def _parts(code: CodeType) -> list[CodeType]:

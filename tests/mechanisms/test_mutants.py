@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import generated_mutants
 import mutants
 import pytest
 from syntax_mutants import changes
-from warm_tests import new_code
+from warm_tests import in_place, new_code
 
 
 def test_at_least_forty_mistakes_and_none_is_stale() -> None:
@@ -55,6 +56,33 @@ def test_changes_of_functions_alone_are_exchanged_in_place() -> None:
             area = sound["Shape"].__dict__["area"]
             (area.__code__,) = codes.values()
             assert _ended(sound["Shape"]) == _ended(changed["Shape"]) != [0, 3], change.name
+
+
+DECORATOR = """
+def scaled(factor):
+    def decorated(function):
+        def times(x):
+            return factor * function(x)
+        return times
+    return decorated
+
+@scaled(3)
+def successor(x):
+    return x + 1
+"""
+
+
+def test_changes_of_what_has_decorated_functions_are_imported_afresh() -> None:
+    names: dict[str, FunctionType] = {}
+    exec(compile(DECORATOR, "a.py", "exec"), names)
+    codes = [names["scaled"].__code__, names["successor"].__code__]
+    there = [(code.co_filename, code.co_qualname, code.co_firstlineno) for code in codes]
+    assert [name for _, name, _ in there] == ["scaled", "scaled.<locals>.decorated.<locals>.times"]
+    found = new_code(DECORATOR, DECORATOR.replace("factor *", "factor +"), "a.py")
+    assert found and list(found) == there[:1]
+    assert in_place(found, there[:1])
+    assert not in_place(found, there) and not in_place(found, [])
+    assert in_place(found, [there[0], ("b.py", *there[1][1:])])
 
 
 def _ended(shape: type) -> object:

@@ -45,6 +45,7 @@ PARTS = (
     "mechanisms/privacy",
     "mechanisms/synthesis",
     "mechanisms/rounds",
+    "mechanisms/families",
     "mechanisms/linked",
     "mechanisms/release",
     "mechanisms/strategies",
@@ -258,9 +259,9 @@ def run(options: argparse.Namespace) -> None:
 def report() -> bool:
     """Print the score of each file, and the survivors without a reason; whether there are none."""
     reasons = json.loads(HARMLESS.read_text(encoding="utf-8"))
-    lines, holes = known(), []
+    lines, there, holes = known(), files([""]), []
     print("| file | mutants | run | noticed | harmless | holes |\n|---|---|---|---|---|---|")
-    for file in files([""]):
+    for file in sorted({line["file"] for line in lines.values()} & set(there), key=there.index):
         names = [change.name for change in changes((ROOT / file).read_text(encoding="utf-8"))]
         ends = {n: lines[f"{file} {n}"]["end"] for n in names if f"{file} {n}" in lines}
         left = [name for name, end in ends.items() if end == "survived"]

@@ -43,9 +43,9 @@ def smoothed(noisy: Measurement) -> Measurement:
     for halvings in range(1, 1 + math.ceil(math.log2(size))):
         codes = np.unique(np.arange(size) * 2**halvings // size, return_inverse=True)[1]
         finer = (np.bincount(codes, noisy.values) / np.bincount(codes))[codes]
-        degrees = int(codes[-1]) + 1 - runs
-        square = float(((finer - mean) ** 2).sum()) / (degrees * noisy.stddev**2)
-        variance = float(expected_positive(square - 1, (2 / degrees) ** 0.5))
+        degrees = codes[-1] + 1 - runs
+        square = ((finer - mean) ** 2).sum() / (degrees * noisy.stddev**2)
+        variance = expected_positive(square - 1, (2 / degrees) ** 0.5)
         kept = variance / (1 + variance)
         found, left = found + kept * (finer - mean), left + kept * degrees
         runs, mean = runs + degrees, finer

@@ -135,13 +135,14 @@ class SeededNoise:
         if scores.others:
             weights[-1] *= scores.others
         reached = np.cumsum(weights)
+        # The largest uniform number is 1 - 2^-53, and its product with the sum rounds below it.
         at = np.searchsorted(reached, self._rng.random(count) * reached[-1], side="right")
         listed = len(scores.places)
         return [
             scores.candidate(
                 index if index < listed else listed + int(self._rng.integers(scores.others))
             )
-            for index in np.minimum(at, len(values) - 1).tolist()
+            for index in at.tolist()
         ]
 
     def _discrete_laplace(self, size: int, scale: float) -> NDArray[np.int64]:

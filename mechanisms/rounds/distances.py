@@ -47,7 +47,7 @@ class Distances:
         array([40.])
         """
         found = np.array([self.of[pair] for pair in pairs])
-        mean, variance = float(found.mean()), float(found.var())
+        mean, variance = found.mean(), found.var()
         trust = max(0.0, 1 - self.stddev**2 / variance) if variance > 0 else 0.0
         whole = np.maximum(mean + trust * (found - mean), 0.0)
         wrong = {name: np.minimum(known[name], 2 * of).sum() for name, of in counts.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,17 @@ def test_the_expected_error_is_that_of_the_law() -> None:
         owner = curator(delta)
         expected = law.expect(np.abs, scale=owner.scale(0.01))
         assert owner.expected_error(0.01) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(1.0), Budget(1.0, 1e-6), Budget(1.0, 1e-6, accounting="gaussian")]
+)
+@pytest.mark.parametrize("cost", [0.0, -0.5, math.inf, math.nan])
+def test_the_noise_of_no_cost_is_refused(budget: Budget, cost: float) -> None:
+    owner = Curator(DATA, budget, neighbours="replace-one", seed=0)
+    for stated in (owner.scale, owner.expected_error, lambda cost: owner.errors_stddev(3, cost)):
+        with pytest.raises(InvalidInput, match="^cost must be a finite number above 0, got"):
+            stated(cost)
 
 
 @pytest.mark.parametrize("neighbours, moved", [("replace-one", 2), ("add/remove", 1)])

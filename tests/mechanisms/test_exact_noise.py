@@ -7,11 +7,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from opendp.mod import disable_features, enable_features
 from seams import listed, noise_of
 
 from mechanisms.privacy import noise as noise_module
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.noise import ExactNoise, SeededNoise
 from pgmkit.domain import Domain
 from pgmkit.records.dataset import Dataset
@@ -85,3 +87,30 @@ def test_seeded_noise_is_marked() -> None:
     assert not SeededNoise(np.random.default_rng(0)).secure
     for seed in (0, np.random.default_rng()):
         assert not Curator(DATA, Budget(1.0), neighbours="add/remove", seed=seed).ledger.secure
+
+
+def test_samplers_are_enabled_where_nothing_else_has_done_it() -> None:
+    disable_features("contrib")
+    try:
+        everything(ExactNoise())
+    finally:
+        enable_features("contrib")
+
+
+def test_the_largest_uniform_number_gives_the_last_candidate() -> None:
+    """A product that rounded up to the sum of the weights would give a place past the last."""
+    rng = np.random.default_rng(0)
+
+    class Largest:
+        def random(self, size: int) -> np.ndarray:
+            return np.full(size, np.nextafter(1.0, 0.0))
+
+        def integers(self, high: int) -> int:
+            return high - 1
+
+    noise = SeededNoise(Largest())  # type: ignore[arg-type]
+    for size in rng.integers(1, 9, 2000):
+        scores = listed(rng.normal(0, 1, size))
+        assert noise.draws(scores, 1, 1.0) == [size - 1]
+        others = SparseScores(scores.places, scores.values, int(size) + 3)
+        assert noise.draws(others, 1, 1.0) == [size + 2]

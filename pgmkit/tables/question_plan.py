@@ -109,6 +109,12 @@ class QuestionPlan:
         return self.column.midpoints[self.codes]
 
     @property
+    def half_widths(self) -> Array:
+        """The largest distance of a value of each code in `codes` from their middle."""
+        away = self.middles - self.edges()[0]
+        return np.where(np.isclose(away, 0.0, atol=1e-9 * np.abs(self.middles)), 0.0, away)
+
+    @property
     def leaves_out(self) -> bool:
         """True if records can meet the conditions without having a value to summarise."""
         return int(self._allowed(self.summary.column).sum()) > len(self.codes)

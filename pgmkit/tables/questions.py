@@ -130,10 +130,11 @@ def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
 
 def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
     query = plan.weighted(plan.rows(plan.middles[None, :]))
-    sums = model.answer(query).reshape(-1)
+    sums, tables = model.answer(query).reshape(-1), plan.tables(model)
     columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: sums}
-    columns["count"] = plan.tables(model).sum(axis=1)
-    return _counted(columns, [], np.abs(sums), query, bars, level)
+    columns["count"] = tables.sum(axis=1)
+    notes = _of_middles(plan, tables @ plan.half_widths)
+    return _counted(columns, notes, np.abs(sums), query, bars, level)
 
 
 def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -144,11 +145,16 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
         return np.stack([_average(plan, tables), tables.sum(axis=1)])
 
     values, counts = both(model)
-    spread = _deviations(plan, plan.tables(model))
+    tables = plan.tables(model)
+    spread = _deviations(plan, tables)
     columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: values}
     columns["count"] = counts
+    notes = []
+    if plan.summary.kind == "mean":
+        within = tables @ plan.half_widths
+        notes = _of_middles(plan, np.divide(within, counts, out=within, where=counts > 0))
     if bars is None:
-        return Reply(columns)
+        return Reply(columns, tuple(notes))
     found = average_bars(plan, bars, values, counts, level)
     if found is None:
         found = bars.statistic(both, level=level)
@@ -156,7 +162,20 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     weak = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
     weak |= ~(of_counts <= UNRELIABLE * counts)
     ends = {"stderr": stddev, "low": found.low[0], "high": found.high[0]}
-    return _with_bars(columns, [], ends, weak, found.method)
+    return _with_bars(columns, notes, ends, weak, found.method)
+
+
+def _of_middles(plan: QuestionPlan, away: Array) -> list[str]:
+    """Return a note if sums or means may be off because values count as the middles of their bins;
+    `away`: by how much at most, for each line.
+    """
+    most = away.max(initial=0.0)
+    if not most > 0:
+        return []
+    return [
+        f"values count as the middles of their bins, by which {plan.summary.title} may be off by "
+        f"up to {most:.3g}, beside the noise"
+    ]
 
 
 def _average(plan: QuestionPlan, tables: Array) -> Array:

@@ -451,3 +451,30 @@ def test_a_note_explains_answers_near_an_end_of_their_interval(first: float, nea
     model = estimate(schema.domain, tables)
     reply = ask(model, schema, "sex", bars=error_bars(model, tables))
     assert any("near an end of theirs" in note for note in reply.notes) is near
+
+
+def test_a_note_bounds_what_the_middles_of_bins_move_sums_and_means_by() -> None:
+    """True values that crowd at the lower ends of wide bins are off by no more than it says."""
+    values = np.array([0.0] * 70 + [1.0] * 20 + [20.0] * 10)
+    schema = Schema({"sex": Categorical(("F",)), "pay": Numeric(edges=(0, 1, 20, 60))})
+    exact = [Measurement(("sex", "pay"), [[70.0, 20.0, 10.0]], 0.01)]
+    model = estimate(schema.domain, exact, total=100)
+    for summary, truth in (("mean", values.mean()), ("sum", values.sum())):
+        reply = ask(model, schema, f"{summary}(pay) | sex", bars=error_bars(model, exact))
+        [note] = [each for each in reply.notes if "middles of their bins" in each]
+        off = float(re.findall(r"up to ([\d.]+)", note)[0])
+        answer = float(np.asarray(reply.columns[f"{summary}(pay)"])[0])
+        assert reply.columns["high"][0] - reply.columns["low"][0] < 0.1 * off
+        assert answer - truth == pytest.approx(off, rel=0.01)  # the worst case, and no more
+
+
+@pytest.mark.parametrize(
+    "column",
+    [Integer(0, 3), Numeric(0, 0.4, bins=4, decimals=1), Numeric(0, 9, bins=1, spikes=(0,))],
+)
+def test_no_such_note_where_bins_hold_one_value_or_no_mean_is_asked_for(column) -> None:
+    schema = Schema({"x": column})
+    model = estimate(schema.domain, [Measurement(("x",), np.full(column.size, 5.0), 1.0)])
+    where = " | x = 0" if column.size == 2 else ""
+    for text in (f"mean(x){where}", f"sum(x){where}", "median(x)", "cdf(x)"):
+        assert not any("middles" in note for note in ask(model, schema, text).notes)

@@ -28,7 +28,7 @@ from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.pipeline import constrained, curator_of
 from mechanisms.synthesis.request import Request
-from mechanisms.synthesis.unread import UnreadValues, check_values
+from mechanisms.synthesis.unread import UnreadValues, check_values, warn_unchecked
 from mechanisms.workload import Workload
 from pgmkit import InvalidInput, Measurement, Schema
 from pgmkit.records.dataset import Counts
@@ -157,6 +157,8 @@ def synthesize_linked(
         "seed": seed,
         "ledger": ledger,
     }
+    if not report_unread:
+        warn_unchecked(schemas.values(), stacklevel=2)
     placed = {name: schema.placed() for name, schema in schemas.items()}
     whole = counted(placed, links)
     above = Request(schema=whole[top], max_rows=1, accounting=accounting, **options)

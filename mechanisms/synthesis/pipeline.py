@@ -37,7 +37,7 @@ from mechanisms.synthesis.open_columns import (
 )
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
-from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values
+from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values, warn_unchecked
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
 from pgmkit import Measurement, RegionModel, Schema, estimate
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
@@ -113,7 +113,8 @@ def synthesize(
             values that the schema could not read, and of its missing values. The release's `reason`
             says it. It warns if surely more than a tenth could not be read, or if all values seem
             to be missing. A callable gets the noisy shares before the rest is spent, and may raise
-            to end the run. For frames in memory and the records of `encode_file`.
+            to end the run. For frames in memory and the records of `encode_file`. If it is False a
+            warning names the columns that count such values among others (`outside`).
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
             private, "auto" spends a five-hundredth of the budget on it; before `aim` it spends up
             to a fiftieth to see whether columns depend on each other at all.
@@ -175,6 +176,8 @@ def release_of(request: Request, data: Any) -> TableRelease:
     """
     form = _form(data)
     warn_of_others(data, request.schema, request.unit)
+    if form is not None and not (request.strict or request.report_unread):
+        warn_unchecked([request.schema], stacklevel=3)
     schema = request.placed
     pays_before = schema.unresolved or request.report_dropped or request.report_unread
     if pays_before or request.mechanism == "auto":

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
 from pgmkit.runtime.chances import RARE, SIGNIFICANT
-from pgmkit.tables.draft.thresholds import NEARLY_ALL
+from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL
 from pgmkit.tables.schema import Schema
 
 COST_SHARE = 0.01
@@ -137,6 +137,26 @@ def check_values(
     elif found.many or found.empty:
         warnings.warn(str(found), stacklevel=3)
     return f"; {found}"
+
+
+def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
+    """Warn of the columns that count values they do not have among those they have, where no check
+    will tell of them. The warning does not depend on the data.
+    """
+    places = [
+        f"{name} as {column.own_labels[0]!r}"
+        for schema in schemas
+        for name, column in schema.columns.items()
+        if column.missing is column.outside is getattr(column, "other", None) is None
+    ]
+    if places:
+        shown = ", ".join(places[:FEW]) + (", ..." if len(places) > FEW else "")
+        warnings.warn(
+            f"missing and unreadable values would count among others ({shown}), and nothing says "
+            "how many there are; declare `missing` or `outside` for these columns, or let "
+            "report_unread=True spend a hundredth of the budget on their noisy share",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def check_labels(schema: Schema, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +311,31 @@ def test_a_key_of_json_lines_with_another_name_is_noticed(tmp_path: Path) -> Non
 def test_few_rows_are_said_to_tell_nothing() -> None:
     assert "too few rows to tell" in str(UnreadValues({"age": 0.0}, 0.2, pure=False))
     assert "no column shows" in str(UnreadValues({"age": 0.0}, 0.02, pure=False))
+
+
+@pytest.mark.parametrize("values", [["Bern"] * 40, ["Bern", None] * 20])
+def test_a_run_that_does_not_check_says_where_unread_values_would_count(values) -> None:
+    """Whatever the data hold; columns that keep such values apart are not named."""
+    columns = {
+        "region": Categorical(("Zürich", "Bern")),
+        "town": Categorical(("Zürich", "Bern"), other="else"),
+        "age": Integer(0, 99, bins=5),
+        "wage": Numeric(0, 100, bins=4, missing=()),
+        "job": Integer(0, 9, outside="clip"),
+    }
+    frame = pd.DataFrame({"region": values, "town": values, "age": 30, "wage": 1.0, "job": 1})
+    options: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "mechanism": "independent"}
+    with pytest.warns(UserWarning, match="nothing says how many") as caught:
+        synthesize(frame, Schema(columns), **options)
+    [said] = [each for each in caught if "nothing says how many" in str(each.message)]
+    assert "(region as 'Zürich', age as '0..19')" in str(said.message)
+    assert said.filename == __file__
+    for schema, more in (
+        (Schema(columns), {"report_unread": True}),
+        (Schema(columns).placed(), {}),
+        (Schema(columns), {"report_unread": print}),
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            synthesize(frame, schema, **options, **more)
+        assert not any("nothing says how many" in str(each.message) for each in caught)

@@ -132,6 +132,7 @@ def test_identifiers_are_left_out_with_advice_and_indexes_too(tmp_path: Path) ->
     text = draft(tmp_path / "t.csv", look=True)
     assert yaml.safe_load(text)["file"] == {"ignore": ["id", "key"]}
     assert "# id: an identifier" in text and "# (unnamed): an index" in text
+    assert "several rows" not in text  # no number and no text occurs in two
     (tmp_path / "s.yaml").write_text(text)
     data = encode_file(tmp_path / "t.csv", Schema.load(tmp_path / "s.yaml"), ignore_extra=False)
     assert list(data.domain) == ["age"]
@@ -164,7 +165,9 @@ def test_numbers_drawn_at_random_are_no_identifiers(rows: int, width: int, seed:
     assert draft_column(numbers).column is not None
 
 
-@pytest.mark.parametrize("name", ["id", "person_id", "HH ID", "hhID", "caseId", "uuid"])
+@pytest.mark.parametrize(
+    "name", ["id", "person_id", "HH ID", "hhID", "caseId", "uuid", "mom", "comm"]
+)
 def test_a_name_tells_an_identifier_that_occurs_several_times(name: str, tmp_path: Path) -> None:
     some = RNG.integers(0, 70000, 150).repeat(4).tolist()
     other = [f"k{i}" for i in some]
@@ -435,3 +438,20 @@ def test_odd_digits_in_the_first_lines_are_names_or_texts(text: str, tmp_path: P
     assert list(yaml.safe_load(draft(path, look=True))["columns"]) == ["a", "b"]
     path.write_text(f"{text},b\n1,1\n2,2\n3,3\n", encoding="utf-8")
     assert list(yaml.safe_load(draft(path, look=True))["columns"]) == [text, "b"]
+
+
+@pytest.mark.parametrize("others", [["refused"], ["inf", "-inf"], ["-Infinity"]])
+def test_a_few_texts_among_numbers_are_missing_values(others: list[str], tmp_path: Path) -> None:
+    """The column was left out as an identifier, or left open so that nearly all of it was lost."""
+    rng = np.random.default_rng(0)
+    numbers = [f"{number:.3f}" for number in rng.normal(size=300)]
+    path = tmp_path / "pay.csv"
+    path.write_text("sex,pay\n" + "".join(f"F,{text}\n" for text in [*numbers, *others * 8]))
+    text = draft(path, look=True)
+    for other in others:
+        assert f"{other!r}" in text.split("taken for missing")[0]
+    schema = Schema.from_dict(yaml.safe_load(text))
+    codes = encode_file(path, schema).columns["pay"]
+    missing = schema.columns["pay"].size - 1
+    assert (codes == missing).tolist() == [False] * 300 + [True] * 8 * len(others)
+    assert draft_column(np.array([f"A{i}" for i in range(60)])).column is None

@@ -238,6 +238,8 @@ def test_a_minus_one_below_amounts_is_no_amount() -> None:
 def test_labels_that_differ_by_case_stand_together() -> None:
     note = drafted(["Tensed", "Abc", "tensed", "ABC", "x"] * 9).note
     assert "ABC, Abc, Tensed, tensed differ by case" in note
+    note = drafted(["Tensed", "Abc", "tensed", "ABC", "abc"] * 9).note
+    assert "ABC, Abc, abc, Tensed, tensed differ by case" in note
 
 
 def test_labels_and_missing_codes_of_spss(tmp_path: Path) -> None:

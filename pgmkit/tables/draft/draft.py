@@ -35,13 +35,16 @@ from pgmkit.tables.values import is_number, number_of, tallied
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
     r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
-    r"customer|client|pupil|student|employee|member|account|case|firm|school|hospital|clinic|ssn)"
+    r"customer|client|pupil|student|employee|member|account|case|firm|school|hospital|clinic|ssn|"
+    r"mom|individual|user|community|comm|village|cluster|psu)"
     r"([_. -]?(id|nr|no|num|number|key|code))?)"
 )
 """Matches names of columns that say to which person, household or school a row belongs."""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """Matches numbers without leading zeros; texts with leading zeros are codes."""
 
+
+_UNENDING = re.compile(r"(?i:[-+]?(inf|infinity|nan))").fullmatch
 
 _UNSEEN = (
     "# Only the names were read: every column's values are found with a budget, and\n"
@@ -304,9 +307,30 @@ def _present(
     drafted = _labelled(counts, missing, most_values)
     remark = advice(list(counts))
     if not remark:
-        return drafted
+        lost = drafted.column is None or isinstance(drafted.column, OpenCategorical)
+        numbers = _numbers_beside(counts, missing or (), most_values, decimal) if lost else None
+        return numbers or drafted
     decided = "left out until then" if drafted.column is None else drafted.note
     return replace(drafted, note=f"{remark}; {decided}")
+
+
+def _numbers_beside(
+    counts: Counter[str], missing: tuple[str, ...], most_values: int, decimal: str
+) -> Drafted | None:
+    """Return the column of numbers for texts of which nearly all are finite numbers, with the
+    others as texts for missing values; None for other texts.
+    """
+    others = [t for t in sorted(counts) if not is_number(with_point(t, decimal)) or _UNENDING(t)]
+    numbers = Counter({text: times for text, times in counts.items() if text not in others})
+    if len(numbers) < NEARLY_ALL * len(counts):
+        return None
+    column, note = number_column(numbers, (*missing, *others), most_values, decimal) or (None, "")
+    if column is None:
+        return None
+    shown = ", ".join(map(repr, others[:FEW])) + (", ..." if len(others) > FEW else "")
+    return Drafted(
+        column, f"{note}; {shown} among them taken for missing: correct `missing` if not"
+    )
 
 
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
@@ -321,11 +345,13 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
                 "as sentences say who wrote them. Derive categories from them to keep what they "
                 "say",
             )
-        differ = f"all {rows} texts differ" if len(counts) == rows else "nearly all texts differ"
+        keep = "to keep it, list it as open"
+        if len(counts) == rows:
+            return Drafted(None, f"an identifier: all {rows} texts differ; left out; {keep}")
         return Drafted(
             None,
-            f"an identifier: {differ}; left out. If one stands for a person with several rows, it "
-            "is the unit to protect; to keep it, list it as open",
+            "an identifier: nearly all texts differ; left out. If one stands for a person with "
+            f"several rows, it is the unit to protect; {keep}",
         )
     # Texts that occur often, such as countries, are listed although there are more of them.
     often = rows >= SURE * len(counts)
@@ -335,7 +361,8 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
         folded = Counter(text.casefold() for text in counts)
         if len(folded) < len(counts):
             twice = [text for text in counts if folded[text.casefold()] > 1]
-            shown = sorted(twice, key=lambda text: (text.casefold(), text))[:4]
+            ordered = sorted(twice, key=lambda text: (text.casefold(), text))
+            shown = [text for text in ordered if text.casefold() <= ordered[:4][-1].casefold()]
             note += f"; {', '.join(shown)} differ by case: one may be listed in `aliases`"
         if same:
             note += f"; {', '.join(map(repr, same))} are other spellings of numbers"

@@ -115,8 +115,8 @@ def _whole(
     rows = sum(numbers.values())
     if len(numbers) == rows >= SURE and _is_identifier(numbers):
         return None, (
-            f"an identifier: all {rows} numbers differ; left out. If one stands for a person with "
-            "several rows, it is the unit to protect; to keep it, describe it as integer"
+            f"an identifier: all {rows} numbers differ; left out; to keep it, describe it as "
+            "integer"
         )
     special = _sentinels(numbers)
     usual = Counter({n: times for n, times in numbers.items() if n not in special})

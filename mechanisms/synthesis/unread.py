@@ -147,7 +147,7 @@ def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
         f"{name} as {column.own_labels[0]!r}"
         for schema in schemas
         for name, column in schema.columns.items()
-        if column.missing is column.outside is getattr(column, "other", None) is None
+        if column.missing is None is column.outside and getattr(column, "other", None) is None
     ]
     if places:
         shown = ", ".join(places[:FEW]) + (", ..." if len(places) > FEW else "")

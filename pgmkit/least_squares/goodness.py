@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log, prod, sqrt
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from pgmkit.runtime.chances import RARE
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import BLOCK_CELLS
 from pgmkit.structural_zeros import Zeros
+
+if TYPE_CHECKING:
+    from pgmkit.least_squares.linear_estimate import LinearEstimate
 
 _WORST = NAMED // 4
 """The cliques that the text of a fit names, each with its distance."""
@@ -104,29 +107,21 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
     """
     from scipy.special import chdtrc
 
-    from pgmkit.least_squares.linear_estimate import LinearEstimate
-
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
     # The bound is below the loss of every distribution, whereas the sum of squares is the loss of
     # this model.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
-    p_value, statistic, degrees, scale = float(chdtrc(values, missed)), 0.0, 0, 1.0
-    if sum(model.domain.size(clique) for clique in squares) <= BLOCK_CELLS:
-        # The total is not fixed at the model's, which may come from other measurements and have
-        # their noise.
-        linear = LinearEstimate(model.domain, measurements, None, model.structural_zeros)
-        p_value = min(p_value, linear.p_value)
-        statistic, degrees, scale = linear.statistic, linear.degrees, linear.scale
+    linear = _linear(model, measurements)
     excess = {c: (square - n) / sqrt(5 * n) for c, (square, n) in squares.items()}
     ordered = sorted(squares, key=lambda c: -excess[c])
-    gross = is_gross(missed, values) or is_gross(statistic, degrees)
+    gross = is_gross(missed, values) or is_gross(linear.statistic, linear.degrees)
     missing = [c for c in ordered if is_gross(*squares[c])] or ordered[: 1 if gross else 0]
     return Fit(
-        p_value=min(1.0, 2 * p_value),
-        statistic=statistic,
-        degrees=degrees,
-        scale=scale,
+        p_value=min(1.0, 2 * float(chdtrc(values, missed)), 2 * linear.p_value),
+        statistic=linear.statistic,
+        degrees=linear.degrees,
+        scale=linear.scale,
         worst=tuple((c, sqrt(squares[c][0] / squares[c][1])) for c in missing[:_WORST]),
         gross=gross,
     )
@@ -139,6 +134,9 @@ def contradiction(model: Fitted, measurements: Sequence[Measurement]) -> str:
     Twice the loss is at least the statistic of the fit. It decides first, at little cost.
     """
     if not is_gross(2 * model.loss, max(1, least_degrees(model.domain, measurements))):
+        return ""
+    linear, values = _linear(model, measurements), sum(len(m.values) for m in measurements)
+    if not (is_gross(linear.statistic, linear.degrees) or is_gross(2 * model.bound, values)):
         return ""
     fit = goodness_of_fit(model, measurements)
     if not fit.gross:
@@ -175,6 +173,18 @@ def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
         return 0
     subsets = {s for c in cliques for k in range(len(c) + 1) for s in combinations(sorted(c), k)}
     return values - sum(prod(domain.sizes[name] - 1 for name in each) for each in subsets)
+
+
+def _linear(model: Fitted, measurements: Sequence[Measurement]) -> LinearEstimate:
+    """Return the least squares estimate without nonnegativity; for large tables that of nothing.
+    The total is not fixed at the model's, which may come from other measurements and have their
+    noise.
+    """
+    from pgmkit.least_squares.linear_estimate import LinearEstimate
+
+    cells = sum(map(model.domain.size, {frozenset(m.clique) for m in measurements}))
+    used = measurements if cells <= BLOCK_CELLS else ()
+    return LinearEstimate(model.domain, used, None, model.structural_zeros)
 
 
 def _squares(model: Fitted, measurements: Sequence[Measurement]) -> dict[Clique, tuple[float, int]]:

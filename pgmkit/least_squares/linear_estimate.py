@@ -59,7 +59,8 @@ class LinearEstimate:
 
     A single residual does not determine a table, but the residuals of all subsets of a clique
     together do (`pgmkit.least_squares.residual_tables`). If only residuals were measured, the
-    estimate comes from them, and structural zeros are not used.
+    estimate comes from them, and structural zeros are not used. Whole tables are split into their
+    residuals unless there are structural zeros.
     """
 
     def __init__(
@@ -70,13 +71,13 @@ class LinearEstimate:
         zeros: Sequence[Zeros] = (),
     ) -> None:
         self.domain = domain
-        self._residuals = _residuals(domain, measurements, total)
+        self._residuals = _residuals(domain, measurements, total, zeros)
         if self._residuals is not None:
             self.statistic, self.degrees = self._residuals.statistic, self._residuals.degrees
             return
         self._tables, self._left_out = _tables(domain, measurements, zeros)
         self._start = np.cumsum([0] + [len(t.values) for t in self._tables])
-        self.statistic = sum(table.statistic for table in self._tables)
+        self.statistic = sum((table.statistic for table in self._tables), 0.0)
         self.degrees = sum(table.degrees for table in self._tables)
         if not self._tables:
             return
@@ -156,16 +157,24 @@ class LinearEstimate:
 
 
 def _residuals(
-    domain: Domain, measurements: Sequence[Measurement], total: float | None
+    domain: Domain,
+    measurements: Sequence[Measurement],
+    total: float | None,
+    zeros: Sequence[Zeros],
 ) -> ResidualTables | None:
-    """Return the tables of measured residuals. Return None if no residual was measured, or if
-    something was measured that ``ResidualTables`` refuses.
+    """Return the tables of the residuals that were measured, or into which whole tables can be
+    split: if nothing else was measured, there are no structural zeros, and there are at most
+    DENSE_ROWS residuals. Return None if there are none, and if ``ResidualTables`` refuses something
+    that was measured.
 
     Kronecker products with fewer than n - 1 rows along an attribute of n codes determine no
     residual. They are left out, as are matrices that act on the total.
     """
     kept = [m for m in measurements if _may_determine(m)]
-    if not any(m.matrix is not None for m in kept):
+    split = not zeros and all(m.matrix is None for m in measurements)
+    if split and sum(2 ** len(m.clique) for m in measurements) > DENSE_ROWS:
+        return None
+    if not split and all(m.matrix is None for m in kept):
         return None
     try:
         return ResidualTables(domain, kept, total)

@@ -203,9 +203,10 @@ class ResidualTables:
         self.domain = domain
         self.statistic, self.degrees = 0.0, 0
         self._answers: dict[Clique, Array] = {}
-        self._bases: dict[Clique, dict[str, ResidualBasis]] = {}
+        self._bases: dict[Clique, Bases] = {}
         self._made: dict[tuple[str, bytes], ResidualBasis] = {}
         self._first: dict[str, ResidualBasis] = {}
+        self._contrasts: dict[str, tuple[ResidualBasis, float]] = {}
         self._variances: dict[Clique, float] = {}
         if total is not None:
             self._answers[()], self._variances[()] = np.array(float(total)), 0.0
@@ -220,7 +221,9 @@ class ResidualTables:
 
     def _take_residual(self, m: Measurement) -> None:
         factors = _rows(m)
-        bases, scale = self._basis(m.clique, factors)
+        found = {n: self._basis(n, rows) for n, rows in zip(m.clique, factors, strict=True)}
+        residual = self.domain.ordered(m.clique)
+        bases, scale = self._of_residual(residual, found)
         table = m.values.reshape([len(rows) for rows in factors]) / scale
         variance = (m.stddev / scale) ** 2
         possible = table
@@ -228,68 +231,73 @@ class ResidualTables:
             possible = _along(bases[name].rows @ bases[name].inverse, possible, axis)
         self.statistic += float(((table - possible) ** 2).sum()) / variance
         self.degrees += table.size - self._rank(m.clique)
-        self._combine(m.clique, possible, variance)
+        axes = [m.clique.index(name) for name in residual]
+        self._combine(residual, possible.transpose(axes), variance)
 
     def _take_table(self, m: Measurement) -> None:
         """Split a measured table into its residuals, whose noises are independent. Record them."""
-        shape = self.domain.shape(m.clique)
-        contrasts = {name: np.eye(n) - 1 / n for name, n in zip(m.clique, shape, strict=True)}
-        for residual in residuals_inside(self.domain, m.clique):
-            table, others = m.values.reshape(shape), 1
-            for axis, name in enumerate(m.clique):
-                if name in residual:
-                    table = _along(contrasts[name], table, axis)
-                else:
-                    table, others = table.sum(axis=axis, keepdims=True), others * shape[axis]
-            held = tuple(name for name in m.clique if name in residual)
-            scale = self._basis(held, [contrasts[name] for name in held])[1]
-            table = table.reshape(self.domain.shape(held)) / scale
-            self._combine(held, table, (m.stddev / scale) ** 2 * others)
-
-    def _combine(self, clique: Clique, table: Array, variance: float) -> None:
-        """Record measured values of a residual (axes in the order of ``clique``); earlier values of
-        the same residual are averaged with them by inverse variance.
-        """
-        residual = self.domain.ordered(clique)
-        table = table.transpose([clique.index(name) for name in residual])
-        if residual not in self._answers:
-            self._answers[residual], self._variances[residual] = table, variance
-            return
-        before, known = self._answers[residual], self._variances[residual]
-        together = known + variance
-        self._answers[residual] = before + known / together * (table - before)
-        self._variances[residual] = known * variance / together
-        self.statistic += float(((table - before) ** 2).sum()) / together
-        self.degrees += self._rank(clique)
-
-    def _basis(self, clique: Clique, factors: Sequence[Array]) -> tuple[Bases, float]:
-        """Return the basis of each of the residual's attributes whose rows are proportional to the
-        given ones, and the product of the factors of proportion.
-        """
-        found: dict[str, ResidualBasis] = {}
-        scale = 1.0
-        for name, rows in zip(clique, factors, strict=True):
-            size = float(np.abs(rows).max())
-            # Rows that are multiples of each other differ only in the last digits after the
-            # division, so rounded rows are the key.
-            key = (name, b"" if _code_by_code(rows) else (rows / size).round(_DIGITS).tobytes())
-            if key not in self._made:
-                self._made[key] = ResidualBasis.of(rows / size)
-            found[name] = self._made[key]
-            scale *= size
-        known = self._bases.setdefault(self.domain.ordered(clique), found)
-        if any(known[name] is not found[name] for name in clique):
-            raise InvalidInput(
-                f"the residual of {clique!r} is measured through two bases; give one of them"
+        clique = self.domain.ordered(m.clique)
+        axes = [m.clique.index(name) for name in clique]
+        split = m.values.reshape(self.domain.shape(m.clique)).transpose(axes)
+        for axis, (name, n) in enumerate(zip(clique, split.shape, strict=True)):
+            if name not in self._contrasts:
+                self._contrasts[name] = self._basis(name, np.eye(n) - 1 / n)
+            # Along each axis, the sum comes before what is left of the codes without their mean.
+            summed = split.sum(axis, keepdims=True)
+            split = np.concatenate([summed, split - summed / n], axis)
+        for residual in residuals_inside(self.domain, clique):
+            table = split[tuple(slice(1, None) if name in residual else 0 for name in clique)]
+            scale = self._of_residual(residual, self._contrasts)[1]
+            self._combine(
+                residual, table / scale, (m.stddev / scale) ** 2 * m.values.size / table.size
             )
-        for name, basis in found.items():
+
+    def _combine(self, residual: Clique, table: Array, variance: float) -> None:
+        """Record measured values of a residual; earlier values of the same residual are averaged
+        with them by inverse variance.
+        """
+        before = self._answers.setdefault(residual, table)
+        known = self._variances.setdefault(residual, variance)
+        if before is table:
+            return
+        together = known + variance
+        apart = table - before
+        self._answers[residual] = before + known / together * apart
+        self._variances[residual] = known * variance / together
+        self.statistic += float((apart**2).sum()) / together
+        self.degrees += self._rank(residual)
+
+    def _basis(self, name: str, rows: Array) -> tuple[ResidualBasis, float]:
+        """Return the basis of an attribute whose rows are proportional to the given ones, and the
+        factor of proportion.
+        """
+        size = float(np.abs(rows).max())
+        # Rows that are multiples of each other differ only in the last digits after the division,
+        # so rounded rows are the key.
+        key = (name, b"" if _code_by_code(rows) else (rows / size).round(_DIGITS).tobytes())
+        if key not in self._made:
+            basis = self._made[key] = ResidualBasis.of(rows / size)
             first = self._first.setdefault(name, basis)
-            if not np.allclose(first.unseen, basis.unseen, rtol=0, atol=_RANK):
+            if not (np.abs(first.unseen - basis.unseen) <= _RANK).all():
                 raise InvalidInput(
                     f"{name!r} is measured through two bases with different vectors p; give "
                     "residuals of one of them"
                 )
-        return found, scale
+        return self._made[key], size
+
+    def _of_residual(
+        self, residual: Clique, found: Mapping[str, tuple[ResidualBasis, float]]
+    ) -> tuple[Bases, float]:
+        """Record the basis of each of the residual's attributes. Return them, and the product of
+        their factors of proportion.
+        """
+        bases = {name: found[name][0] for name in residual}
+        known = self._bases.setdefault(residual, bases)
+        if any(known[name] is not bases[name] for name in residual):
+            raise InvalidInput(
+                f"the residual of {residual!r} is measured through two bases; give one of them"
+            )
+        return bases, math.prod(found[name][1] for name in residual)
 
     def _rank(self, clique: Clique) -> int:
         return math.prod(self.domain.sizes[name] - 1 for name in clique)
@@ -334,7 +342,8 @@ def _code_by_code(rows: Array) -> bool:
     n = rows.shape[1]
     if rows.shape != (n, n) or n == 1:
         return False
-    return np.allclose(rows, rows[0, 0] / (n - 1) * (n * np.eye(n) - 1), rtol=1e-12, atol=0)
+    contrasts = rows[0, 0] / (n - 1) * (n * np.eye(n) - 1)
+    return bool((np.abs(rows - contrasts) <= 1e-12 * np.abs(contrasts)).all())
 
 
 def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:

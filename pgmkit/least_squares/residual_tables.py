@@ -240,7 +240,7 @@ class ResidualTables:
         axes = [m.clique.index(name) for name in clique]
         split = m.values.reshape(self.domain.shape(m.clique)).transpose(axes)
         for axis, (name, n) in enumerate(zip(clique, split.shape, strict=True)):
-            if name not in self._contrasts:
+            if n > 1 and name not in self._contrasts:
                 self._contrasts[name] = self._basis(name, np.eye(n) - 1 / n)
             # Along each axis, the sum comes before what is left of the codes without their mean.
             summed = split.sum(axis, keepdims=True)

@@ -108,6 +108,7 @@ class TestClosedForm:
         np.testing.assert_allclose(cells.stddev[allowed], 7.0)
         assert all(r.marginal(["a", "b"])[0, 1] == 0 for r in bars.replicates)
 
+    @pytest.mark.parametrize("beside", ["nothing", "zeros", "matrices"])
     @pytest.mark.parametrize("known", [None, 900.0])
     @pytest.mark.parametrize(
         "cliques",
@@ -119,15 +120,18 @@ class TestClosedForm:
         ],
     )
     def test_against_least_squares_on_the_joint(
-        self, cliques: list[tuple[str, ...]], known: float | None
+        self, cliques: list[tuple[str, ...]], known: float | None, beside: str
     ) -> None:
+        """Whole tables are split into residuals unless there are zeros (here none) or matrices."""
         rng = np.random.default_rng(3)
         y = [
             Measurement(c, rng.normal(100, 30, DOMAIN.size(c)), 2.0 + i)
             for i, c in enumerate(cliques)
         ]
-        y.append(Measurement(("d",), rng.normal(200, 30, 4), 1.5, prefix(4)))
-        y.append(Measurement(("c", "d"), rng.normal(200, 30, 8), 2.5, [np.eye(2), prefix(4)]))
+        if beside == "matrices":
+            y.append(Measurement(("d",), rng.normal(200, 30, 4), 1.5, prefix(4)))
+            y.append(Measurement(("c", "d"), rng.normal(200, 30, 8), 2.5, [np.eye(2), prefix(4)]))
+        zeros = [Zeros(("a",), np.ones(2, dtype=bool))] if beside == "zeros" else []
         rows = np.vstack([_matrix(m) @ design(DOMAIN, m.clique) / m.stddev for m in y])
         values = np.concatenate([m.values / m.stddev for m in y])
         if known is not None:
@@ -137,7 +141,7 @@ class TestClosedForm:
         # The tables contradict each other, so that what is left of them widens the bars.
         left = values - rows @ inverse @ values
         widened = np.sqrt(left @ left / (len(values) - np.linalg.matrix_rank(rows)))
-        linear = LinearEstimate(DOMAIN, y, known)
+        linear = LinearEstimate(DOMAIN, y, known, zeros)
         for query in [
             FactoredQuery.marginal(DOMAIN, ("b", "a")),
             FactoredQuery({"d": prefix(4), "c": total(2)}),
@@ -151,6 +155,17 @@ class TestClosedForm:
             np.testing.assert_allclose(answer.values, view @ values, atol=1e-4)
             stddev = widened * np.linalg.norm(view, axis=1)
             np.testing.assert_allclose(answer.stddev, stddev, rtol=1e-5, atol=1e-4 * widened)
+
+    def test_a_whole_table_may_have_attributes_of_a_single_code(self) -> None:
+        domain = Domain({"a": 2, "one": 1})
+        y = [Measurement(("one", "a"), [5.0, 3.0], 2.0), Measurement(("one",), [10.0], 1.0)]
+        linear = LinearEstimate(domain, y, None)
+        answer = linear.answer(FactoredQuery.marginal(domain, ("one", "a")))
+        # The sum of the table, 8 with variance 8, is averaged with 10, of variance 1.
+        assert (linear.statistic, linear.degrees) == (pytest.approx(4 / 9), 1)
+        assert answer is not None
+        np.testing.assert_allclose(answer.values, np.array([5.0, 3.0]) + 2 * 8 / 9 / 2)
+        np.testing.assert_allclose(answer.stddev, np.sqrt(4 / 2 + 8 / 9 / 4))
 
     def test_undetermined_tables_go_to_the_bootstrap(self) -> None:
         y = [

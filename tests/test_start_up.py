@@ -37,6 +37,14 @@ graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), [[4, 1], [1, 4]])])
 assert np.allclose(graph.posterior({"a": 0}).marginal(["b"]), [0.8, 0.2])
 print([m for m in SLOW if m in sys.modules])
 """
+ESTIMATE = """
+import sys
+from pgmkit import Domain, Measurement, estimate
+domain = Domain({"a": 2, "b": 2, "c": 2})
+y = [Measurement(tuple(c), [3.0, 1.0, 1.0, 3.0], 1.0) for c in ("ab", "bc")]
+estimate(domain, y, total=8)
+print("networkx" in sys.modules)
+"""
 NETWORK = """BAYES
 2
 2 2
@@ -125,3 +133,8 @@ def test_no_slow_package_is_loaded(
 
 def test_a_factor_graph_of_arrays_needs_no_torch() -> None:
     assert printed(GRAPH) == "[]\n"
+
+
+@pytest.mark.slow
+def test_an_estimate_without_cycles_needs_no_networkx() -> None:
+    assert printed(ESTIMATE) == "False\n"

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, islice
 from math import prod
 
-import networkx
 import numpy as np
 import torch
 
@@ -186,6 +185,8 @@ def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     cliques span the cycle space of the graph in which attributes of one clique are joined. Returns
     an empty list if that would take tables of more than ``most_cells`` cells in total.
     """
+    import networkx
+
     # Cycles are vectors modulo 2 over the edges; a clique's cycles are sums of its triangles.
     graph = networkx.Graph()
     for clique in layout.cliques:

@@ -159,9 +159,17 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     if found is None:
         found = bars.statistic(both, level=level)
     stddev, of_counts = found.stddev
-    weak = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
-    weak |= ~(of_counts <= UNRELIABLE * counts)
     ends = {"stderr": stddev, "low": found.low[0], "high": found.high[0]}
+    wide = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
+    bins = np.stack(plan.ends())[..., None]
+    one = (np.stack([ends["low"], ends["high"]])[:, None] == bins).all(axis=0).any(axis=0)
+    if (wide & one).any():
+        notes.append(
+            f"{int((wide & one).sum())} of {len(one)} intervals are a bin of "
+            f"{plan.summary.column}, which is no effect of noise; narrower bins in the schema "
+            "would tell more"
+        )
+    weak = (wide & ~one) | ~(of_counts <= UNRELIABLE * counts)
     return _with_bars(columns, notes, ends, weak, found.method)
 
 

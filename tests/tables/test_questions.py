@@ -478,3 +478,16 @@ def test_no_such_note_where_bins_hold_one_value_or_no_mean_is_asked_for(column) 
     where = " | x = 0" if column.size == 2 else ""
     for text in (f"mean(x){where}", f"sum(x){where}", "median(x)", "cdf(x)"):
         assert not any("middles" in note for note in ask(model, schema, text).notes)
+
+
+@pytest.mark.parametrize(("stddev", "noisy"), [(0.1, False), (900.0, True)])
+def test_a_median_as_wide_as_its_bin_is_not_called_noise(stddev: float, noisy: bool) -> None:
+    """Nearly exact counts leave open where in a wide bin the median lies."""
+    schema = Schema({"pay": Integer(edges=(0, 40, 100))})
+    tables = [Measurement(("pay",), [900.0, 100.0], stddev)]
+    model = estimate(schema.domain, tables, total=1000.0)
+    reply = ask(model, schema, "median(pay)", bars=error_bars(model, tables))
+    if not noisy:
+        assert (reply.columns["low"], reply.columns["high"]) == ([0.0], [39.0])
+    assert ("note" in reply.columns) is noisy is any("mostly noise" in n for n in reply.notes)
+    assert any("1 of 1 intervals are a bin of pay" in note for note in reply.notes) is not noisy

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -455,3 +457,18 @@ def test_a_few_texts_among_numbers_are_missing_values(others: list[str], tmp_pat
     missing = schema.columns["pay"].size - 1
     assert (codes == missing).tolist() == [False] * 300 + [True] * 8 * len(others)
     assert draft_column(np.array([f"A{i}" for i in range(60)])).column is None
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "+02:00"])
+def test_points_in_time_with_a_zone_are_those_of_a_clock_there(zone: str, tmp_path: Path) -> None:
+    """Half a year has two offsets from Greenwich in Berlin, for which the column was left out."""
+    instants = [datetime.datetime(2020, 1, 1, 23) + datetime.timedelta(days=i) for i in range(180)]
+    times = pa.array(instants, pa.timestamp("us", tz=zone))
+    pq.write_table(pa.table({"seen": times}), tmp_path / "t.parquet")
+    schema = Schema.from_dict(yaml.safe_load(text := draft(tmp_path / "t.parquet", look=True)))
+    column = schema.columns["seen"]
+    assert f"of a clock in {zone}" in text
+    assert isinstance(column, DateTime) and column.zone == (zone if zone[0] != "+" else None)
+    codes = encode_file(tmp_path / "t.parquet", schema).columns["seen"]
+    shown = [column.labels[code] for code in codes]
+    assert shown == [str(each)[: len(shown[0])] for each in times.to_pylist()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import zoneinfo
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,14 +19,16 @@ from pgmkit.runtime.typed import typed
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
+from pgmkit.tables.dates import DateTime
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
-from pgmkit.tables.draft.numbers import number_column, with_point
+from pgmkit.tables.draft.numbers import number_column, numbers_beside, with_point
+from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
 from pgmkit.tables.files.csv_file import dividing, is_index
 from pgmkit.tables.files.foreign import Labels, foot_notes, value_labels
-from pgmkit.tables.files.record_files import all_names, batches, names_of
+from pgmkit.tables.files.record_files import all_names, names_of
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
@@ -43,8 +46,6 @@ _NAMED_UNIT = re.compile(
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """Matches numbers without leading zeros; texts with leading zeros are codes."""
 
-
-_UNENDING = re.compile(r"(?i:[-+]?(inf|infinity|nan))").fullmatch
 
 _UNSEEN = (
     "# Only the names were read: every column's values are found with a budget, and\n"
@@ -103,8 +104,8 @@ def draft(
         labels = value_labels(path)
         if any(each.ranges for each in labels.values()):
             form = replace(form, user_missing=True)
-        tallies, below = _tallies(path, form), foot_notes(path, form)
-        _take_out(below, tallies)
+        (tallies, zones), below = tallies_of(path, form), foot_notes(path, form)
+        take_out(below, tallies)
         form = decimals_of(tallies.values(), form)
         drafts = {
             name: _unless_named_identifier(
@@ -112,6 +113,7 @@ def draft(
             )
             for name, tally in tallies.items()
         }
+        drafts |= {name: _in_zone(drafts[name], zone) for name, zone in zones.items()}
         head = (
             "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
             "# what occurs, and list every value that may occur.\n"
@@ -308,29 +310,10 @@ def _present(
     remark = advice(list(counts))
     if not remark:
         lost = drafted.column is None or isinstance(drafted.column, OpenCategorical)
-        numbers = _numbers_beside(counts, missing or (), most_values, decimal) if lost else None
-        return numbers or drafted
+        beside = numbers_beside(counts, missing or (), most_values, decimal) if lost else None
+        return Drafted(*beside) if beside else drafted
     decided = "left out until then" if drafted.column is None else drafted.note
     return replace(drafted, note=f"{remark}; {decided}")
-
-
-def _numbers_beside(
-    counts: Counter[str], missing: tuple[str, ...], most_values: int, decimal: str
-) -> Drafted | None:
-    """Return the column of numbers for texts of which nearly all are finite numbers, with the
-    others as texts for missing values; None for other texts.
-    """
-    others = [t for t in sorted(counts) if not is_number(with_point(t, decimal)) or _UNENDING(t)]
-    numbers = Counter({text: times for text, times in counts.items() if text not in others})
-    if len(numbers) < NEARLY_ALL * len(counts):
-        return None
-    column, note = number_column(numbers, (*missing, *others), most_values, decimal) or (None, "")
-    if column is None:
-        return None
-    shown = ", ".join(map(repr, others[:FEW])) + (", ..." if len(others) > FEW else "")
-    return Drafted(
-        column, f"{note}; {shown} among them taken for missing: correct `missing` if not"
-    )
 
 
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
@@ -398,20 +381,10 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
     return Drafted(Categorical((value,), missing=missing), note)
 
 
-def _tallies(path: str | os.PathLike[str], form: FileFormat) -> dict[str, Counter[str]]:
-    """Return the number of rows of each text in each column of the whole file. Raises InvalidInput
-    for a file without records.
-    """
-    tallies: dict[str, Counter[str]] = {}
-    for batch in batches(path, form):
-        for name, values in batch.items():
-            tallies.setdefault(name, Counter()).update(tallied(values))
-    return tallies
-
-
-def _take_out(notes: Sequence[str], tallies: Mapping[str, Counter[str]]) -> None:
-    """Remove from the tallies, in place, the rows below the records, which have one of the texts
-    `notes` in the first column and no value in the others.
-    """
-    for place, tally in enumerate(tallies.values()):
-        tally -= Counter({"": len(notes)} if place else notes)
+def _in_zone(drafted: Drafted, zone: str) -> Drafted:
+    """Return the draft of points in time in a zone, whose texts are those of a clock there."""
+    note = f"{drafted.note}; of a clock in {zone}"
+    column = drafted.column
+    if isinstance(column, DateTime) and zone in zoneinfo.available_timezones():
+        column = replace(column, zone=zone)
+    return Drafted(column, note)

@@ -15,10 +15,10 @@ import numpy as np
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.edges import crowded_edges
-from pgmkit.tables.draft.thresholds import BINS, FEW, OFTEN, SURE
+from pgmkit.tables.draft.thresholds import BINS, FEW, NEARLY_ALL, OFTEN, SURE
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import EXACT, bare, number_of, text_of
+from pgmkit.tables.values import EXACT, bare, is_number, number_of, text_of
 
 _MOST_SINGLE = FEW * BINS
 """The widest range of whole numbers in which each gets a code of its own, as with ages and
@@ -26,6 +26,7 @@ percentages: five times as many as a drafted column has bins.
 """
 _SENTINEL = re.compile(r"9+|9*[78]|7{2,}|8{2,}")
 _PLAIN = re.compile(r"[-+.,0-9eE]+")
+_UNENDING = re.compile(r"(?i:[-+]?(inf|infinity|nan))").fullmatch
 _EXACT_DIGITS = sys.float_info.dig
 """The decimal digits that float64 holds; a text of as many was written from a computed number."""
 _SINGLE_DIGITS = math.ceil(1 + math.log10(1 / np.finfo(np.float32).epsneg))
@@ -73,6 +74,23 @@ def number_column(
             f" ({', '.join(inside)} may stand for a missing value: if so, have it written empty)"
         )
     return column, note + ("; read and written without signs for units and thousands" * signs)
+
+
+def numbers_beside(
+    counts: Counter[str], missing: tuple[str, ...], most_values: int, decimal: str
+) -> Drafted | None:
+    """Return the column of numbers for texts of which nearly all are finite numbers, with the
+    others as texts for missing values; None for other texts.
+    """
+    others = [t for t in sorted(counts) if not is_number(with_point(t, decimal)) or _UNENDING(t)]
+    if len(others) > (1 - NEARLY_ALL) * len(counts):
+        return None
+    numbers = counts - Counter({text: counts[text] for text in others})
+    column, note = number_column(numbers, (*missing, *others), most_values, decimal) or (None, "")
+    if column is None:
+        return None
+    shown = ", ".join(map(repr, others[:FEW])) + (", ..." if len(others) > FEW else "")
+    return column, f"{note}; {shown} among them taken for missing: correct `missing` if not"
 
 
 def with_point(text: str, decimal: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -26,6 +27,11 @@ from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, synth
 from pgmkit.errors import InvalidInput, PgmkitError
 from pgmkit.runtime.printed import printable
+
+_SPENT = (
+    "; what was charged until then stays spent: `pgmkit ledger FILE` shows it "
+    "for a run with --ledger; without one, count the whole budget as spent"
+)
 
 
 class _Commands(click.Group):
@@ -48,13 +54,15 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            _check_texts(sys.argv[1:])
             with warnings.catch_warnings():
                 warnings.showwarning = _show
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            spends = ctx.invoked_subcommand in (synth.name, synth_linked.name)
+            click.echo(f"interrupted{_SPENT if spends else ''}", err=True)
             sys.exit(130)
         except Exception as error:
             if os.environ.get("PGMKIT_TRACEBACK"):
@@ -62,6 +70,17 @@ class _Commands(click.Group):
             message, code = _explained(error)
             click.echo(f"error: {printable(message)}", err=True)
             sys.exit(code)
+
+
+def _check_texts(words: Sequence[str]) -> None:
+    """Raise InvalidInput for a word with bytes that are no text in this machine's encoding."""
+    for word in words:
+        if any("\ud800" <= sign <= "\udfff" for sign in word):
+            raise InvalidInput(
+                f"{printable(word)!r} is no text in this machine's encoding, "
+                f"{sys.getfilesystemencoding()}; set PYTHONUTF8=1 (or a locale such as "
+                "LC_ALL=C.UTF-8), or rename the file"
+            )
 
 
 def _show(message: Warning | str, *_: object, **__: object) -> None:

@@ -181,6 +181,30 @@ def test_an_unforeseen_error_shows_no_values(folder: Path, monkeypatch: pytest.M
     assert "2345" not in result.output + result.stderr
 
 
+def test_an_interrupted_run_says_what_becomes_of_its_budget(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mechanisms.mwem_pgm.mwem_pgm", stopped)
+    result = synth("--mechanism", "mwem+pgm")
+    assert result.exit_code == 130
+    assert "interrupted; what was charged until then stays spent" in result.stderr
+
+
+def test_names_that_the_encoding_cannot_hold_are_refused_with_a_remedy(folder: Path) -> None:
+    """In an ASCII locale without UTF-8 mode such bytes come as lone surrogates."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "schema", "draft", "pérsons.csv", "--assume-public"],
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "PYTHONUTF8=1" in done.stderr and "unexpected" not in done.stderr
+
+
 def test_demo_says_what_is_public(folder: Path) -> None:
     result = CliRunner().invoke(main, ["demo", "--rows", "3000"])
     assert result.exit_code == 0, result.output

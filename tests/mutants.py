@@ -378,8 +378,8 @@ MUTANTS = (
     Mutant(
         "exact draws at half their scale",
         P + "exact_selection.py",
-        "Fraction(float(each[index]))) / Fraction(scale)",
-        "Fraction(float(each[index]))) * 2 / Fraction(scale)",
+        "Fraction(each[index])) / Fraction(scale)",
+        "Fraction(each[index])) * 2 / Fraction(scale)",
         "permute_and_flip",
     ),
     Mutant(

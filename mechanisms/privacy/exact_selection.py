@@ -78,7 +78,7 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
     # The last number is the score of every candidate that is not listed. There may be no such
     # candidate; its weight is then not used.
     each = np.append(scores.values, 0.0)
-    largest = float((each if scores.others else scores.values).max())
+    largest = (each if scores.others else scores.values).max()
     bits = 62 - scores.size.bit_length()
     # The minimum keeps this unused weight from overflowing where all scores are far below zero.
     weights = np.exp(np.minimum(each - largest, 0.0) / scale)
@@ -89,7 +89,7 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
     while len(found) < count:
         level = secrets.randbelow(listed + int(bounds[-1]) * scores.others)
         index = int(np.searchsorted(reached, np.uint64(level), side="right"))
-        below = (Fraction(largest) - Fraction(float(each[index]))) / Fraction(scale)
+        below = (Fraction(largest) - Fraction(each[index])) / Fraction(scale)
         if happens(below, Fraction(2**bits, int(bounds[index]))):
             further = (level - listed) // int(bounds[-1]) if level >= listed else 0
             found.append(scores.candidate(index + further))

@@ -43,11 +43,11 @@ def by_step(
     and at their end the columns `names` that were measured: "round 3: measure age x sex" becomes
     "round: measure".
     """
-    known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    known = "|".join(map(re.escape, names))
     found: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
         step = re.sub(rf"\b(?:(?:{known})(?: x )?)+$", "", entry.step) if known else entry.step
-        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", step.strip()).strip()
+        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", step.strip())
         found.setdefault((step, entry.mechanism), []).append(entry.cost)
     return found
 
@@ -60,7 +60,7 @@ def as_html(
     for (step, mechanism), costs in by_step(entries, names).items():
         so_far += math.fsum(costs)
         share, epsilon = math.fsum(costs) / budget.total, budget.epsilon_spent(so_far)
-        shown = "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"  # a small share is not none
+        shown = "<0.1%" if share < 0.0005 else f"{share:.1%}"  # a small share is not none
         rows.append([step, mechanism, str(len(costs)), shown, f"{epsilon:.4g}"])
     caption = f"Ledger: {so_far:.4g} of {budget.total:.4g} {budget.unit} spent" + (
         "" if secure else "; INSECURE: noise came from a seeded generator"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -123,6 +124,8 @@ def test_refusals_come_before_spending() -> None:
             c.choose_cells(PAIRS, guesses(), 0.1, **options)
     with pytest.raises(InvalidInput, match="not finite"):
         c.choose_cells(PAIRS, guesses(np.nan), 0.1)
+    with pytest.raises(InvalidInput, match=re.escape(f"no table for the candidate {PAIRS[1]!r}")):
+        c.choose_cells(PAIRS, {PAIRS[0]: guesses()[PAIRS[0]]}, 0.1)
     with pytest.raises(InvalidInput, match=r"0\.\.5"):
         c.measure_cells([Cell(("a", "b"), 6)], 0.1)
     with pytest.raises(InvalidInput, match="empty"):
@@ -190,6 +193,10 @@ def test_codes_are_distinct_whole_numbers_of_their_attribute() -> None:
         with pytest.raises(InvalidInput, match="distinct whole numbers"):
             owner.choose_cells(PAIRS, guesses(), 0.1, codes={name: wrong})
         assert owner.ledger.spent == 0
+    name = max(DOMAIN.sizes, key=DOMAIN.sizes.__getitem__)
+    for codes, message in (({name: [0, 2, 1]}, "distinct whole numbers"), ({"z": [0]}, "'z'")):
+        with pytest.raises(InvalidInput, match=message):
+            curator(Budget(1.0)).choose_cells(PAIRS, guesses(), 0.1, codes=codes)
     nothing = {clique: np.zeros([0, 0]) for clique in PAIRS}
     with pytest.raises(InvalidInput, match="at most the 0 candidate cells"):
         owner.choose_cells(PAIRS, nothing, 0.1, codes=dict.fromkeys(DOMAIN, ()))

@@ -66,6 +66,14 @@ def test_the_expected_error_is_that_of_the_law() -> None:
         assert owner.expected_error(0.01) == pytest.approx(expected, rel=1e-6)
 
 
+def test_distances_of_what_is_no_clique_are_refused_by_its_name() -> None:
+    owner = curator()
+    for cliques, message in (([("z",)], "candidate"), ([], "candidates is empty")):
+        with pytest.raises(InvalidInput, match=message):
+            owner.measure_errors(cliques, {("z",): np.zeros(2)}, 0.1)
+    assert not owner.ledger.entries
+
+
 @pytest.mark.parametrize(
     "budget", [Budget(1.0), Budget(1.0, 1e-6), Budget(1.0, 1e-6, accounting="gaussian")]
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, GridMatrix
+from mechanisms.privacy.integer_matrix import LARGEST_ANSWER, FactorNorms, GridMatrix
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 
@@ -74,3 +74,19 @@ def test_two_columns_of_a_product_are_at_most_twice_one_apart() -> None:
     grid = GridMatrix.rounded([np.eye(2), np.eye(3)])
     assert grid.l1(True) * grid.unit == 2.0
     assert grid.l2_squared(True) * grid.unit**2 == 2.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_norms_of_a_factor_are_those_of_its_columns(seed: int) -> None:
+    rng = np.random.default_rng([seed, 3])
+    factor = rng.integers(-9, 10, rng.integers(1, 6, 2)) << rng.integers(0, 21)
+    found, columns = FactorNorms.of(factor), factor.T.tolist()
+    inner = [[sum(a * b for a, b in zip(u, v, strict=True)) for v in columns] for u in columns]
+    apart = [[[a - b for a, b in zip(u, v, strict=True)] for v in columns] for u in columns]
+    assert found.l1 == max(sum(map(abs, u)) for u in columns)
+    assert found.l1_apart == max(sum(map(abs, d)) for row in apart for d in row)
+    assert found.l2 == max(inner[i][i] for i in range(len(columns)))
+    assert found.l2_apart == max(sum(a * a for a in d) for row in apart for d in row)
+    assert (found.low, found.high) == (min(map(min, inner)), max(map(max, inner)))
+    others = [x for i, row in enumerate(inner) for j, x in enumerate(row) if i != j]
+    assert found.high_apart == max(others, default=inner[0][0])

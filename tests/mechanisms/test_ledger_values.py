@@ -12,6 +12,7 @@ import pytest
 from mechanisms.privacy.budget import Budget, LedgerEntry
 from mechanisms.privacy.chained_lines import ChainedLines
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
+from mechanisms.privacy.ledger_view import as_html, by_step
 from mechanisms.privacy.neighbours import relation
 from pgmkit.errors import InvalidInput
 
@@ -214,3 +215,27 @@ def test_the_page_ends_with_the_promise() -> None:
     ledger.charge("s", "m", ledger.remaining)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", ledger._repr_html_())
     assert cells == ["s", "m", "1", "100.0%", "1"]
+
+
+def test_charges_are_shown_by_step_without_rounds_and_columns() -> None:
+    names = ["age", "age group", "a+b", "sex"]
+    steps = {
+        "round 3: measure age x sex": "round: measure",
+        "round 12: measure age group x a+b": "round: measure",
+        "round 2: select 5": "round: select",
+        "measure age group": "measure",
+        "measure garage": "measure garage",
+        "top 3 of cells": "top 3 of cells",
+    }
+    charges = [LedgerEntry(step, "m", 0.125) for step in steps]
+    shown = dict.fromkeys(zip(steps.values(), "mmmmmm", strict=True))
+    assert {each: len(costs) for each, costs in by_step(charges, names).items()} == {
+        each: [*steps.values()].count(each[0]) for each in shown
+    }
+    assert [*by_step(charges[:1])] == [("round: measure age x sex", "m")]
+
+
+def test_a_small_share_of_the_budget_is_not_shown_as_none() -> None:
+    for cost, shown in ((1e-99, "&lt;0.1%"), (0.0004, "&lt;0.1%"), (0.0007, "0.1%"), (1, "100.0%")):
+        page = as_html(Budget(1.0), [LedgerEntry("s", "m", cost)], secure=True)
+        assert f">{shown}<" in page

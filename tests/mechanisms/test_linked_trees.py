@@ -246,10 +246,10 @@ def test_groups_of_rows_cost_what_is_charged(name: str, pure: bool) -> None:
 @pytest.mark.parametrize("pure", [True, False])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_tables_by_place_cost_what_is_charged(name: str, pure: bool, groups: int) -> None:
-    """The worst unit has a row at each of four places, or several in one cell of each; replaced, it
+    """The worst unit has a row at each of five places, or several in one cell of each; replaced, it
     leaves these cells and enters as many others.
     """
-    places = 4
+    places = 5
     domain = Domain({"at": places, "kind": 2, "hue": 3})
     rows = np.repeat(np.arange(places), 5)
     data = Dataset(domain, {"at": rows, "kind": rows % 2, "hue": rows % 3})

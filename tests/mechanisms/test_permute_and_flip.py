@@ -74,7 +74,9 @@ def test_candidates_that_are_not_listed_are_drawn_as_scores_of_zero(
 def test_scores_far_below_zero_are_drawn_where_all_are_listed() -> None:
     """No candidate has the score zero, which would be above all weights."""
     scores = listed(np.full(2, -1e6))
-    assert set(exact_draws(scores, 60, 1.0)) == {0, 1}  # one of them alone: 2^-59
+    for scale in (1.0, 1e-3):
+        with np.errstate(over="raise"):
+            assert set(exact_draws(scores, 60, scale)) == {0, 1}  # one of them alone: 2^-59
     nothing = SparseScores(np.zeros(0, dtype=np.int64), np.zeros(0), 3)
     assert set(exact_draws(nothing, 200, 1.0)) == {0, 1, 2}  # one is missing: 3 (2/3)^200
 
@@ -101,6 +103,13 @@ def test_every_weight_is_proposed_however_small(monkeypatch: pytest.MonkeyPatch)
     assert exact_draws(listed(scores), len(from_below), 1.0) == [0, 1, 2, 3]
 
 
+def test_candidates_that_are_not_listed_have_equal_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("secrets.randbelow", lambda levels: asked.append(levels) or levels - 1)
+    nothing = SparseScores(np.zeros(0, dtype=np.int64), np.zeros(0), 3)
+    assert exact_draws(nothing, 1, 1.0) == [2] and asked[0] % 3 == 0
+
+
 def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds below the weights would cut them off, by as much as they fall short."""
     asked = []
@@ -111,14 +120,14 @@ def test_no_place_is_accepted_with_a_probability_above_one(monkeypatch: pytest.M
 
     monkeypatch.setattr("mechanisms.privacy.exact_selection.happens", noted)
     rng = np.random.default_rng(0)
-    for scale in (0.01, 1.0, 300.0):
-        exact_draws(listed(rng.normal(0, 3, 50)), 100, scale)
+    for mean, scale in itertools.product((0.0, -20.0), (0.01, 1.0, 300.0)):
+        exact_draws(listed(rng.normal(mean, 3, 50)), 100, scale)
     with localcontext() as context:
         context.prec = 60
         for exponent, factor in asked:
             log = (Decimal(factor.numerator) / Decimal(factor.denominator)).ln()
             assert log <= Decimal(exponent.numerator) / Decimal(exponent.denominator)
-    assert len(asked) == 300
+    assert len(asked) == 600
 
 
 def test_the_bounds_of_the_smallest_weights_are_above_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,33 @@ def test_a_sparse_estimate_of_another_size_is_refused_before_a_charge(
     assert curator.ledger.spent == 0
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 2.0**41])
+def test_a_sparse_estimate_has_the_values_that_a_table_may_have(value: float) -> None:
+    curator = Curator(random_data(np.random.default_rng(0)), Budget(1.0), neighbours="add/remove")
+    for row in (csr_array([[0.0, value]]), np.array([0.0, value])):
+        with pytest.raises(InvalidInput, match=r"the estimate of \('a',\)"):
+            curator.draw_signed([("a",)], {("a",): row}, 0.1)
+    assert curator.ledger.spent == 0
+
+
+def test_cells_that_a_sparse_estimate_names_twice_add_up_and_it_stays_as_it_was() -> None:
+    twice = csr_array((np.array([1.0, 2.0, 4.0]), np.array([2, 0, 2]), np.array([0, 3])), (1, 4))
+    row = scores.row_of(("a",), {("a",): twice}, (4,))
+    places, found = scores.nonzero_differences(np.array([0, 7, 1, 0]), row)
+    np.testing.assert_array_equal(places, [0, 1, 2])
+    np.testing.assert_array_equal(found / 2**11, [-2.0, 7.0, -4.0])
+    assert twice.nnz == 3 and twice.data.tolist() == [1.0, 2.0, 4.0]
+
+
+def test_tables_are_as_large_together_as_each_may_be() -> None:
+    tables = {("a",): np.array([2.0**39, -(2.0**39)]), ("b",): np.array([1.5, 2.0**40 - 2, 0.0])}
+    shapes = {clique: table.shape for clique, table in tables.items()}
+    np.testing.assert_array_equal(scores.in_line(tables, shapes), np.hstack([*tables.values()]))
+    tables["b",][2] = 1.0
+    with pytest.raises(InvalidInput, match=r"the estimate of \('b',\), in absolute values,"):
+        scores.in_line(tables, shapes)
+
+
 def test_a_count_beside_a_large_estimate_is_not_lost_to_rounding() -> None:
     """An estimate of -2^60 made scores of counts 128 and 129 differ by 256."""
     from pgmkit import Dataset, Domain

@@ -579,20 +579,31 @@ def test_lengths_of_columns_count_in_products_of_several_factors() -> None:
 
 def test_measuring_at_once_is_one_charge_and_refuses_wrong_shares() -> None:
     data = Dataset(Domain({"a": 2, "b": 3}), {"a": [0, 1, 1], "b": [0, 1, 2]})
-    queries = {("a",): [2 * np.eye(2) - 1], ("a", "b"): [2 * np.eye(2) - 1, 3 * np.eye(3) - 1]}
-    curator = Curator(data, Budget(1.0, 1e-6), neighbours="replace-one", seed=0)
-    for shares in ([1.0], [0.5, 0.6], [1.0, 0.0]):
-        with pytest.raises(InvalidInput, match="shares must"):
-            curator.measure_together(queries, shares, curator.remaining)
-    assert curator.ledger.spent == 0
-    together = curator.measure_together(queries, [0.5, 0.5], curator.remaining / 2)
-    assert len(curator.ledger.entries) == 1
-    apart = [
-        curator.measure_queries(clique, rows, curator.remaining / 4)
-        for clique, rows in queries.items()
-    ]
-    ratios = [a.stddev / b.stddev for a, b in zip(together, apart, strict=True)]
-    assert ratios[0] < 1
+    first, second = 2 * np.eye(2) - 1, 3 * np.eye(3) - 1
+    queries = {("b",): [second], ("a", "b"): [first, second]}
+    # What each replacement of a row moves of the most that one moves, for both tables together.
+    answers = [np.tile(second, 2), np.kron(first, second)]
+    moved = [((each.T[:, None] - each.T) ** 2).sum(2) for each in answers]
+    joint = sum(each / each.max() for each in moved).max() / 2
+    assert joint < 0.99
+    for relation_, delta, part in [
+        ("replace-one", 1e-6, joint),
+        ("replace-one", 0.0, 1.0),
+        ("add/remove", 1e-6, 1.0),
+    ]:
+        curator = Curator(data, Budget(1.0, delta), neighbours=relation_, seed=0)
+        for shares in ([1.0], [0.5, 0.6], [0.5, 0.4], [1.0, 0.0]):
+            with pytest.raises(InvalidInput, match="shares must"):
+                curator.measure_together(queries, shares, curator.remaining)
+        with pytest.raises(InvalidInput, match="'z'"):
+            curator.measure_together({("z",): [first]}, [1.0], curator.remaining)
+        assert curator.ledger.spent == 0
+        cost = curator.remaining / 2
+        together = curator.measure_together(queries, [0.5, 0.5], cost)
+        assert [e.step for e in curator.ledger.entries] == ["measure queries of 2 tables"]
+        for found, (clique, rows) in zip(together, queries.items(), strict=True):
+            alone = curator.measure_queries(clique, rows, cost / 2)
+            assert (found.stddev / alone.stddev) ** 2 == pytest.approx(part, rel=1e-6)
 
 
 def test_joint_charges_of_nearly_equal_columns_are_not_rounded_away() -> None:

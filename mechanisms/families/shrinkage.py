@@ -74,23 +74,32 @@ def independent_columns(
     return ProductMixtureModel(domain, row[None], total)
 
 
-def all_hidden(domain: Domain, measurements: Sequence[Measurement], total: float) -> bool:
-    """Return True if noise explains what tables of several attributes have beyond independence.
+def beyond_noise(domain: Domain, measurements: Sequence[Measurement], total: float) -> Array:
+    """Return by how many standard deviations of noise the squared interaction of each table of
+    several attributes exceeds that of noise. Tables that cannot hold an interaction are left out.
 
-    `measurements`: as in `near_independence`. The squared interaction of a table, in units of the
-    noise's variance, is near d with the variance 2 d for noise in d degrees of freedom. With z its
-    excess in standard deviations, the sum of max(0, z)^2 over m tables of noise is near m / 2 with
-    the variance 5 m / 4. All are hidden if it is larger by at most one standard deviation.
+    `measurements`: as in `near_independence`. In units of the noise's variance the squared
+    interaction is near d with the variance 2 d for noise in d degrees of freedom.
     """
     shares = _shares(_single(domain, measurements), total)
-    excess = []
+    found = []
     for each in measurements:
         if len(each.clique) > 1:
             *_, degrees, squares = _beyond(domain, each, shares, total)
             if degrees:
-                units = squares / each.stddev**2
-                excess.append(max(0.0, units - degrees) ** 2 / (2 * degrees))
-    return math.fsum(excess) <= len(excess) / 2 + math.sqrt(5 * len(excess) / 4)
+                found.append((squares / each.stddev**2 - degrees) / (2 * degrees) ** 0.5)
+    return np.array(found)
+
+
+def all_hidden(excess: Array) -> bool:
+    """Return True if noise explains what tables of several attributes have beyond independence.
+
+    `excess`: the result of `beyond_noise`. With z the excess of a table, the sum of max(0, z)^2
+    over m tables of noise is near m / 2 with the variance 5 m / 4. All are hidden if it is larger
+    by at most one standard deviation.
+    """
+    together = float((np.maximum(excess, 0.0) ** 2).sum())
+    return together <= len(excess) / 2 + math.sqrt(5 * len(excess) / 4)
 
 
 def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]:

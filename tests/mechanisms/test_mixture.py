@@ -501,3 +501,57 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="another domain"):
         mixture(curator, k_way(Domain({"a": 2, "b": 2}), 2))
     assert curator.ledger.spent == 0
+
+
+def one_strong_pair(seed: int) -> tuple[Domain, list[Measurement]]:
+    """Eight attributes of eight codes and 3,000 records, in which b is a copy of a and all else is
+    independent; noise hides all pairs but this one.
+    """
+    rng = np.random.default_rng([seed, 11])
+    domain = Domain(dict.fromkeys("abcdefgh", 8))
+    noisy = [Measurement((name,), np.full(8, 375.0), 2.0) for name in domain]
+    for pair in itertools.combinations(domain, 2):
+        strong = pair == ("a", "b")
+        truth = np.diag(np.full(8, 375.0)) if strong else np.full((8, 8), 3000 / 64)
+        stddev = 25.0 if strong else 60.0
+        noisy.append(Measurement(pair, truth + rng.normal(0, stddev, (8, 8)), stddev))
+    return domain, noisy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_strong_pair_among_many_of_noise_is_fitted_as_its_noise_allows(seed: int) -> None:
+    domain, noisy = one_strong_pair(seed)
+    columns, misfits = Columns(domain), []
+    pair = next(m for m in noisy if m.clique == ("a", "b"))
+    for held_back in (True, False):
+        fit = MixtureFit(
+            columns, noisy, 3000.0, rows=200, learning_rate=0.1,
+            random=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+        if held_back:
+            for level in range(3):
+                fit.run(100, level)
+        else:
+            fit.follow(100, 2.0)
+        a, b = (fit.rows[:, columns.of(name)].double().numpy() for name in "ab")
+        table = 3000 * a.T @ b / len(a)
+        misfits.append(float(((table.ravel() - pair.values) ** 2).sum()) / 25.0**2)
+    print(misfits)
+    # Noise explains 64, with a standard deviation of 11.3.
+    assert misfits[0] > 64 + 5 * 11.3 > 64 + 2 * 11.3 > misfits[1]
+
+
+def test_tables_that_contradict_each_other_do_not_hold_up_the_fit() -> None:
+    """No weight brings a fit near both of two tables; the weights of the others count still."""
+    domain, noisy = one_strong_pair(0)
+    columns = Columns(domain)
+    mirrored = np.diag(np.full(8, 375.0))[::-1]
+    fit = MixtureFit(
+        columns, [*noisy, Measurement(("a", "b"), mirrored, 25.0)], 3000.0,
+        rows=200, learning_rate=0.1, random=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    fit.follow(20, 2.0)
+    a, b = (fit.rows[:, columns.of(name)].double().numpy() for name in "ab")
+    np.testing.assert_allclose(a.mean(0), 1 / 8, atol=0.01)
+    found = 8 * np.diag(a.T @ b / len(a))
+    np.testing.assert_allclose(found, 0.5, atol=0.15)

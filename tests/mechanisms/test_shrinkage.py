@@ -8,7 +8,7 @@ from chance import DEVIATIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanisms.families.shrinkage import all_hidden, near_independence
+from mechanisms.families.shrinkage import all_hidden, beyond_noise, near_independence
 from mechanisms.families.smoothing import smoothed
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
@@ -134,6 +134,6 @@ def test_tables_are_hidden_unless_they_have_more_than_noise(dependence: float) -
         tables["a", "b"] += dependence * np.kron(np.eye(2), [[1, -1], [-1, 1]])
         singles = [Measurement((name,), np.full(4, 4000.0), 1e-6) for name in domain]
         noisy = [Measurement(pair, table, 5.0) for pair, table in tables.items()]
-        hidden += all_hidden(domain, [*singles, *noisy], 16_000.0)
+        hidden += all_hidden(beyond_noise(domain, [*singles, *noisy], 16_000.0))
     # A share of 0.84 of noise alone: 100 hidden draws are 12 standard deviations away.
     assert hidden == 0 if dependence else hidden > 100

@@ -552,6 +552,6 @@ def test_tables_that_contradict_each_other_do_not_hold_up_the_fit() -> None:
     )  # fmt: skip
     fit.follow(20, 2.0)
     a, b = (fit.rows[:, columns.of(name)].double().numpy() for name in "ab")
-    np.testing.assert_allclose(a.mean(0), 1 / 8, atol=0.01)
+    np.testing.assert_allclose(a.mean(0), 1 / 8, atol=0.03)
     found = 8 * np.diag(a.T @ b / len(a))
     np.testing.assert_allclose(found, 0.5, atol=0.15)

@@ -539,19 +539,3 @@ def test_a_strong_pair_among_many_of_noise_is_fitted_as_its_noise_allows(seed: i
     print(misfits)
     # Noise explains 64, with a standard deviation of 11.3.
     assert misfits[0] > 64 + 5 * 11.3 > 64 + 2 * 11.3 > misfits[1]
-
-
-def test_tables_that_contradict_each_other_do_not_hold_up_the_fit() -> None:
-    """No weight brings a fit near both of two tables; the weights of the others count still."""
-    domain, noisy = one_strong_pair(0)
-    columns = Columns(domain)
-    mirrored = np.diag(np.full(8, 375.0))[::-1]
-    fit = MixtureFit(
-        columns, [*noisy, Measurement(("a", "b"), mirrored, 25.0)], 3000.0,
-        rows=200, learning_rate=0.1, random=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    fit.follow(20, 2.0)
-    a, b = (fit.rows[:, columns.of(name)].double().numpy() for name in "ab")
-    np.testing.assert_allclose(a.mean(0), 1 / 8, atol=0.03)
-    found = 8 * np.diag(a.T @ b / len(a))
-    np.testing.assert_allclose(found, 0.5, atol=0.15)

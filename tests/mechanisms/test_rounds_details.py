@@ -110,6 +110,24 @@ def test_rounds_cost_alike_and_the_last_one_spends_the_rest(settings: Any) -> No
     assert len(costs) == 2 * settings.rounds
 
 
+def test_a_round_counts_as_many_queries_as_were_planned_for_what_it_spends() -> None:
+    owner = curator()
+    whole, rounds = owner.remaining, SELECTIONS["queries"](owner, ONES, 2, 2, 0.25, repeat=True)
+
+    class Model:
+        def marginals(self, cliques: Any) -> Any:
+            return {clique: np.zeros(DOMAIN.shape(clique)) for clique in cliques}
+
+    assert rounds.planned == 0.0
+    for before in (False, True):
+        assert rounds.late is before
+        picked = rounds.select(Model())
+        assert picked is not None
+        rounds.measure(picked)
+        assert rounds.planned == pytest.approx(2.0)  # half of the budget for four queries
+    assert rounds.select(Model()) is None and owner.ledger.spent == pytest.approx(whole)
+
+
 @pytest.mark.parametrize("kind, queries", [("queries", 1), ("queries", 2), ("marginals", 1)])
 @pytest.mark.parametrize("repeat", [True, False])
 def test_what_was_measured_is_not_selected_again(kind: str, queries: int, repeat: bool) -> None:

@@ -130,7 +130,8 @@ class Run:
         curvature, length = _dots(moved, turned), _dots(turned, turned)
         curved = curvature > EPSILON * length
         inverse = np.where(curved, 1 / np.where(curved, curvature, 1.0), 0.0)
-        self.pairs.append((moved, turned, inverse))
+        if taken.any():  # a pair of zeros would take the place of one that is known
+            self.pairs.append((moved, turned, inverse))
         self.scale = np.where(curved, curvature / np.where(curved, length, 1.0), self.scale)
         self.points = self.points + moved
         self.values = np.where(taken, values, self.values)

@@ -46,7 +46,8 @@ _STEPS = re.compile(
     r"^(.+?)\s+in\s+(?:([\d.]+)-\w+\s+steps|steps\s+of\s+([\d.]+)(?:\s+\w+)?)$", re.IGNORECASE
 )
 _TIMES = re.compile(r"\s+x\s+")
-_CONDITION = re.compile(r'^("(?:[^"]|"")*"|[^"]+?)\s*(!=|<=|>=|=|<|>|\bin\b)\s*(.+)$', re.DOTALL)
+_OPERATOR = re.compile(r"!=|<=|>=|=|<|>|\bin\b")
+_CONDITION = re.compile(rf'^("(?:[^"]|"")*"|[^"]+?)\s*({_OPERATOR.pattern})\s*(.+)$', re.DOTALL)
 _QUOTED = re.compile(r'"[^"]*("|\Z)')
 _BAR, _COMMA = re.compile(r"\|"), re.compile(",")
 _AND, _OR = (re.compile(rf"\s+{each}\s+", re.IGNORECASE) for each in ("and", "or"))
@@ -252,7 +253,7 @@ def _joined(schema: Schema, part: str) -> list[str]:
     found: list[str] = []
     pieces = _pieces(part, _AND, "{}")
     for i, piece in enumerate(pieces):
-        match = _CONDITION.match(" and ".join(pieces[i:]))
+        match = _divided(schema, " and ".join(pieces[i:]))
         own = match is not None and _unquoted(match[1]) in schema.shown
         if found and not own and _group(schema, piece) is None:
             found[-1] += f" and {piece}"
@@ -281,8 +282,19 @@ def _pieces(text: str, sign: re.Pattern[str], brackets: str) -> list[str]:
     return [*pieces, text[start:]]
 
 
+def _divided(schema: Schema, text: str) -> re.Match[str] | None:
+    """Return the name, the operator and the value of a condition, None for other texts. A name that
+    holds an operator, such as "age in years", need not be in quotes.
+    """
+    names = (n for n in schema.shown if text.startswith(n) and _OPERATOR.search(n))
+    for name in sorted(names, key=len, reverse=True):
+        if found := _CONDITION.match(quoted(name) + text[len(name) :]):
+            return found
+    return _CONDITION.match(text)
+
+
 def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
-    found = _CONDITION.match(text)
+    found = _divided(schema, text)
     if found is None:
         raise InvalidInput(
             f"condition {text!r} is not understood; write, for example, sex = F, age in 30..44, "
@@ -351,7 +363,7 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
 
 
 def _asked_for(schema: Schema, part: str) -> str:
-    by, function, condition = (each.match(part) for each in (_BY, _FUNCTION, _CONDITION))
+    by, function, condition = _BY.match(part), _FUNCTION.match(part), _divided(schema, part)
     if part == _COUNT:
         raise InvalidInput("every table has its counts; leave 'count' out beside columns")
     if by and (_unquoted(by[1]) in {_COUNT, *schema.shown} or _summary(schema, by[1])):

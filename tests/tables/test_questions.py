@@ -88,6 +88,11 @@ def test_columns_whose_names_hold_the_signs_of_the_grammar() -> None:
     schema = Schema({name: Integer(0, 3) for name in names})
     assert parse(schema, "a x b x d").groups == ("a x b", "d")
     assert parse(schema, "c in 2-year steps").steps == {}
+    for question in (
+        "count | c in 2-year steps in 1..2",
+        "count | d = 1 and c in 2-year steps > 1",
+    ):
+        assert parse(schema, question).allowed["c in 2-year steps"].sum() == 2
     assert parse(schema, '"a x b" x "c in 2-year steps" in 2-year steps').steps == {names[1]: 2.0}
 
 

@@ -113,6 +113,11 @@ class Integer(_Numbers):
     type = "integer"
     becomes = ("integer", "number", "text")
 
+    @property
+    def place(self) -> str:
+        clipped = self.outside == "clip"
+        return super().place + "; a fraction counts as the whole number below it" * clipped
+
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
         if self.kind == "text":
             return positions.astype(str).astype(object)

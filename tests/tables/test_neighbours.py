@@ -276,6 +276,9 @@ def test_places_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     result = CliRunner().invoke(main, ["plan", "--schema", "s.yaml", "--mechanism", "mst"])
     assert "sex: counted as 'F'" in result.output and "job: counted as 'else'" in result.output
     assert "pay: counted in the nearest bin, unreadable ones as missing" in result.output
+    fractions = [name for name, column in SCHEMA.columns.items() if isinstance(column, Integer)]
+    assert result.output.count("a fraction counts as the whole number below it") == len(fractions)
+    assert fractions
     SCHEMA.placed().save("p.yaml")
     assert yaml.safe_load(Path("p.yaml").read_text())["columns"]["age"]["outside"] == "clip"
     assert Schema.load("p.yaml").columns == SCHEMA.placed().columns

@@ -174,7 +174,7 @@ def asked(
 ) -> Iterator[dict[str, Any]]:
     """A conditional sample, a question and a table, of the first columns and a frequent value."""
     from mechanisms.release.tabular import TableRelease
-    from pgmkit.tables.question_grammar import quoted
+    from pgmkit.tables.quoting import quoted
 
     loaded = TableRelease.load(release)
     names = list(loaded.schema.columns)

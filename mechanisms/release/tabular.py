@@ -26,7 +26,8 @@ from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.constraints import Condition
 from pgmkit.tables.engines.frames import FrameForm, decode
 from pgmkit.tables.engines.made_frames import made_frame
-from pgmkit.tables.question_grammar import conditions, parse, quoted
+from pgmkit.tables.question_grammar import conditions, parse
+from pgmkit.tables.quoting import quoted
 from pgmkit.uncertainty import Uncertainty, error_bars
 from pgmkit.uncertainty.measured import MeasuredBars
 

@@ -34,6 +34,7 @@ from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import instance
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Condition, codes_of
+from pgmkit.tables.quoting import quoted, unquoted
 from pgmkit.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -195,8 +196,8 @@ def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
     """Return the column or level that `part` names and the width of its steps (None if it has no
     steps). None if `part` is not a group.
     """
-    if _unquoted(part) in schema.shown:
-        return _unquoted(part), None
+    if unquoted(part) in schema.shown:
+        return unquoted(part), None
     found = _STEPS.match(part)
     if found is None:
         return None
@@ -254,7 +255,7 @@ def _joined(schema: Schema, part: str) -> list[str]:
     pieces = _pieces(part, _AND, "{}")
     for i, piece in enumerate(pieces):
         match = _divided(schema, " and ".join(pieces[i:]))
-        own = match is not None and _unquoted(match[1]) in schema.shown
+        own = match is not None and unquoted(match[1]) in schema.shown
         if found and not own and _group(schema, piece) is None:
             found[-1] += f" and {piece}"
         else:
@@ -301,7 +302,7 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
             "age < 30, status in {single, widowed} or pay != missing"
         )
     name = _known(schema, found[1])
-    if _unquoted(found[3]) not in schema.shown[name].labels:
+    if unquoted(found[3]) not in schema.shown[name].labels:
         _check_no_or(found)
     own = _compared(text, name, schema.shown[name], found[2], found[3].strip())
     return name, text, own
@@ -338,8 +339,8 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
             return found
         if ".." not in value:
             raise InvalidInput(f"condition {text!r}: write a range low..high, or {{a, b}}")
-        return codes_of(name, column, _unquoted(value))
-    end = _unquoted(value)
+        return codes_of(name, column, unquoted(value))
+    end = unquoted(value)
     with naming(f"column {name!r}"):
         if operator in ("<", "<="):
             return column.within(None, end, closed=operator == "<=")
@@ -351,7 +352,7 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
     question. The word `missing` stands for a missing value, unless the column has a label of that
     name.
     """
-    plain = _unquoted(value)
+    plain = unquoted(value)
     if plain in column.labels:
         return codes_of(name, column, [plain])
     texts = ("", MISSING, *(column.missing or ()))
@@ -366,7 +367,7 @@ def _asked_for(schema: Schema, part: str) -> str:
     by, function, condition = _BY.match(part), _FUNCTION.match(part), _divided(schema, part)
     if part == _COUNT:
         raise InvalidInput("every table has its counts; leave 'count' out beside columns")
-    if by and (_unquoted(by[1]) in {_COUNT, *schema.shown} or _summary(schema, by[1])):
+    if by and (unquoted(by[1]) in {_COUNT, *schema.shown} or _summary(schema, by[1])):
         asked = by[2] if by[1] == _COUNT else f"{by[2]}, {by[1]}"
         raise InvalidInput(f"there is no `by` in {part!r}; write {asked!r}")
     if function:
@@ -384,25 +385,9 @@ def _asked_for(schema: Schema, part: str) -> str:
 
 
 def _known(schema: Schema, name: str) -> str:
-    name = _unquoted(name)
+    name = unquoted(name)
     check_known([name], schema.shown, "there is no column", "columns are")
     return name
-
-
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    if len(text) < 2 or not text[0] == text[-1] == '"':
-        return text
-    return text[1:-1].replace('""', '"')
-
-
-def quoted(name: str) -> str:
-    """Return a name or a value in double quotes, as a question can write it whatever it contains.
-
-    >>> print(quoted('6" pipe'))
-    "6"" pipe"
-    """
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _split(text: str) -> list[str]:

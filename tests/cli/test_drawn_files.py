@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
-from pgmkit.tables.question_grammar import quoted
+from pgmkit.tables.quoting import quoted
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 

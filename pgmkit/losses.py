@@ -75,7 +75,7 @@ class Loss(ABC):
 
     @abstractmethod
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """Return a cut that is equal to the loss at these marginals."""
+        """Return a linear lower bound of the loss that equals the loss at these marginals."""
 
     @abstractmethod
     def rounding(self, marginals: torch.Tensor) -> float:

@@ -163,7 +163,7 @@ class GraphicalModel:
 
     @property
     def poor_fit(self) -> bool:
-        """True if the search is known to have ended more than a noise unit from the best fit."""
+        """True if the model is not certified, and its gap is finite and above one noise unit."""
         return not self.certified and self.unit < self.gap < inf
 
     @cached_property

@@ -1,4 +1,6 @@
-"""`pgmkit infer`: posteriors of a factor graph from a file."""
+"""The command `pgmkit infer`, which reads a factor graph from a file and computes its posteriors,
+a most probable record, or log Z.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
 """An upper bound on the size of a junction tree that has to contain one more clique.
 
-The attributes of the new clique are carried to one clique of the tree, their home. Between the
-cliques of an attribute and the home, every two successive separators and the carried attribute form
-a new clique, to which the old one is attached as a leaf. That tree is valid, so its size is an
-upper bound of the best one's, and it costs a few look-ups instead of a search.
+The bound is at least the size of a valid junction tree that is built from the present one, so the
+best tree is no larger. To build it, one clique of the present tree is chosen, the *home*. Each
+attribute of the new clique that the home lacks is *carried* to it: the attribute is added to every
+separator on the path to the home from the nearest clique that has it. Each clique inside the path
+gives its place there to a new one, the union of its two separators on the path and the carried
+attribute, and is attached to that one. The home is likewise attached to the union of the new clique
+and the last separators of all paths. The bound takes a few look-ups instead of a search.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Link:
 
 def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
     """Return the parents' schema with a column for the number of children of each link, and with
-    the links' constraints over the parents' columns alone.
+    those of the links' constraints that name only columns of this schema, such numbers included.
 
     >>> from pgmkit import Boolean
     >>> list(with_counts(Schema({"rural": Boolean()}), [Link("cow", "farm", "id", 9)]).columns)

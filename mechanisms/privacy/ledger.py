@@ -1,4 +1,6 @@
-"""The ledger: what was spent of a budget, step by step."""
+"""Ledgers of privacy budgets: they record every charge and refuse those beyond the budget, within
+one run or, in a file, across runs.
+"""
 
 from __future__ import annotations
 

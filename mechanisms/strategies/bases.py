@@ -111,8 +111,8 @@ def _problem(
         e = (basis.inverse * (gram @ basis.inverse)).sum() * (basis.rows**2).sum(axis=0).max()
         f = float(basis.unseen @ gram @ basis.unseen)
         more = float(f"{e * (f * inward.sum() / dear) ** 2 - f:.3g}")
-        # nu must be above -1 / (1'V^-1 1), at which the total would contribute nothing to the
-        # answers (see the module docstring of `least_error`).
+        # `more` is nu of the module docstring of `least_error`, and `gram` is V. At its lower limit
+        # -1 / (1'V^-1 1) the total would contribute nothing to the answers, so nu stays above it.
         more = max(more, -0.999 / np.linalg.solve(gram, np.ones(n)).sum())
     return (n, tuple(lattice.kinds[slot] for slot in own), tuple(parts), more), gram, more
 

@@ -202,7 +202,9 @@ def _coefficients(workload: Workload, places: Mapping[frozenset[str], int]) -> A
 
 
 def _inside(domain: Domain, lattice: Sequence[Clique], candidates: Sequence[Clique]) -> Array:
-    """Return a matrix with 1 / n_c in row s and column c if s is inside c, otherwise 0."""
+    """Return a matrix with a row for each set s of the lattice and a column for each candidate c:
+    1 / n_c, with n_c the number of cells of c, if s is a subset of c, and otherwise 0.
+    """
     rows, columns = (
         np.array([[name in clique for name in domain] for clique in cliques], dtype=np.float64)
         for cliques in (lattice, candidates)

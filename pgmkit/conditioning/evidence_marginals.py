@@ -56,9 +56,9 @@ class EvidenceMarginals:
         return self.observed | sum([self.graph.bits[name] for name in self.evidence.likelihood])
 
     def together(self, sets: Sequence[int], asked: Sequence[Clique]) -> list[list[int]]:
-        """Group the sets of attributes so that each group is answered by messages on one tree.
-        Usually there is one group; there are several if one tree for all would have much larger
-        tables.
+        """Return the given sets of attributes in groups, each of which is answered by messages on
+        one tree. ``asked`` are the cliques of the question. Usually there is one group; there are
+        several if one tree for all would have much larger tables.
         """
         everything, graph = [list(sets)], self.graph
         if graph.children is None or len(sets) < 2 or self.prepared(asked) is not None:

@@ -122,7 +122,7 @@ class Plan:
 
     @cached_property
     def largest(self) -> int:
-        """The cells of the largest value, inputs included."""
+        """The number of cells of the plan's largest value, which may be an input."""
         return max(self.cells(value) for value in range(len(self.axes)))
 
     @cached_property

@@ -296,8 +296,9 @@ class _Joint:
         shares = state.shares
         force = self.curvature * state.dual - self.residual(shares)
         force += state.barrier * (1 / state.above - 1 / state.below)
-        # Every gradient is moved towards zero by the rounding of its residual, at most to zero;
-        # otherwise the multipliers would drift with it.
+        # Every entry of the gradient is moved towards zero by the rounding error of its residual,
+        # at most to zero. Otherwise the steps would follow rounding errors, and the multipliers
+        # would drift.
         size = self.total * (np.abs(self.matrix) @ shares) + np.abs(self.target)
         rounding = EPSILON * size
         return shares, force - np.clip(force, -rounding, rounding)

@@ -173,8 +173,8 @@ class Observations:
         return torch.cat([*parts, *(view.highest(cells) for view in self._dense)])
 
     def _row_sums(self, marginals: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the product of the sparse matrix, with these weights as its entries, and the
-        marginals.
+        """Return the product of a matrix and the marginals. The matrix has its nonzero entries in
+        the same places as the sparse part of Q, and ``weights`` are their values.
         """
         if self._is_identity:
             return marginals * weights

@@ -268,8 +268,10 @@ class ResidualTables:
         self.degrees += self._rank(residual)
 
     def _basis(self, name: str, rows: Array) -> tuple[ResidualBasis, float]:
-        """Return the basis of an attribute whose rows are proportional to the given ones, and the
-        factor of proportion.
+        """Return a residual basis of the attribute ``name``, and the number by which its rows must
+        be multiplied to give ``rows``. Positive multiples of the same rows share one basis.
+
+        Raises InvalidInput if the attribute has a basis already with another vector p.
         """
         size = float(np.abs(rows).max())
         # Rows that are multiples of each other differ only in the last digits after the division,

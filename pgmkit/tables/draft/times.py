@@ -109,8 +109,8 @@ def _timed(
     missing: tuple[str, ...] | None,
     doubt: str = "",
 ) -> tuple[Column, str]:
-    """Return a column of points in time from the first to the last of `moments`, and the reason, to
-    which `doubt` is added.
+    """Return a column of points in time from the first to the last of `moments`, and a note for the
+    draft that gives the reason for this column; the note contains `doubt`.
 
     Times in an ISO format are decoded as times in data frames, whatever the format.
     """

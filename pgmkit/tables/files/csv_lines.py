@@ -41,10 +41,11 @@ class _Shape(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Lines divided into records, the places of odd lines, and the last lines, which need the next
-    ones.
+    """The result of the division of a block of lines into records.
 
-    `lines`: the number of lines divided, without those last ones.
+    `records`: the records. `odd`: the places of odd lines, which are neither a record nor part of
+    one. `rest`: the last lines, if their record may continue in the next block. `lines`: the number
+    of the block's lines without `rest`.
     """
 
     records: list[bytes]

@@ -269,14 +269,19 @@ class ResidualTables:
 
     def _basis(self, name: str, rows: Array) -> tuple[ResidualBasis, float]:
         """Return a residual basis of the attribute ``name``, and the number by which its rows must
-        be multiplied to give ``rows``. Positive multiples of the same rows share one basis.
+        be multiplied to give ``rows``. Positive multiples of the same rows share one basis, and so
+        do negative ones of n I - J.
 
         Raises InvalidInput if the attribute has a basis already with another vector p.
         """
-        size = float(np.abs(rows).max())
-        # Rows that are multiples of each other differ only in the last digits after the division,
-        # so rounded rows are the key.
-        key = (name, b"" if _code_by_code(rows) else (rows / size).round(_DIGITS).tobytes())
+        if _code_by_code(rows):
+            size, code = float(rows[0, 0]), b""
+        else:
+            # Rows that are multiples of each other differ only in the last digits after the
+            # division, so rounded rows are the key.
+            size = float(np.abs(rows).max())
+            code = (rows / size).round(_DIGITS).tobytes()
+        key = (name, code)
         if key not in self._made:
             basis = self._made[key] = ResidualBasis.of(rows / size)
             first = self._first.setdefault(name, basis)

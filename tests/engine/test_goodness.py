@@ -208,3 +208,26 @@ def test_a_large_table_of_matrices_is_left_out_without_an_index_of_its_cells() -
     tracemalloc.stop()
     assert linear.scale == 1.0
     assert peak < 8 * domain.size()  # one index alone has 8 bytes for each cell
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (5, 2), (4, 3)])
+def test_contrasts_of_either_sign_are_one_residual(sizes: tuple[int, int]) -> None:
+    """Least squares on all cells know no signs: three measurements through n I - J, times -2 to 3
+    along each attribute, and the whole table.
+    """
+    rng = np.random.default_rng([*sizes, 7])
+    domain, joint = Domain({"a": sizes[0], "b": sizes[1]}), rng.uniform(0, 90, sizes).ravel()
+    one, other = (n * np.eye(n) - 1 for n in sizes)
+    noisy, views = [Measurement(("a", "b"), joint + rng.normal(0, 3, joint.size), 3.0)], []
+    for first, second in ((-1, 1), (3, -2), (-0.5, -1)):
+        matrix = [first * one, second * other]
+        found = np.kron(*matrix)
+        values = found @ joint + rng.normal(0, 5, joint.size)
+        noisy.append(Measurement(("a", "b"), values, 5.0, matrix))
+        views.append(found / 5)
+    rows = np.vstack([np.eye(joint.size) / 3, *views])
+    values = np.concatenate([m.values / m.stddev for m in noisy])
+    solution = np.linalg.lstsq(rows, values, rcond=None)[0]
+    linear = LinearEstimate(domain, noisy, None)
+    assert linear.statistic == pytest.approx(float(((rows @ solution - values) ** 2).sum()))
+    assert linear.degrees == len(values) - joint.size

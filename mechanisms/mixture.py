@@ -274,9 +274,9 @@ def _fitted(
 ) -> torch.Tensor:
     """Return the rows of the mixture fitted to all measurements, at the penalty level with the
     least misfit on held-out parts of the measurements (`judges`). It chooses the strength of the
-    shrinkage as well, unless that or the level is given, or most tables stand out from their
-    noise. If noise explains what the tables have
-    beyond independence, the result is one row, that of independent columns.
+    shrinkage as well, unless that or the level is given, or most tables stand out from their noise.
+    If noise explains what the tables have beyond independence, the result is one row, that of
+    independent columns.
     """
 
     def start(taken: Sequence[Measurement], rows: int, strength: float) -> MixtureFit:

@@ -129,7 +129,7 @@ def sample(
     written = write_records(target, loaded.schema, parts, rng, spelled=spelled)
     cli.emit(
         {"out": out, "records": written},
-        f"wrote {out}: {written} synthetic records",
+        cli.written(out, written),
         json_out,
         loaded.caution,
     )

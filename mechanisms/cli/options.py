@@ -345,6 +345,11 @@ def records_file(path: str) -> Path:
     return writable(path)
 
 
+def written(out: str, records: int) -> str:
+    """Return the line that says how many records were written to `out`."""
+    return f"wrote {out}: {records} synthetic record{'s' * (records != 1)}"
+
+
 _RUNS = re.compile(
     "[\t\r\n]|[\\s\\x00-\\x1f\ufeff\u200b-\u200f\u2060]*[-=+@\uff1d\uff0b\uff0d\uff20]"
 )

@@ -122,8 +122,8 @@ def _check_room(out: Path, schema: Schema, rows: int) -> None:
     free = shutil.disk_usage(out.parent).free
     if free < needed:
         raise InvalidInput(
-            f"the disk of {out} has {free / 1e6:.0f} MB left, but {rows} records take "
-            f"{needed / 1e6:.0f} MB or more; choose another folder, or fewer --rows"
+            f"the disk of {out} has {free:,} bytes left, but the records take {needed:,} or more; "
+            "choose another folder, or fewer --rows"
         )
 
 

@@ -76,7 +76,7 @@ def demo(
     synthetic = release.sample(rng=seed)
     write_records(target, schema(), [synthetic], np.random.default_rng(seed))
     click.echo(report(release, data, synthetic, workload))
-    click.echo(f"\nwrote {out}: {len(synthetic)} synthetic records")
+    click.echo("\n" + cli.written(out, len(synthetic)))
 
 
 @click.command()
@@ -159,7 +159,7 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     out, save, page = files.out, files.save, files.report
     lines = [f"{release.mechanism}: {release.reason}", *_spent(release.ledger, save)]
     lines += release.verdict.sentences
-    lines += [f"wrote {out}: {written} synthetic records"] if out else []
+    lines += [cli.written(out, written)] if out else []
     lines += [f"wrote {save}: the release; try `pgmkit query {save} ...`"] if save else []
     lines += [f"wrote {page}: the report"] if page else []
     lines += [] if save else [_NOT_KEPT]

@@ -140,7 +140,7 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
     which = f"{len(faint)} of them" if len(faint) > 1 else f"{faint[0][0]} with {faint[0][1]}"
     return (
         f"The tables of {which} hold more noise than rows in most cells, so that only the rough "
-        "outline of these relations is kept."
+        f"outline of {'these relations' if len(faint) > 1 else 'this relation'} is kept."
     )
 
 

@@ -103,7 +103,7 @@ def choose_mechanism(
         return Choice("pep-pub", f"public records, and less than {_PUBLIC_SECONDS:.0f} s")
     if public:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
-    columns = len(schema.domain)
+    columns = sum(size > 1 for size in schema.domain.sizes.values())  # others have no pairs
     limit = 60.0 if seconds is None else seconds
     mixes = _mixes(schema, workload, limit, memory_mb)
     many = columns > _MANY_ATTRIBUTES

@@ -176,9 +176,9 @@ def least_degrees(domain: Domain, measurements: Sequence[Measurement]) -> int:
 
 
 def _linear(model: Fitted, measurements: Sequence[Measurement]) -> LinearEstimate:
-    """Return the least squares estimate without nonnegativity; for large tables that of nothing.
-    The total is not fixed at the model's, which may come from other measurements and have their
-    noise.
+    """Return the least squares estimate without nonnegativity. If the tables have more than
+    BLOCK_CELLS cells it uses no measurements, and then has no degrees of freedom. The total is not
+    fixed at the model's, which may come from other measurements and have their noise.
     """
     from pgmkit.least_squares.linear_estimate import LinearEstimate
 

@@ -78,11 +78,9 @@ def ask(
     if summary is None:
         return _table(model, plan, bars, level)
     left_out = float(model.answer(plan.absent()).sum()) if plan.leaves_out else 0.0
-    notes = (
-        [f"left out: {left_out:.6g} records without a value of {summary.column}"]
-        if plan.leaves_out
-        else []
-    )
+    notes = []
+    if round(left_out):
+        notes.append(f"records left out without a value of {summary.column}: {left_out:.6g}")
     made = _curve if summary.kind == "cdf" else _sums if summary.kind == "sum" else _averages
     reply = made(model, plan, bars, level)
     return Reply(reply.columns, (*notes, *reply.notes), summary.kind == "cdf")
@@ -180,9 +178,12 @@ def _of_middles(plan: QuestionPlan, away: Array) -> list[str]:
     most = away.max(initial=0.0)
     if not most > 0:
         return []
+    clipped = plan.column.outside == "clip"
     return [
         f"values count as the middles of their bins, by which {plan.summary.title} may be off by "
         f"up to {most:.3g}, beside the noise"
+        + "; values beyond the column's ends count in its outer bins, and may add to that"
+        * clipped
     ]
 
 

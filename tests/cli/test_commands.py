@@ -97,6 +97,8 @@ def test_4_questions_samples_and_the_ledger() -> None:
     assert "cumulative epsilon" in done("ledger", "people.pgm")
     assert json.loads(done("ledger", "people.pgm", "--json"))["epsilon"] == 3.0
     done("sample", "people.pgm", "--given", "sex = female", "--rows", "30", "--out", "w.csv")
+    one = done("sample", "people.pgm", "--rows", "1", "--out", "one.csv")
+    assert "1 synthetic record" in one and "records" not in one
     women = pyarrow.csv.read_csv("w.csv")
     assert women.num_rows == 30 and set(women["sex"].to_pylist()) == {"female"}
     wrong = pgmkit("query", "people.pgm", "sex | height > 3")

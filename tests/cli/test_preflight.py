@@ -170,7 +170,7 @@ def test_a_full_disk_is_seen_before_the_budget_is_spent(
     usage = namedtuple("usage", ["total", "used", "free"])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 5_000_000, 5_000_000))
     result = synthesized(["--rows", "1000000"])
-    assert result.exit_code == 2 and "has 5 MB left" in result.stderr
+    assert result.exit_code == 2 and "has 5,000,000 bytes left" in result.stderr
     assert contents(folder) == before
     assert planned(["--mechanism", "mst"]).exit_code == 0
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))

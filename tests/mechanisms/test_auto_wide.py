@@ -5,7 +5,7 @@ import pytest
 from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis.auto import choose_mechanism
 from mechanisms.workload import k_way
-from pgmkit import Schema
+from pgmkit import Boolean, Schema
 from pgmkit.tables.labelled import Categorical
 
 WIDE = Schema({f"c{i}": Categorical([str(code) for code in range(4)]) for i in range(300)})
@@ -22,3 +22,9 @@ def test_pairs_are_measured_where_noise_leaves_the_strongest(
     workload = k_way(WIDE.domain, 2)
     found = choose_mechanism(WIDE, workload, Budget(epsilon, delta), rows=3000)
     assert found.name == name
+
+
+def test_a_column_of_one_value_is_in_no_pair() -> None:
+    schema = Schema({"a": Boolean(), "b": Boolean(), "land": Categorical(["here"])})
+    found = choose_mechanism(schema, k_way(schema.domain, 2), Budget(1.0, 1e-7))
+    assert "all pairs of 2 columns" in found.reason

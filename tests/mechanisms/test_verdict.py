@@ -38,7 +38,8 @@ def test_pairs_that_were_measured_together_are_named() -> None:
 
 def test_tables_of_noise_are_said_to_be_rough() -> None:
     assert "more noise than rows" not in judged(("a", "b"), ("c",))
-    assert "a with b hold more noise than rows" in judged(("a", "b"), ("c",), stddev=400.0)
+    said = judged(("a", "b"), ("c",), stddev=400.0)
+    assert "a with b hold more noise than rows" in said and "outline of this relation is" in said
 
 
 def test_tables_of_merged_codes_have_the_cells_that_were_measured() -> None:

@@ -472,3 +472,15 @@ def test_points_in_time_with_a_zone_are_those_of_a_clock_there(zone: str, tmp_pa
     codes = encode_file(tmp_path / "t.parquet", schema).columns["seen"]
     shown = [column.labels[code] for code in codes]
     assert shown == [str(each)[: len(shown[0])] for each in times.to_pylist()]
+
+
+@pytest.mark.parametrize("end", ["", " ", "  \n", " \r\n\n"])
+def test_a_blank_last_line_is_no_record(end: str, tmp_path: Path) -> None:
+    """As readers of CSV take it; in a file of one column it is a value."""
+    path = tmp_path / "t.csv"
+    path.write_text("age,sex\n1,F\n2,M\n3,F\n" + end)
+    schema = Schema.from_dict(yaml.safe_load(draft(path, look=True)))
+    assert len(encode_file(path, schema)) == 3
+    path.write_text("sex\nF\nM\nF\n" + end)
+    form = Schema({"sex": Categorical(("F", "M"), outside="F")})
+    assert len(encode_file(path, form)) == 3 + (" " in end)

@@ -84,7 +84,6 @@ ODD = [
         b"5\r,F,1,2",
         b'5,"\r,1,2',
         b"\r\r",
-        b" ",
         b"#",
         b"\\",
         b'\\",',
@@ -122,7 +121,8 @@ def odd_line(rng: np.random.Generator) -> bytes:
     if rng.random() < 0.5:
         return ODD[int(rng.integers(len(ODD)))]
     pieces = [b'"', b",", b"\r", b"\xff", b"\x00", b"F", b"'", b" ", b"1990-05-05", b'""', b'","']
-    return b"".join(pieces[int(i)] for i in rng.integers(len(pieces), size=rng.integers(1, 9)))
+    line = b"".join(pieces[int(i)] for i in rng.integers(len(pieces), size=rng.integers(1, 9)))
+    return line if line.strip(b" ") else b"F"  # a line of blanks is no row
 
 
 def mixed(rows: list[Any], odd: list[Any], rng: np.random.Generator) -> list[Any]:
@@ -228,7 +228,10 @@ def test_a_line_is_a_record_where_the_reader_takes_it_for_one(content: bytes, va
     names = [f"c{i}" for i in range(values)]
     for line in content.split(b"\n"):
         found = LineGrammar(b",", values, multiline=False).divided(line + b"\n", final=True)
-        assert len(found.records) + len(found.odd) == (line not in (b"", b"\r"))
+        bare = line.removesuffix(b"\r")
+        assert len(found.records) + len(found.odd) == bool(
+            bare.strip(b" ") or (bare and values == 1)
+        )
         for record in found.records:
             assert arrow_rows(record + b"\n", names) == 1
             # A value that is left open would take the next line.

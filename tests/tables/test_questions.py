@@ -166,8 +166,10 @@ def test_cdf_mean_and_count() -> None:
     np.testing.assert_allclose(paid.columns["count"], present.cumsum(1).reshape(-1))
     shares = present.cumsum(1) / present.sum(1, keepdims=True)
     np.testing.assert_allclose(paid.columns["share"], shares.reshape(-1))
-    assert f"left out: {JOINT[3:, :, 4].sum():.6g} records without a value" in paid.notes[0]
+    assert paid.notes[0].endswith(f"left out without a value of pay: {JOINT[3:, :, 4].sum():.6g}")
     assert not ask(MODEL, SCHEMA, "cdf(pay) | pay != missing").notes
+    none = estimate(SCHEMA.domain, [Measurement(("pay",), [9.0, 9, 9, 9, 1e-3], 1.0)])
+    assert not ask(none, SCHEMA, "cdf(pay)").notes  # a thousandth of a record is none
     mean = ask(MODEL, SCHEMA, "sex, mean(pay) | age >= 30").columns
     counts = JOINT[3:, :, :4].sum(axis=(0, 3, 4))
     np.testing.assert_allclose(mean["mean(pay)"], counts @ [5, 15, 25, 35] / counts.sum(1))
@@ -471,6 +473,10 @@ def test_a_note_bounds_what_the_middles_of_bins_move_sums_and_means_by() -> None
         answer = float(np.asarray(reply.columns[f"{summary}(pay)"])[0])
         assert reply.columns["high"][0] - reply.columns["low"][0] < 0.1 * off
         assert answer - truth == pytest.approx(off, rel=0.01)  # the worst case, and no more
+        [placed] = [
+            n for n in ask(model, schema.placed(), f"{summary}(pay)").notes if "middles" in n
+        ]
+        assert "outer bins" in placed and "outer bins" not in note
 
 
 @pytest.mark.parametrize(

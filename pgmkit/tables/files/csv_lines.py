@@ -69,8 +69,9 @@ class LineGrammar(NamedTuple):
 
     def divided(self, block: bytes, *, final: bool) -> Division:
         """Divide a block of whole lines into records, and list the places of odd lines, which are
-        neither a record nor part of one. Empty lines and comments are dropped. Unless the block is
-        `final`, last lines whose record may continue in the next block are returned as ``rest``.
+        neither a record nor part of one. Comments, empty lines, and lines of blanks that are no
+        record are dropped. Unless the block is `final`, last lines whose record may continue in the
+        next block are returned as ``rest``.
         """
         lines = block.split(b"\n")[:-1]
         records: list[bytes] = []
@@ -94,8 +95,8 @@ class LineGrammar(NamedTuple):
     def _last_line(self, lines: Sequence[bytes], first: int, *, final: bool) -> int | None:
         """Return the place of the last line of the record that begins with line `first`.
 
-        None for an odd line, -1 for an empty line or a comment, and the number of lines if the next
-        block decides.
+        None for an odd line, -1 for a line that is dropped (`divided`), and the number of lines if
+        the next block decides.
         """
         line = _bare(lines[first])
         if not line or (self.comment is not None and line.startswith(self.comment)):
@@ -104,7 +105,9 @@ class LineGrammar(NamedTuple):
             return None
         shape = self._shape(line)
         if not shape.open or not self.multiline:
-            return None if shape.open or shape.values != self.values else first
+            if not shape.open and shape.values == self.values:
+                return first
+            return None if line.strip(b" ") else -1
         last = self._closing(lines, first, final=final)
         if last is None or last == len(lines):
             return last

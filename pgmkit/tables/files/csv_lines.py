@@ -6,7 +6,7 @@ value without closing it begins a record of several lines if three conditions ho
 as a CSV writer ends it (a quotation mark, then a separator or a line end); the record has a value
 for each column and at most `MOST_BYTES` bytes; and none of its lines is a record by itself. Every
 other line stands alone. It is a record if it has a value for each column, with quotation marks
-within a value taken literally, and otherwise an odd line.
+within a value taken literally. Otherwise it is an odd line; a line of blanks counts as empty.
 
 So a line inserted between two well-formed records changes nothing but itself. It can only change
 lines that are not well formed: if it opens a value that one of them closes, the lines up to there

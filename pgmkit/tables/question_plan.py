@@ -111,7 +111,11 @@ class QuestionPlan:
     @property
     def half_widths(self) -> Array:
         """The largest distance of a value of each code in `codes` from their middle."""
-        away = self.middles - self.edges()[0]
+        low, high = self.ends()
+        away = self.middles - low
+        if isinstance(self.column, Binned):
+            last = self.codes == len(self.column.positions) - 2  # it contains its upper end
+            away = np.where(last, np.maximum(away, high - self.middles), away)
         return np.where(np.isclose(away, 0.0, atol=1e-9 * np.abs(self.middles)), 0.0, away)
 
     @property

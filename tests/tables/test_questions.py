@@ -21,7 +21,7 @@ from pgmkit import (
 )
 from pgmkit.factor import Factor
 from pgmkit.tables.question_grammar import parse
-from pgmkit.tables.question_plan import linear_parts
+from pgmkit.tables.question_plan import QuestionPlan, linear_parts
 from pgmkit.tables.questions import ask
 from pgmkit.tables.reply import Reply
 from pgmkit.uncertainty import error_bars
@@ -481,7 +481,11 @@ def test_a_note_bounds_what_the_middles_of_bins_move_sums_and_means_by() -> None
 
 @pytest.mark.parametrize(
     "column",
-    [Integer(0, 3), Numeric(0, 0.4, bins=4, decimals=1), Numeric(0, 9, bins=1, spikes=(0,))],
+    [
+        Integer(0, 3),
+        Numeric(0, 0.4, bins=4, decimals=1, spikes=(0.4,)),
+        Numeric(0, 9, bins=1, spikes=(0,)),
+    ],
 )
 def test_no_such_note_where_bins_hold_one_value_or_no_mean_is_asked_for(column) -> None:
     schema = Schema({"x": column})
@@ -489,6 +493,21 @@ def test_no_such_note_where_bins_hold_one_value_or_no_mean_is_asked_for(column) 
     where = " | x = 0" if column.size == 2 else ""
     for text in (f"mean(x){where}", f"sum(x){where}", "median(x)", "cdf(x)"):
         assert not any("middles" in note for note in ask(model, schema, text).notes)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [Integer(0, 10, bins=3), Numeric(0, 10, bins=2, decimals=1), Numeric(0, 10, bins=3)],
+)
+def test_the_bound_of_middles_is_the_distance_of_the_furthest_value(column) -> None:
+    """The last bin of a column with decimals contains its upper end, which is further off."""
+    values = np.arange(11) if isinstance(column, Integer) else np.arange(101) / 10
+    schema = Schema({"x": column})
+    plan = QuestionPlan(schema, parse(schema, "mean(x)"))
+    codes = column.encode(values)
+    for code, middle, said in zip(plan.codes, plan.middles, plan.half_widths, strict=True):
+        furthest = np.abs(values[codes == code] - middle).max()
+        assert furthest - 1e-9 <= said <= furthest + 0.1
 
 
 @pytest.mark.parametrize(("stddev", "noisy"), [(0.1, False), (900.0, True)])

@@ -84,9 +84,9 @@ class Misfit:
 
 
 class _Scaled:
-    """The numbers that measured tables of pairs are about, if each of them is the probability of a
-    code times a scale plus a shift. `scales` and `shifts` have an entry for each column of the
-    rows.
+    """A function from a row's probabilities to the numbers whose products, averaged over the rows,
+    are compared with the measured tables of pairs. Here each number is the probability of one code
+    times a scale plus a shift. `scales` and `shifts` have an entry for each column of the rows.
     """
 
     def __init__(self, scales: torch.Tensor, shifts: torch.Tensor) -> None:
@@ -102,9 +102,9 @@ class _Scaled:
 
 
 class _Sums:
-    """The numbers that measured tables of pairs are about, if some of them are weighted sums over
-    codes. `matrices` has a matrix for each attribute, with a row for each code and a column for
-    each sum.
+    """The same function as `_Scaled` where some of the numbers are weighted sums of the
+    probabilities of several codes. `matrices` has a matrix for each attribute, with a row for each
+    code and a column for each sum.
     """
 
     def __init__(self, matrices: Sequence[torch.Tensor]) -> None:

@@ -181,8 +181,8 @@ def _keys(product: Product) -> dict[Hashable, _Key]:
 
 def _is_exact(product: Product) -> bool:
     """Return True if the rounding in a product's joint cost is less than what `most` adds for it.
-    It is more if the product's columns are equal or nearly equal, since the cost is a difference of
-    sums divided by the distance of the columns.
+    The rounding is larger if the product's columns are equal or nearly equal, since the cost is a
+    difference of sums divided by the distance of the columns.
     """
     norms = [*product.values()]
     length = math.prod(each.l2 for each in norms)

@@ -1,5 +1,5 @@
-"""Ledgers of privacy budgets: they record every charge and refuse those beyond the budget, within
-one run or, in a file, across runs.
+"""Ledgers of privacy budgets. A ledger records every charge and refuses a charge that exceeds what
+is left of the budget. It serves one run, or several runs if it is kept in a file.
 """
 
 from __future__ import annotations

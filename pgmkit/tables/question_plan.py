@@ -110,11 +110,12 @@ class QuestionPlan:
 
     @property
     def half_widths(self) -> Array:
-        """The largest distance of a value of each code in `codes` from their middle."""
+        """For each code in `codes`, the largest distance of one of its values from their middle."""
         low, high = self.ends()
         away = self.middles - low
         if isinstance(self.column, Binned):
-            last = self.codes == len(self.column.positions) - 2  # it contains its upper end
+            # The last bin contains its upper end; all others end below theirs.
+            last = self.codes == len(self.column.positions) - 2
             away = np.where(last, np.maximum(away, high - self.middles), away)
         return np.where(np.isclose(away, 0.0, atol=1e-9 * np.abs(self.middles)), 0.0, away)
 

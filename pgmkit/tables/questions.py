@@ -172,8 +172,8 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
 
 
 def _of_middles(plan: QuestionPlan, away: Array) -> list[str]:
-    """Return a note if sums or means may be off because values count as the middles of their bins;
-    `away`: by how much at most, for each line.
+    """Return a note if sums or means may be off because values count as the middles of their bins,
+    and otherwise nothing. `away` has the largest possible difference for each line of the answer.
     """
     most = away.max(initial=0.0)
     if not most > 0:

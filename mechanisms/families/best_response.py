@@ -38,8 +38,8 @@ class Oracle:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        # These two are kept for the last set of cliques: whether its junction tree is small, and
-        # inference on that tree. Many searches in a row have queries on the same cliques.
+        # Many searches in a row have queries on the same cliques. For the last set of cliques it is
+        # remembered whether its junction tree is small, and inference on that tree.
         self._small: dict[frozenset[Clique], bool] = {}
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
@@ -89,6 +89,7 @@ class Oracle:
         return dict(zip(self.domain, map(int, best), strict=True))
 
     def by_max_product(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
+        """Return a record of the largest sum of its cells in the tables, which are by clique."""
         import torch
 
         cliques = tuple(tables)

@@ -108,9 +108,10 @@ class Frequent:
         return found
 
     def merged(self, measurement: Measurement) -> Measurement:
-        """Return a measurement as a measurement over `self.domain`; its rows must be equal at all
-        rare codes of an attribute. A measurement that does not have one matrix for each attribute
-        is returned unchanged, which is right only if no attribute has rare codes.
+        """Return a measurement as a measurement over `self.domain`. Each row of its matrices must
+        have the same entry at all rare codes of an attribute. A measurement that does not have one
+        matrix for each attribute is returned unchanged, which is right only if no attribute has
+        rare codes.
         """
         if not isinstance(measurement.matrix, Kronecker):
             return measurement

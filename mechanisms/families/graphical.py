@@ -92,12 +92,12 @@ class Affordable:
     def within(
         self, measured: Sequence[Clique], limit_mb: float, fallback_mb: float
     ) -> tuple[list[Clique], Callable[[Clique], bool]]:
-        """Return the candidates with which the junction tree may stay within the limit, and a
-        function that tells whether it does with a given candidate.
+        """Return the candidates with which the junction tree of the `measured` cliques may stay
+        within the limit, and a function that tells whether it does with a given candidate.
 
-        It does with at least one of the returned candidates. If no candidate keeps the tree within
-        `limit_mb`, the limit is `fallback_mb`, which an earlier round may have used already. If no
-        candidate keeps the tree within that either, the list is empty.
+        With at least one of the returned candidates it does. If no candidate keeps the tree within
+        `limit_mb` (MB of float64 cells), the limit is `fallback_mb`, which an earlier round may
+        have used already. If no candidate keeps the tree within that either, the list is empty.
         """
         tree = junction_tree(self.domain, measured)
         bounds = self._bounds(TreeGrowth(tree))
@@ -174,8 +174,8 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
     """Raise InvalidInput if no clique of the workload fits the limit in MB, or if the workload asks
     for the total alone.
 
-    Also raise it for a limit above what estimation accepts: it would refuse after the budget is
-    spent.
+    Also raise InvalidInput for a limit above what estimation accepts, which would otherwise refuse
+    the model after the budget is spent.
     """
     most = MEMORY_LIMIT / 2**20
     if limit > most:

@@ -247,7 +247,7 @@ class Histogram:
 
 class HistogramModel(QueryAnswers):
     """A released histogram, scaled to `total` counts. Raises InvalidInput for weights that are not
-    finite, below 0 or of another shape than the support, and a total not above 0.
+    finite, below 0, all 0 or of another shape than the support, and a total not above 0.
 
     >>> model = HistogramModel(FullDomain(Domain({"a": 2, "b": 2})), np.ones((2, 2)), total=8)
     >>> model.marginal(["b"])
@@ -258,12 +258,16 @@ class HistogramModel(QueryAnswers):
 
     def __init__(self, support: Support, weights: Array, total: float) -> None:
         self._support, self.domain = support, support.domain
-        scaled = np.asarray(weights, dtype=np.float64)
-        if scaled.shape != support.shape or not (np.isfinite(scaled) & (scaled >= 0)).all():
-            raise InvalidInput("weights must be finite, at least 0 and of the support's shape")
-        if not (np.isfinite(total) and total > 0 and 0 < scaled.sum() < np.inf):
+        given = np.asarray(weights, dtype=np.float64)
+        mass = given.sum()
+        if given.shape != support.shape or not ((given >= 0).all() and 0 < mass < np.inf):
+            raise InvalidInput(
+                f"weights must be at least 0, of shape {support.shape} and with a finite sum above "
+                f"0; got shape {given.shape} and sum {mass:g}"
+            )
+        if not (np.isfinite(total) and total > 0):
             raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
-        self._weights = scaled * (total / scaled.sum())
+        self._weights = given * (total / mass)
         self.total = float(total)
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> HistogramModel:

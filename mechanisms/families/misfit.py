@@ -23,7 +23,9 @@ _Group = tuple[_Place, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Misfit:
-    """The sum over measured cells of ((answer - noisy value) / stddev)^2, up to a constant.
+    """The sum over measured cells of ((answer - noisy value) / stddev)^2, up to a constant, as a
+    function of the rows of a mixture. `measurements` are in counts of `total` records: whole
+    marginals, or pairs with a matrix for each attribute.
 
     If most pairs of attributes were measured, one product of the matrix of rows with itself gives
     the answers of all pairs; otherwise there is one small product for each attribute. If a pair was
@@ -125,9 +127,9 @@ class _Sums:
 class _Pairs:
     """The misfit of pairs, computed by one product of the matrix of the rows' sums with itself.
 
-    `sums`: the numbers, or sums, that follow from the probabilities of single codes. `weights` and
-    `means`: the weight and the noisy share of each product of two sums, as symmetric W x W matrices
-    for W sums; the weight is 0 for sums that were not measured together.
+    `sums`: the function that returns the W sums of each row. `weights` and `means`: the weight and
+    the noisy share of each product of two sums, as symmetric W x W matrices; the weight is 0 for
+    sums that were not measured together.
     """
 
     def __init__(self, sums: _Scaled | _Sums, weights: torch.Tensor, means: torch.Tensor) -> None:
@@ -151,9 +153,9 @@ class _FewPairs(_Pairs):
     """The misfit of pairs if most pairs of sums were not measured. The tables are grouped by the
     matrix of sums along one of their two sides, and each group is computed by one product.
 
-    `groups` has a tuple for each group: the first sum of the common side and the one after its
-    last, the places of the sums on the other sides, and two matrices over both with the weights and
-    the noisy shares.
+    `groups` has a tuple for each group: the range (first, one after the last) of the m sums of the
+    common side, the places of the n sums of all other sides, and two m x n matrices, of the weights
+    and of the noisy shares.
     """
 
     def __init__(self, sums: _Scaled | _Sums, groups: Sequence[_Group]) -> None:
@@ -242,10 +244,12 @@ def _sums(
     matrices: Mapping[str, Mapping[bytes, NDArray[np.float64]]],
     device: torch.device | str,
 ) -> _Scaled | _Sums:
-    """Return the function of the rows' probabilities that these matrices compute.
+    """Return the function of the rows' probabilities that these matrices compute. `matrices`: for
+    each attribute its distinct matrices (sums x codes), by their bytes.
 
-    The probabilities of an attribute's codes sum to 1, so a constant in a row of its matrix only
-    shifts the result. A table or residual on single codes has one other entry in each row.
+    The probabilities of an attribute's codes sum to 1, so a constant that is added to a row of its
+    matrix only shifts the result. The matrix of a table or residual on single codes is such
+    constants plus a diagonal matrix, so the function is `_Scaled`.
     """
     joined = [
         np.concatenate([np.zeros((0, domain.sizes[name])), *found.values()])
@@ -260,7 +264,9 @@ def _sums(
 
 
 def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64]]:
-    """Return the matrix of a measured table along each attribute; without one, the identity."""
+    """Return the matrix (values x codes) of a measurement along each attribute of its clique. The
+    measurement must be of a whole marginal, which has identities, or have such matrices.
+    """
     if isinstance(measurement.matrix, Kronecker):
         return [as_dense(each) for each in measurement.matrix.factors]
     return [np.eye(domain.sizes[name]) for name in measurement.clique]
@@ -270,7 +276,8 @@ def _singles(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return, for each column, the weight of its squared error and the mean of its noisy values by
-    inverse variance, both for fractions of the total; 0 for columns that were not measured.
+    inverse variance, both for fractions of the total; both are 0 for columns that were not
+    measured.
     """
     weights, sums = np.zeros(columns.width), np.zeros(columns.width)
     for each in measurements:

@@ -30,14 +30,22 @@ Groups = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class MixedState(ProductRows):
-    """The rows between updates, and the free parameters that they are computed from."""
+    """The rows between updates, and the free parameters (see `MixedRows`) that they are computed
+    from.
+    """
 
     free: torch.Tensor
 
 
 class Thresholds(NamedTuple):
-    """Predicates as tensors, with a line for each: the columns of its codes, filled up with a
-    column of ones; its weights on the numbers; and its bound.
+    """Predicates as tensors with a line for each: a row satisfies a predicate if it has the codes
+    of `columns` and its numbers, weighted by `weights`, sum to at most the bound.
+
+    Attributes:
+        columns: The columns of the predicate's codes, filled up with the number of a column of
+            ones: predicates x most codes.
+        weights: The weight of each numeric attribute: predicates x numeric attributes.
+        bounds: The bounds, one for each predicate.
     """
 
     columns: torch.Tensor
@@ -46,10 +54,11 @@ class Thresholds(NamedTuple):
 
 
 class Ranks:
-    """The ranks of numeric attributes, by noisy counts of their codes, which are at least 0.
+    """The ranks of numeric attributes, and their groups of neighbouring codes.
 
-    `groups`: for each numeric attribute, the group of each of its codes; groups are numbered from 0
-    in the order of the codes.
+    `counts`: for each numeric attribute the noisy counts of its codes, at least 0. `groups`: for
+    each numeric attribute the group of each of its codes, numbered from 0 in the order of the
+    codes.
 
     Attributes:
         domain: The domain with the groups of numeric attributes in place of their codes.
@@ -88,8 +97,8 @@ class Ranks:
         return below[codes] + places * (below[codes + 1] - below[codes])
 
     def number(self, name: str, ranks: torch.Tensor) -> torch.Tensor:
-        """Return the numbers between 0 and 1 at these ranks; differentiable. They rise linearly
-        within a group.
+        """Return the values of a numeric attribute at these ranks, scaled so that its codes divide
+        the range from 0 to 1 evenly. Within a group they rise linearly; they are differentiable.
         """
         below, values = (each.to(ranks.device) for each in self._values[name])
         group = torch.searchsorted(below, ranks.detach().contiguous(), right=True) - 1
@@ -111,7 +120,9 @@ class Ranks:
         return values.ravel(), m.stddev * np.sqrt(codes).ravel()
 
     def expand(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows over all codes (K x codes) from rows over `domain`."""
+        """Return rows over all codes (K x codes) from rows over `self.domain`: the probability of a
+        group is divided among its codes by their noisy counts.
+        """
         parts = torch.split(rows, list(self.domain.shape()), dim=1)
         found = []
         for name, part in zip(self.whole, parts, strict=True):
@@ -156,10 +167,12 @@ class MixedRows:
     def rows(
         self, free: torch.Tensor, temperature: float | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rows over `columns` and their numbers, both differentiable.
+        """Return the rows of probabilities (K x columns.width) and the values of their numeric
+        attributes (K x number of these), computed from the parameters `free`.
 
-        A `temperature` of None gives every number the group that it lies in; with a number, which
-        is an inverse temperature, the bounds of groups are sigmoids.
+        With a `temperature` of None, all probability of a numeric attribute is on the group in
+        which its rank lies. Otherwise it is an inverse temperature: the bounds of groups are
+        sigmoids, and the rows are differentiable in all parameters.
         """
         split = torch.split(free[:, : self.width], self.sizes, dim=1) if self.sizes else ()
         parts = {name: part.softmax(1) for name, part in zip(self.codes, split, strict=True)}
@@ -181,7 +194,7 @@ class MixedRows:
         return MixedState(Columns(self.ranks.whole), rows, total, free)
 
     def thresholds(self, predicates: Predicates) -> Thresholds:
-        """Return predicates, whose codes are of categorical attributes, as tensors."""
+        """Return predicates as tensors; their codes must be of categorical attributes."""
         longest = max(1, *(len(each.codes) for each in predicates.list))
         places = torch.full((len(predicates), longest), self.columns.width, dtype=torch.long)
         for line, each in enumerate(predicates.list):

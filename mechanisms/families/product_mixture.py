@@ -69,10 +69,11 @@ class Columns:
         )
 
     def of_cells(self, cells: Iterable[tuple[Clique, int]]) -> torch.Tensor:
-        """Return the columns whose product answers each cell: an index into rows.
+        """Return the numbers of the columns whose product answers each cell, an int64 tensor of
+        shape (number of cells, length of the longest clique).
 
-        `cells` are (clique, flat index in C order). The result has one line for each cell and as
-        many places as the longest clique; shorter ones are filled with `width`, a column of ones.
+        `cells` are pairs of a clique and a flat index in C order. Lines of shorter cliques are
+        filled with the number `width`, for a column of ones that the caller adds after the others.
 
         >>> Columns(Domain({"a": 2, "b": 3})).of_cells([(("b", "a"), 5), (("a",), 0)]).tolist()
         [[4, 1], [0, 5]]
@@ -95,8 +96,8 @@ class CellAnswers:
     """Answers of single cells of marginals. The first attributes of all cells are looked up in one
     gather, the second ones in another, and so on.
 
-    Only the columns that some cell uses take part: most of an attribute's thousand codes are in no
-    cell, and in the backward pass each gather from all columns would make a gradient of their size.
+    Each gather is from only those columns that some cell uses. Of a thousand codes most are in no
+    cell, and in the backward pass a gather from all columns makes a gradient of their size.
 
     >>> answers = CellAnswers(Columns(Domain({"a": 2, "b": 2})), [(("a", "b"), 0), (("a", "b"), 1)])
     >>> answers(torch.tensor([[1.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 1.0]])).tolist()
@@ -119,7 +120,9 @@ class CellAnswers:
         return len(self._places)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the answers (fractions), differentiable in the rows (K x width)."""
+        """Return the answers (fractions), one for each cell; they are differentiable in the rows (K
+        x columns.width).
+        """
         ones = rows.new_ones(1, len(rows))
         codes = torch.cat([rows.index_select(1, self._used).t(), ones])
         product = rows.new_ones(1)
@@ -160,8 +163,8 @@ class ProductAnswers:
     def __call__(
         self, rows: torch.Tensor, shares: torch.Tensor | None = None
     ) -> dict[Clique, torch.Tensor]:
-        """Return the marginals (fractions) of each clique; rows are K x width, and have equal
-        shares unless `shares` are given.
+        """Return the marginal (fractions) of each clique, axes in its order. `rows`: K x
+        columns.width. `shares`: the K shares of the rows, by default equal ones.
         """
         if shares is None:
             shares = rows.new_full((len(rows),), 1 / len(rows))
@@ -188,8 +191,8 @@ class ProductAnswers:
 
 @dataclass(frozen=True, eq=False)
 class ProductRows:
-    """Rows of a mixture while it is fitted, K x columns.width; unlike those of a release they are
-    not checked.
+    """A mixture while it is fitted: its rows (K x columns.width), which unlike those of a release
+    are not checked, and the number of records `total`.
 
     With `frequent`, `columns` are those of `frequent.domain`, where rare codes are merged;
     `marginals` answers over all codes nevertheless.

@@ -43,9 +43,10 @@ def near_independence(
 
     `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
     attribute that has more than one value. All that they say about one attribute is averaged by
-    inverse variance. The `stddev` of a returned table is the standard deviation of the weighted
-    mean of y and q (see the module docstring). `strength`: a factor on the precision of the prior;
-    with 0 tables are returned unchanged, with 1 the result is this mean.
+    inverse variance. `total`: the number of records. The `stddev` of a returned table is the
+    standard deviation of the weighted mean of y and q (see the module docstring). `strength`: a
+    factor on the precision of the prior; with 0 tables are returned unchanged, with 1 the result is
+    this mean.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -156,8 +157,9 @@ def _drawn_in(
 def _beyond(
     domain: Domain, measurement: Measurement, shares: Mapping[str, Array], total: float
 ) -> tuple[Array, Array, int, float]:
-    """Return a noisy table, the same of `total` records with independent attributes of these
-    shares, the degrees of freedom of an interaction, and the squared interaction of the difference.
+    """Return the noisy table of a measurement; the table that it would have without noise for
+    `total` records with independent attributes of these shares; the degrees of freedom of an
+    interaction in such tables; and the sum of squares of the interaction in their difference.
     """
     codes = [shares.get(name, np.ones(1)) for name in measurement.clique]
     product = total * functools.reduce(np.multiply.outer, codes)

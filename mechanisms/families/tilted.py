@@ -30,8 +30,9 @@ def tilted(
     `measured`: a whole marginal in counts. The table is a weighted mean of both, in which the noisy
     one has the weight of the part of its squared distance that noise does not explain (James and
     Stein 1961). If noise explains all but one standard deviation, the model is returned as it is.
-    Where the rows would have more than `BLOCK_CELLS` numbers, so many are drawn by `rng` as have no
-    more, one from each of as many equal parts of the total, in the order of cells.
+    If all rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
+    by `rng`: the rows are put in the order of cells, their total is divided into that many equal
+    parts, and one row is drawn from each part.
 
     >>> from pgmkit.domain import Domain
     >>> alone = ProductMixtureModel(Domain({"a": 2, "b": 2}), [[0.5] * 4], total=100)
@@ -65,7 +66,9 @@ def tilted(
 def _some(
     weights: np.ndarray, most: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of weights above 0, at most `most` of them, and their shares."""
+    """Return the places of the weights above 0 with these weights. If there are more than `most`,
+    return instead the places that `most` systematic draws hit, with how often each was hit.
+    """
     places = np.flatnonzero(weights)
     if len(places) <= most:
         return places, weights[places]

@@ -78,8 +78,8 @@ def trainer(
         errors = targets.errors(rows)
         largest = float(errors.detach().abs().max())
         error = largest if state.error is None else (state.error + largest) / 2
-        # The threshold is half of the (averaged) largest error; an error within the noise counts as
-        # none.
+        # The threshold of an answer is half of the averaged largest error, or `tolerance` standard
+        # deviations of the answer's noise if that is more.
         threshold = (settings.tolerance * targets.stddevs).clamp_min(error / 2)
 
         def losses() -> Iterator[torch.Tensor | None]:

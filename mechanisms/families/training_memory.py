@@ -100,10 +100,9 @@ def _index_bytes(predicates: int, places: int, numbers: int) -> int:
 
 
 def _operands(columns: Columns, cliques: Iterable[Clique]) -> list[tuple[int, int, int]]:
-    """Return the sizes of each matrix product, as three numbers of cells.
-
-    They are those of a row of its left factor, with the intermediate products; of a row of its
-    right factor; and of the result for all rows.
+    """Return three numbers of cells for each matrix product of `ProductAnswers`: those that one row
+    takes in the left factor, with the intermediate products; those that one row takes in the right
+    factor; and those of the result.
     """
     sizes, found = columns.domain.sizes, []
     for first, group in ProductAnswers(columns, dict.fromkeys(cliques)).groups.items():

@@ -42,8 +42,8 @@ class TreeGrowth:
 
     @cached_property
     def _near(self) -> list[list[tuple[int, frozenset[int]]]]:
-        """For every clique its neighbours and the separators; roots are attached to the first
-        clique.
+        """For every clique of the tree, the place of each neighbour and the separator between them.
+        Roots of further trees are neighbours of the first clique, with empty separators.
         """
         near: list[list[tuple[int, frozenset[int]]]] = [[] for _ in self._sets]
         for child in range(1, len(self._sets)):
@@ -55,6 +55,7 @@ class TreeGrowth:
 
     @cached_property
     def _holders(self) -> list[list[int]]:
+        """For every attribute, the places of the cliques that have it."""
         holders: list[list[int]] = [[] for _ in self._lengths]
         for place, members in enumerate(self._sets):
             for i in members:
@@ -62,7 +63,8 @@ class TreeGrowth:
         return holders
 
     def cells_with(self, clique: Sequence[str]) -> int:
-        """Return the cells of some junction tree of the tree's cliques and this one.
+        """Return the number of cells of a junction tree that holds the tree's cliques and this one;
+        the smallest such tree may have fewer.
 
         Raises InvalidInput for a clique that is not in the domain.
         """
@@ -107,6 +109,9 @@ class TreeGrowth:
         return self.tree.cells + np.minimum(added, added.T)
 
     def _added(self, members: frozenset[int], home: int) -> int:
+        """Return the number of cells that the tree gains if the attributes `members` become a
+        clique and those that the clique `home` lacks are carried to it.
+        """
         carried = members - self._sets[home]
         whole = math.prod(self._lengths[i] for i in carried)
         added, joined = 0, set(members)

@@ -124,12 +124,16 @@ def test_too_large_a_domain_is_refused_with_what_would_fit() -> None:
 
 def test_wrong_weights_and_files_are_refused(tmp_path: Path) -> None:
     support = FullDomain(DOMAIN)
-    for weights, total in [
-        (np.ones(3), 1.0),
-        (-np.ones(DOMAIN.shape()), 1.0),
-        (np.ones(DOMAIN.shape()), 0.0),
+    even = np.ones(DOMAIN.shape())
+    for weights, total, named in [
+        (np.ones(3), 1.0, r"weights must .* shape \(3, 2, 4, 2\) .* got shape \(3,\)"),
+        (-even, 1.0, "weights must .* and sum -48"),
+        (0 * even, 1.0, "weights must .* and sum 0"),
+        (np.nan * even, 1.0, "weights must .* and sum nan"),
+        (np.inf * even, 1.0, "weights must .* and sum inf"),
+        (even, 0.0, "total must be .* got 0.0"),
     ]:
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput, match=named):
             HistogramModel(support, weights, total)
     (tmp_path / "x").write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match="not a pgmkit histogram"):

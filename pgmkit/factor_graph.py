@@ -142,7 +142,7 @@ class FactorGraph:
             potentials = tuple(
                 Factor(self.domain.project(clique), np.log(table)) for clique, table in self.tables
             )
-        return GraphicalModel(self.domain, potentials, total)
+        return GraphicalModel(self.domain, potentials, total, memory_limit=self.memory_limit)
 
     @overload
     def posterior(
@@ -323,9 +323,7 @@ def _check_sizes(domain: Domain, memory_limit: int) -> None:
 
 
 def _expected_log(weights: Array, table: Array) -> float:
-    """Return the sum of weights * log(table), where a weight of zero counts as 0 whatever the table
-    has.
-    """
+    """Return the sum of weights * log(table) over the cells whose weight is not zero."""
     present = weights > 0
     with np.errstate(divide="ignore"):
         return float(weights[present] @ np.log(table[present]))

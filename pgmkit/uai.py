@@ -229,8 +229,17 @@ def read_marginals(path: PathLike) -> list[Array]:
 
 @typed
 def write_map(codes: Iterable[int], path: PathLike) -> None:
-    """Write a MAP result: a code for every variable, in the model's order."""
-    texts = [str(int(code)) for code in float_array(listed(codes, "codes", "codes"), "codes")]
+    """Write a MAP result: a code for every variable, in the model's order. Raises InvalidInput for
+    codes that are not whole numbers of at least 0.
+    """
+    held = float_array(listed(codes, "codes", "codes"), "codes").tolist()
+    for code in held:
+        if not (code >= 0 and code.is_integer()):
+            raise InvalidInput(
+                f"codes must be whole numbers of at least 0, got {code:g}; give each variable's "
+                "code, not its state"
+            )
+    texts = [str(int(code)) for code in held]
     _write(path, ["MAP", " ".join([str(len(texts)), *texts])])
 
 

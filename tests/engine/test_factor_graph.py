@@ -454,6 +454,11 @@ def test_a_model_and_back() -> None:
     np.testing.assert_allclose(again, summed(joint, graph.domain, [name]), atol=1e-12)
 
 
+def test_a_graph_and_its_model_have_one_memory_limit() -> None:
+    model = FactorGraph(Domain({"a": 2}), [(("a",), [1.0, 3.0])], memory_limit=1_000_000).model()
+    assert model.memory_limit == 1_000_000 == FactorGraph.from_model(model).memory_limit
+
+
 def test_arrows_and_edges_for_drawing() -> None:
     assert list(sprinkler().to_networkx().edges) == [("rain", "wet")]
     graph = FactorGraph(Domain({"a": 2, "b": 2}), [(("a", "b"), np.ones((2, 2)))])

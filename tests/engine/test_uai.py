@@ -71,6 +71,13 @@ def test_results(tmp_path: Path) -> None:
     assert uai.read_evidence(tmp_path / "evid", graph) == {"wet": 1}
 
 
+@pytest.mark.parametrize("wrong", [1.7, -1.0, np.nan, np.inf])
+def test_codes_of_a_result_are_whole_numbers(wrong: float, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="codes must be whole numbers of at least 0"):
+        uai.write_map(np.array([0.0, wrong]), tmp_path / "MAP")
+    assert not (tmp_path / "MAP").exists()
+
+
 def test_every_file_cut_short_is_refused(tmp_path: Path) -> None:
     words = EXAMPLE.split()
     for length in range(len(words)):

@@ -92,10 +92,12 @@ class Domain:
         return math.prod(self.shape(attrs))
 
     def smallest_holding(self, cliques: Sequence[Clique], attrs: Iterable[str]) -> int | None:
-        """Return the place of the first smallest clique that holds `attrs`; None if there is none.
+        """Return the position in `cliques` of the clique with the fewest cells that contains
+        `attrs`, the first of equal ones; None if no clique contains them.
 
-        The function goes through all cliques; a `JunctionTree`, which may have thousands, has an
-        index for this.
+        Every clique is looked at; `JunctionTree.holds` does the same by an index.
+
+        Raises InvalidInput for unknown or duplicate attributes.
 
         >>> Domain({"a": 2, "b": 3, "c": 4}).smallest_holding([("b", "c"), ("a", "b")], ["b"])
         1
@@ -110,9 +112,7 @@ class Domain:
 
         Raises InvalidInput for a bare string, unknown or duplicate attributes.
         """
-        projected = Domain.__new__(Domain)
-        projected._fill({name: self.sizes[name] for name in self.clique(attrs, "attrs")})
-        return projected
+        return _unchecked({name: self.sizes[name] for name in self.clique(attrs, "attrs")})
 
     def clique(self, attrs: Iterable[str], name: str = "clique") -> Clique:
         """Return `attrs` as a tuple in the given order, checked; errors call it `name`.
@@ -147,7 +147,8 @@ class Domain:
         """Return, for every cell of the table over `source` (in C order), the flat index of the
         cell of the table over `target` into which it is summed.
 
-        `target`'s attributes are a subset of `source`'s, in any order.
+        Both order the axes of their tables. Raises InvalidInput for unknown or duplicate
+        attributes, and for one of `target` that is not in `source`.
 
         >>> Domain({"a": 2, "b": 3}).cell_map(["a", "b"], ["b"])
         array([0, 1, 2, 0, 1, 2])
@@ -170,7 +171,7 @@ class Domain:
         >>> Domain({"a": 3}).allowed("a", [0, 2])
         array([ True, False,  True])
         """
-        size = self.project([attribute]).size()
+        size = self.size([attribute])
         name = f"codes of {attribute!r}"
         wanted = [codes] if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
         whole = all(
@@ -209,7 +210,7 @@ class Domain:
 
     def __reduce__(self) -> tuple[object, tuple[dict[str, int]]]:
         # The read-only mapping inside cannot be pickled or copied by itself.
-        return _rebuild, (dict(self.sizes),)
+        return _unchecked, (dict(self.sizes),)
 
 
 def check_domain(domain: Domain) -> None:
@@ -235,7 +236,8 @@ def _cell_map(shape: tuple[int, ...], places: tuple[int, ...]) -> NDArray[np.int
 _small_cell_map = lru_cache(maxsize=256)(_cell_map)
 
 
-def _rebuild(sizes: dict[str, int]) -> Domain:
+def _unchecked(sizes: dict[str, int]) -> Domain:
+    """Return the domain with these sizes, which are known to be valid."""
     domain = Domain.__new__(Domain)
     domain._fill(sizes)
     return domain

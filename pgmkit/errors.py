@@ -45,8 +45,8 @@ class TooSlow(PgmkitError, TimeoutError):
 
 
 class NotCertified(UserWarning):
-    """An estimate ended with a gap of more than a noise unit: its loss may be above the optimum by
-    up to the gap.
+    """The search for a model ended while its loss may still be above the optimum by more than a
+    noise unit (the standard deviation of the loss at the true marginals).
     """
 
 

@@ -190,8 +190,8 @@ class Factor:
 
 
 def _aligned(factor: Factor, order: Clique) -> torch.Tensor:
-    """Return the values with axes in `order` (a superset of the attributes), of length 1 where
-    absent.
+    """Return a view of the factor's values with its axes in `order`, which contains all its
+    attributes; the axes of other attributes have length 1.
     """
     domain = factor.domain
     present = [a for a in order if a in domain]

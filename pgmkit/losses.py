@@ -35,8 +35,9 @@ class Cut:
     """The lower bound ``offset + <gradient, mu>`` of a convex loss of marginals mu; cuts may be
     averaged.
 
-    ``size`` is the sum of the absolute terms of ``offset``, to which its rounding is proportional.
-    For many sets of measurements both have a number, and ``gradient`` a row, for each.
+    ``size`` is the sum of the absolute values of the terms of ``offset``; the rounding error of
+    ``offset`` is proportional to it. For n sets of measurements at once, ``offset`` and ``size``
+    are vectors of length n, and ``gradient`` has a row for each set.
     """
 
     offset: Any
@@ -294,9 +295,9 @@ def statistics(
     loss: str | Penalty | CallableLoss,
     deadline: float = inf,
 ) -> Statistics:
-    """Return the sufficient statistics for this loss. A callable loss needs the cliques alone, so
-    one measurement of each is kept. ``deadline`` (of ``time.perf_counter``) ends the combining:
-    measurements that are not reached by then stay as they are.
+    """Return the sufficient statistics of the measurements for this loss. A callable loss needs
+    the measured cliques alone, so one measurement of each clique is kept. ``deadline`` is a time of
+    ``time.perf_counter``: measurements that have not been combined by then stay as they are.
     """
     known = known_loss(loss)
     if isinstance(known, Squared):
@@ -316,8 +317,9 @@ def make_loss(
     device: torch.device,
     count: int | None = None,
 ) -> Loss:
-    """Return the loss function of vectors over ``layout`` that a name, a penalty or a callable
-    stands for, with tensors of this type on this device. ``count`` is that of ``MeasuredLoss``.
+    """Return the loss that a name, a penalty or a callable stands for, as a function of the flat
+    vector of the marginals (counts) of ``layout``, of this dtype on this device. ``count`` is that
+    of ``MeasuredLoss``.
     """
     known = known_loss(loss)
     if isinstance(known, Squared | Huber | Absolute):

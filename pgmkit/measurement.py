@@ -230,8 +230,9 @@ def checked_measurements(
 
 
 def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
-    """Raise InvalidInput if ``total`` is not between 2^-53 and 2^53, or if the noise is so much
-    smaller or larger than the measured values that one of the two would be lost to rounding.
+    """Raise InvalidInput if ``total`` is not between 2^-53 and 2^53, or if the noise of ``m`` is so
+    much smaller or larger than its noisy ``values``, or than its answers on ``total`` records, that
+    one of the two would be lost to rounding. All are in counts.
     """
     if not 1 / EXACT <= total <= EXACT:
         raise InvalidInput(
@@ -243,15 +244,15 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
     if not largest / EXACT <= m.stddev:
         raise InvalidInput(
             f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
-            f"{largest:.3g}, but must have one of at least 2^-53 of them, by which numbers are "
-            f"rounded; use {2 * largest / EXACT:.2g} or more for an answer that is nearly exact, "
-            "and look for values that cannot be right"
+            f"{largest:.3g}, but it must be at least 2^-53 times as large as they are, since they "
+            f"are rounded to that; use {2 * largest / EXACT:.2g} or more for an answer that is "
+            "nearly exact, and look for values that cannot be right"
         )
     if answers and not m.stddev <= answers * EXACT:
         raise InvalidInput(
             f"measurement of {m.clique!r} has stddev {m.stddev!r} beside counts of up to "
-            f"{answers:.3g}, but must have one of at most 2^53 times as much "
-            f"({answers * EXACT:.2g}): float64 cannot resolve them beside such noise; leave "
+            f"{answers:.3g}, but it must be at most 2^53 times as large as they are "
+            f"({answers * EXACT:.2g}), since float64 cannot resolve them beside such noise; leave "
             "the measurement out"
         )
 

@@ -57,8 +57,8 @@ class GraphicalModel:
         certified: whether the gap is within the requested tolerance, or within the effect of
             rounding on the loss.
         iterations, stopped: the number of iterations of the search, and why it ended.
-        measurements: the measurements it was estimated from with the squared loss, for ``fit``;
-            they are not saved in the model's file, but in that of a release.
+        measurements: the measurements from which the model was estimated, if the loss was the
+            squared one; ``fit`` needs them. They are not saved in the model's file.
         memory_limit: the most bytes that the tables of the junction tree, or of an answer, may
             take; not saved in files.
 

@@ -41,8 +41,10 @@ class Zeros:
         object.__setattr__(self, "allowed", table)
 
     def within(self, domain: Domain, clique: Clique) -> NDArray[np.bool_]:
-        """Return the mask over a clique that contains this one, in a shape that broadcasts to that
-        clique's.
+        """Return `allowed` as a Boolean array that broadcasts to the shape of the table over
+        `clique`: axes in its order, of length 1 for attributes that are not in this clique.
+
+        Raises InvalidInput unless `clique` contains this clique and both fit the domain.
         """
         check_domain(domain)
         clique = domain.clique(clique)

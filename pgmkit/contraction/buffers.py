@@ -135,7 +135,9 @@ class ContractionBuffers:
             alone(step)
 
     def view(self, buffer: torch.Tensor, value: int) -> torch.Tensor:
-        """Return the cells of a value in ``values`` or ``adjoint``, in its shape."""
+        """Return a view of the cells of a value of the plan in ``buffer``, which is ``values`` or
+        ``adjoint``, in the value's shape.
+        """
         start = self.offsets[value]
         shape = [self.plan.sizes[name] for name in self.plan.axes[value]]
         return buffer[start : start + self.plan.cells(value)].view(shape)
@@ -216,10 +218,10 @@ class ContractionBuffers:
         return self.values[start:end].view(shape), self.adjoint[start:end].view(shape)
 
     def operand(self, values: list[int], orders: list[Axes], shape: tuple[int, ...]) -> Operand:
-        """Return the left or the right operands of a group of steps as one array of ``shape``.
+        """Return the left or the right operands of a group of steps as one ``Operand``.
 
         ``values`` numbers the operand of each step, and ``orders`` has the order in which its axes
-        are read. The array's first axis runs over the steps.
+        are read. The first axis of its array runs over the steps.
         """
         patterns = {}
         cells = np.empty((len(values), prod(shape) // len(values)), dtype=np.int64)
@@ -235,8 +237,9 @@ class ContractionBuffers:
 
 
 class Spread:
-    """A large input that the plan only sums: its cells, and its adjoint, which is that of its sums
-    expanded as a view to the input's shape. The first cell is number ``start`` of all inputs.
+    """A large input that the plan only sums, so that its adjoint is the adjoint of its sums, which
+    is expanded to the input's shape as a view. ``start`` is the position of its first cell among
+    the cells of all inputs.
     """
 
     def __init__(self, start: int, cells: torch.Tensor, adjoint: torch.Tensor) -> None:
@@ -244,19 +247,22 @@ class Spread:
         self._cells, self._adjoint = cells, adjoint
 
     def write(self, adjoints: torch.Tensor) -> None:
-        """Write the adjoint to its place in a flat vector of those of all inputs."""
+        """Write the adjoint to its place in ``adjoints``, the flat adjoints of all inputs."""
         adjoints[self.start : self.end].view(self._adjoint.shape).copy_(self._adjoint)
 
     def multiply(self, found: torch.Tensor) -> None:
-        """Write the cells times their adjoint to their place in a flat vector."""
+        """Write the input times its adjoint to its place in ``found``, a flat vector that has a
+        cell for each cell of all inputs.
+        """
         out = found[self.start : self.end].view(self._cells.shape)
         torch.mul(self._cells, self._adjoint, out=out)
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand of a group of steps, which is copied from the values, and to the adjoints, by the
-    index of its cells. Views, which the cells of some operands would allow, are no faster.
+    """The left or the right operands of a group of steps as one array of ``shape``: ``read`` copies
+    the ``cells`` from the values, and ``write`` copies to the same cells of the adjoints. Views,
+    which the cells of some operands would allow, are no faster.
     """
 
     values: torch.Tensor

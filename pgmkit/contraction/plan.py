@@ -51,8 +51,8 @@ class Kernel:
     ) -> Kernel:
         """Return the kernel that sums the axes ``gone`` out of ``left * right``.
 
-        Only this function orders the axes of a plan's values. The order is (batch, rows, columns),
-        in which a batched matrix product returns them, so no evaluation of a plan has to permute a
+        Only this function orders the axes of products. The order is (batch, rows, columns), in
+        which a batched matrix product returns them, so no evaluation of a plan has to permute a
         result.
         """
         batch = tuple(n for n in left if n in right and n not in gone)

@@ -33,8 +33,8 @@ class StreamedBuffers(ContractionBuffers):
             self._parts.append(alone or _Stored(self, list(group)))
 
     def read(self, logs: torch.Tensor) -> torch.Tensor:
-        """Return the largest logarithm of each input, 0 in place of minus infinity. ``logs`` are
-        those of all inputs, flattened one after another.
+        """Return the largest logarithm of each input, 0 in place of minus infinity. ``logs`` has
+        the logarithms of all inputs, flattened one after another.
         """
         found = [part.read(logs) for part in self._parts]
         return torch.cat(found) if len(found) > 1 else found[0]

@@ -9,7 +9,7 @@ from math import prod
 
 @lru_cache(maxsize=1 << 16)
 def each_bit(members: int) -> tuple[int, ...]:
-    """Return the attributes of a set, ascending.
+    """Return the numbers of the attributes in a set, ascending.
 
     >>> each_bit(0b1010)
     (1, 3)
@@ -23,7 +23,8 @@ def each_bit(members: int) -> tuple[int, ...]:
 
 
 def cells_of(members: int, sizes: Sequence[int]) -> int:
-    """Return the number of cells of a table over these attributes, given the sizes of all.
+    """Return the number of cells of a table over a set of attributes; ``sizes`` has the size of
+    every attribute.
 
     >>> cells_of(0b101, (2, 3, 5))
     10

@@ -23,8 +23,8 @@ class CliqueIndex:
                 self.places.setdefault(name, []).append(place)
 
     def containing(self, attrs: Collection[str]) -> list[int]:
-        """Return the positions of the cliques that contain all of `attrs`, ascending; all if it is
-        empty.
+        """Return the positions of the cliques that contain all of `attrs`, ascending; every
+        clique contains an empty `attrs`.
         """
         if not attrs:
             return list(range(len(self.sets)))

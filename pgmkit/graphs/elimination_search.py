@@ -99,6 +99,9 @@ class Search:
         return steps
 
     def deterministic(self) -> None:
+        """Try the greedy orders by min-fill, min-weight and min-degree; one is enough if all
+        attributes are simplicial.
+        """
         for rank in RANKS:
             self._try(partial(self._greedy, rank))
             if not self.left:
@@ -128,8 +131,6 @@ class Search:
         each = self.measured // len(RANKS) + len(self.measures)
         ways = itertools.chain([self.sweep], self._random_ways(rng))
         for done in range(int(seconds * MEASURES_A_SECOND / each)):
-            # The search takes no longer than some tens of inference passes over the best tree so
-            # far.
             if done * each >= _MEASURES_AT_LEAST + _MEASURES_OF_A_CELL * self.cells:
                 return
             self._try(next(ways))
@@ -256,7 +257,8 @@ def _affected(neighbours: list[int], v: int) -> Sequence[int]:
 
 
 def maximal_cliques(steps: Sequence[Step]) -> dict[int, int]:
-    """Return the maximal elimination cliques, each under the attribute that is eliminated in it.
+    """Return a mapping from attribute to the elimination clique in which it is eliminated, for the
+    maximal cliques alone.
 
     The clique of a later step is not maximal exactly if it equals the neighbours of an attribute
     eliminated before.

@@ -284,8 +284,8 @@ def _centres(masks: dict[int, int], edges: dict[int, list[int]]) -> Iterator[int
 
 
 def _walk(edges: dict[int, list[int]], start: int) -> dict[int, int]:
-    """Return all cliques that can be reached from `start`, each with the one before it on the path;
-    the farthest is last.
+    """Return a mapping from every clique that can be reached from `start` to the clique before it
+    on the path from `start` (-1 for `start` itself), in the order of their distance.
     """
     before = {start: -1}
     queue = [start]

@@ -19,7 +19,7 @@ _LONG = 16
 
 
 def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
-    """Sum the table over the axes ``away``; the result lacks them.
+    """Return the table summed over the axes ``away``, which the result lacks.
 
     >>> sum_axes(np.arange(24.0).reshape(2, 3, 4), (0, 2))
     array([ 60.,  92., 124.])
@@ -40,7 +40,9 @@ def sum_axes(table: Array, away: tuple[int, ...]) -> Array:
 
 
 def _in_memory_order(table: Array, away: tuple[int, ...]) -> Array:
-    """Sum a table whose axes were transposed, with them in the order of its memory."""
+    """Return ``sum_axes(table, away)`` for a table that is not contiguous: its axes are brought
+    into the order of its memory, and those of the result back into the order of the table.
+    """
     order = sorted(range(table.ndim), key=table.strides.__getitem__, reverse=True)
     made = np.ascontiguousarray(table.transpose(order))
     found = sum_axes(made, tuple([place for place, axis in enumerate(order) if axis in away]))

@@ -18,8 +18,8 @@ _ALL = slice(None)
 
 
 def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
-    """Return a table with axes ``held`` in the order of ``axes``, with length 1 along those it
-    lacks, so that it can be multiplied with a table over all of them.
+    """Return a copy of a table with axes ``held`` that broadcasts against tables over ``axes``: its
+    axes come in the order of ``axes``, and those that it lacks have length 1.
 
     >>> import numpy as np
     >>> spread(("a", "b", "c"), ("c", "a"), np.ones((4, 2))).shape

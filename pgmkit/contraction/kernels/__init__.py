@@ -59,8 +59,8 @@ def _by_device(form: Callable[P, R]) -> Callable[P, R]:
 
 
 def _unless_few_long(form: _Contraction, in_blocks: Callable[..., torch.Tensor]) -> _Contraction:
-    """Return the contraction ``form``, by device, but by torch ``in_blocks`` on a GPU if there are
-    many terms for each of few results.
+    """Return a contraction that calls ``form``, or on a GPU its Triton kernel; on a GPU, few
+    results of many terms each are computed by ``in_blocks``, the reference in plain torch.
 
     A kernel's program goes through the terms one by one, each in about half a microsecond, however
     few programs there are. Torch writes TABLE_CELLS terms and reduces them in some 40 microseconds.
@@ -98,7 +98,8 @@ def on_gpu(device: torch.device) -> bool:
 @cache
 def has_triton(device: torch.device) -> bool:
     """Return True if Triton is installed, as it is with CUDA builds of torch for Linux, and can
-    compile and run a kernel there. Otherwise the reference kernels run on the GPU.
+    compile and run a kernel on this GPU. Otherwise the GPU runs the reference kernels, after a
+    warning if Triton is installed.
     """
     if importlib.util.find_spec("triton") is None:
         return False

@@ -67,8 +67,8 @@ def log_contract(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return log of the sum over s of ``exp(left[b, r, s] + right[b, c, s])`` by a matrix product
     of exponentials, each row scaled by its own maximum.
 
-    A sum that is so small compared with the product of the two maxima that a term may have
-    underflowed is computed again, term by term.
+    A sum is computed again, term by term, if it is so small beside the exponential of the two
+    rows' maxima that its terms may have underflowed.
     """
     summed = left.shape[2]
     if summed == 1:

@@ -29,8 +29,9 @@ from pgmkit.contraction.kernels.reference import TERMS, TILE_CELLS, Table
 TILE = TILE_CELLS // 2
 """Rows and columns of the tile of results that one program keeps in registers."""
 RUN = TILE**2
-"""The cells that one program reads at once: those of ``shift_exp_kernel`` and ``spread_kernel``
-compute so many, and those of ``fold_kernel`` up to TERMS times as many, one lot after the other.
+"""The number of cells that one program reads at once. A program of ``shift_exp_kernel`` or
+``spread_kernel`` computes so many cells in all, and one of ``fold_kernel`` up to TERMS times as
+many, one lot after the other.
 """
 PROGRAMS = RUN
 """The number of programs that keep a GPU busy: some for each of its one or two hundred
@@ -252,8 +253,8 @@ def shift_exp(
 
 def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``peaks`` and ``sums`` of shape (rows, pieces, columns) for a table of logarithms of
-    shape (rows, terms, columns): the largest term of each piece of the terms, and the sum of the
-    exponentials of its terms, each divided by that of the peak.
+    shape (rows, terms, columns): the largest term of each piece of the terms, and the sum of
+    ``exp(term - peak)`` over the piece.
     """
     rows, terms, columns = table.shape
     tile = _tile(*table.shape)
@@ -270,8 +271,8 @@ def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def spread(
     table: torch.Tensor, shift: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; all but the
-    shift are contiguous.
+    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; the three
+    tables must be contiguous.
     """
     tile = _tile(*table.shape)
     programs = prod(map(triton.cdiv, table.shape, tile.values()))
@@ -317,8 +318,8 @@ underflows.
 
 
 def launch(kernel: Any, programs: int, first: torch.Tensor, *rest: Any, **constants: int) -> None:
-    """Launch so many programs of a kernel on the GPU of its operands; Triton takes torch's current
-    one, which may be another.
+    """Launch ``programs`` programs of a kernel on the GPU that holds its operands; Triton itself
+    launches on torch's current GPU, which may be another.
     """
     with torch.cuda.device_of(first):
         kernel[(programs,)](first, *rest, **constants, num_warps=WARPS)

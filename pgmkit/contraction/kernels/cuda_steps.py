@@ -60,7 +60,9 @@ def compare_kernel(
 
 @triton.jit(do_not_specialize=["cells"])
 def overwrite_kernel(own, chosen, other, cells, RUN: tl.constexpr):
-    """Copy one block of a row if the row is chosen. Nothing of it is read otherwise."""
+    """Copy one block of a row of ``other`` into ``own`` if the row is chosen; otherwise the block
+    is not read.
+    """
     program, across = tl.program_id(0).to(tl.int64), tl.cdiv(cells, RUN)
     row = program // across
     cell = program % across * RUN + tl.arange(0, RUN)
@@ -72,8 +74,8 @@ def overwrite_kernel(own, chosen, other, cells, RUN: tl.constexpr):
 def penalise(
     seen: torch.Tensor, weights: torch.Tensor, target: torch.Tensor, clip: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sums whose sum is that of the penalties, and the slopes; ``reference.penalise``
-    explains the arguments.
+    """Return the sum of the penalties over each block of cells, and the derivatives of their total
+    with respect to ``seen``; ``reference.penalise`` explains the arguments.
     """
     slopes, blocks = torch.empty_like(seen), triton.cdiv(len(seen), RUN)
     sums = seen.new_empty(blocks, dtype=torch.float64)
@@ -98,6 +100,8 @@ def compare(
 
 
 def overwrite(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> None:
-    """Copy into ``own`` those rows of ``other`` that are chosen; all are contiguous."""
+    """Copy into ``own`` those rows of ``other`` for which ``chosen`` is True; all three tensors
+    must be contiguous.
+    """
     blocks = triton.cdiv(own.shape[-1], RUN) * chosen.numel()
     launch(overwrite_kernel, blocks, own, chosen, other, own.shape[-1], RUN=RUN)

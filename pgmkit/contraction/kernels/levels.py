@@ -129,8 +129,9 @@ class _Table:
         )
 
     def run(self, operand: Operand, group: Axes) -> int:
-        """Return where the places of the cells of a group of axes begin among all places. They are
-        relative to the operand's first cell.
+        """Return the index, among the places of all runs, at which the run of one group of an
+        operand's axes begins; add the run if it is new. A run has a place for each cell over the
+        axes: the distance of that cell from the operand's first cell.
         """
         strides, stride = {}, 1
         for name in reversed(operand.axes):

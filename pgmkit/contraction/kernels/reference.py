@@ -59,7 +59,8 @@ def log_sum(terms: torch.Tensor) -> torch.Tensor:
 
 
 def below_one(logs: torch.Tensor) -> torch.Tensor:
-    """Return the exponentials of logarithms of at most 0, in place; ``least`` is the smallest.
+    """Replace logarithms of at most 0 by their exponentials, in place, and return them;
+    exponentials below ``least`` become ``least``.
 
     Arithmetic libraries take 20 to 100 times as long for an exponential that underflows.
     """
@@ -67,7 +68,7 @@ def below_one(logs: torch.Tensor) -> torch.Tensor:
 
 
 def least(dtype: torch.dtype) -> float:
-    """Return a number near the smallest of this format, away from where it loses digits."""
+    """Return a positive number near the smallest that this format holds with all its digits."""
     return 4 * torch.finfo(dtype).tiny
 
 
@@ -170,7 +171,7 @@ def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     shape (rows, terms, columns), whose terms are divided into pieces.
 
     ``peaks`` has the largest term of each piece, minus infinity if all are, and ``sums`` the sum of
-    the exponentials of its terms, each divided by that of the peak. Here the terms are one piece.
+    ``exp(term - peak)`` over the piece. Here all terms are one piece; the kernel for GPUs has more.
 
     >>> peaks, sums = fold(torch.tensor([[[2.0], [2.0]], [[5.0], [-torch.inf]]]))
     >>> peaks.flatten().tolist(), sums.flatten().tolist()

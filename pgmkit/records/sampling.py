@@ -69,15 +69,15 @@ def sample(
     return {name: columns[name] for name in tree.domain.attributes}
 
 
-def check_count(n: int, name: str = "n") -> None:
-    """Raise InvalidInput unless ``n``, an argument called ``name``, is a non-negative whole number
-    that an array can have.
+def check_count(n: int, name: str = "n", least: int = 0) -> None:
+    """Raise InvalidInput unless ``n``, the value of an argument called ``name``, is a whole number
+    of records from ``least`` to the length that an array can have.
     """
     whole = isinstance(n, int | np.integer) and not isinstance(n, bool)
-    if not whole or not 0 <= n <= sys.maxsize // 8:
+    if not whole or not least <= n <= sys.maxsize // 8:
         raise InvalidInput(
-            f"{name} must be a non-negative integer, the number of records, which memory can hold; "
-            f"got {n!r:.80}"
+            f"{name} must be an integer of {least} or more, the number of records, which memory "
+            f"can hold; got {n!r:.80}"
         )
 
 

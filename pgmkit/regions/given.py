@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn, Protocol
@@ -15,7 +15,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
-from pgmkit.records.dataset import Dataset
+from pgmkit.records.dataset import Codes, Dataset
+from pgmkit.records.sampling import check_count
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
@@ -80,33 +81,28 @@ class GivenRegions(QueryAnswers):
         self.model.map()
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Draw ``n`` records that meet the conditions, by drawing records of the model and
-        rejecting the others.
+        """Return ``n`` records that meet the conditions: the first ``n`` such records among records
+        drawn from the model.
 
-        Raises ``InvalidInput`` if some two million records of the model contain fewer than ``n``
-        such records.
+        Raises ``InvalidInput`` if ``n`` is not a positive integer, or if fewer than ``n`` of some
+        two million drawn records meet the conditions.
         """
-        drawn_from, kept, found = generator(rng), list[Dataset](), 0
-        size = min(_MOST_DRAWS, max(n, 1000))
-        for _ in range(max(1, _MOST_DRAWS // size)):
-            kept.append(self._meeting(self.model.sample(size, rng=drawn_from)))
-            found += len(kept[-1])
-            if found >= n:
-                return _first(self.domain, kept, n)
-            size = max(size, _TOGETHER)
-        raise InvalidInput(
-            f"only {found:,} of {_MOST_DRAWS:,} records of this region model have the given codes "
-            f"of {', '.join(self.allowed)}, and {n:,} were asked for; ask for fewer records "
-            "or give fewer conditions"
-        )
-
-    def _meeting(self, records: Dataset) -> Dataset:
-        met = np.ones(len(records), dtype=np.bool_)
-        for name, codes in self.allowed.items():
-            met &= codes[records.columns[name]]
-        return Dataset(self.domain, {name: c[met] for name, c in records.columns.items()})
-
-
-def _first(domain: Domain, parts: Sequence[Dataset], n: int) -> Dataset:
-    columns = {name: np.concatenate([part.columns[name] for part in parts])[:n] for name in domain}
-    return Dataset(domain, columns)
+        check_count(n, least=1)
+        random, kept, found, drawn = generator(rng), list[dict[str, Codes]](), 0, 0
+        size = max(n, 1000)
+        while found < n and drawn < _MOST_DRAWS:
+            size = min(size, _MOST_DRAWS - drawn)
+            records = self.model.sample(size, rng=random).columns
+            met = np.ones(size, dtype=np.bool_)
+            for name, codes in self.allowed.items():
+                met &= codes[records[name]]
+            kept.append({name: records[name][met] for name in self.domain})
+            found, drawn, size = found + int(met.sum()), drawn + size, max(size, _TOGETHER)
+        if found < n:
+            raise InvalidInput(
+                f"only {found:,} of {drawn:,} records of this region model have the given codes "
+                f"of {', '.join(self.allowed)}, and {n:,} were asked for; ask for fewer records "
+                "or give fewer conditions"
+            )
+        columns = {name: np.concatenate([c[name] for c in kept])[:n] for name in self.domain}
+        return Dataset(self.domain, columns)

@@ -21,6 +21,7 @@ from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import check_count
 from pgmkit.regions import checks
 from pgmkit.regions.beyond import expected_answer, expected_marginals, expected_product
 from pgmkit.regions.file import read_regions, write_regions
@@ -250,8 +251,7 @@ class RegionModel(QueryAnswers):
         the warning ``FromRecords`` names the table and the distance; ``agreement.missed`` has all
         of them. Raises ``InvalidInput`` if ``n`` is not a positive integer, and as ``joint`` does.
         """
-        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-            raise InvalidInput(f"n must be a positive integer, the number of records; got {n!r}")
+        check_count(n, least=1)
         drawn = self.joint.sample(int(n), generator(rng))
         self._warn_of_missed_tables()
         if "sample" not in self._checked:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from pgmkit import (
 )
 from pgmkit.errors import InvalidInput, TooSlow
 from pgmkit.regions.beyond import expected_marginals
+from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.model import RECORDS, RegionModel
 
 
@@ -142,6 +144,36 @@ def test_conditions_that_no_record_meets_are_refused() -> None:
         given.sample(100_000, rng=0)
     with pytest.raises(InvalidInput, match="codes of 'b' must be within"):
         model.given({"b": 2})
+
+
+@dataclass
+class Counting:
+    """A model of one attribute that counts the records drawn of it; ``codes`` gives their codes."""
+
+    codes: Callable[[int, int], np.ndarray]
+    domain: Domain = field(default_factory=lambda: Domain({"a": 2}))
+    drawn: int = 0
+
+    def sample(self, n: int, *, rng: object = None) -> Dataset:
+        self.drawn += n
+        return Dataset(self.domain, {"a": self.codes(n, self.drawn)})
+
+
+def test_a_condition_that_the_first_records_do_not_meet_is_met_by_later_ones() -> None:
+    model = Counting(lambda n, drawn: ((np.arange(n) == 7) & (drawn > n)).astype(np.uint8))
+    given = GivenRegions(cast(Any, model), {"a": np.array([False, True])})
+    assert given.sample(3).columns["a"].tolist() == [1, 1, 1]
+
+
+def test_no_more_records_are_drawn_than_the_refusal_says() -> None:
+    model = Counting(lambda n, _: np.zeros(n, np.uint8))
+    given = GivenRegions(cast(Any, model), {"a": np.array([False, True])})
+    with pytest.raises(InvalidInput, match=r"only 0 of 2,097,152 records .* and 5 were asked for"):
+        given.sample(5)
+    assert model.drawn == 2_097_152
+    for wrong in (0, -1, 2.5, True):
+        with pytest.raises(InvalidInput, match="n must be an integer of 1 or more"):
+            given.sample(cast(Any, wrong))
 
 
 @pytest.mark.parametrize("matrix", [False, True])

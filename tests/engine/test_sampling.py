@@ -303,7 +303,7 @@ def test_bad_arguments_are_named() -> None:
     model, rng = mixed(), np.random.default_rng(0)
     tree, tables = cast(Any, model.tree), model.tables
     for n in (-1, 2.5, True, "3"):
-        with pytest.raises(InvalidInput, match="n must be a non-negative integer"):
+        with pytest.raises(InvalidInput, match="n must be an integer of 0 or more"):
             sample(tree, lambda i: tables[i], cast(Any, n), rng)
     with pytest.raises(InvalidInput, match="method must be one of"):
         sample(tree, lambda i: tables[i], 5, rng, cast(Any, "rounded"))

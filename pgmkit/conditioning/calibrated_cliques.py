@@ -76,17 +76,18 @@ class Clique(ABC):
         """The separators of the children, each with its attributes in the order of ``axes``."""
         self.spans: dict[Axes, tuple[int, int]] = {}
         """The slice of each output in the vector of outputs; equal separators share one."""
-        self.outputs = self.own = 0
+        self.own = sum([domain.sizes[name] for name in rest])
+        """The number of outputs that are marginals of the rest; they come first."""
+        self.outputs = 0
+        """The number of all outputs, cells of marginals and of posteriors."""
         for output in (*((name,) for name in rest), *self.below):
             if output not in self.spans:
                 end = self.outputs + domain.size(output)
                 self.spans[output] = self.outputs, end
                 self.outputs = end
-            if output[0] in rest and len(self.spans) <= len(rest):
-                self.own = self.outputs
 
     def hold(self, table: Array) -> None:
-        """Take the table, which has the clique's axes."""
+        """Set the clique's table; the axes of ``table`` are ``axes``."""
         self.table = table
 
     @abstractmethod
@@ -129,8 +130,8 @@ class Clique(ABC):
 
     @abstractmethod
     def _summing(self, held: Axes, axes: Axes) -> Any:
-        """Return what `_sums` keeps for a sum that does not depend on evidence: the sum of a table
-        with the axes ``held`` to a table with the axes ``axes``.
+        """Return what summing a table with the axes ``held`` to the axes ``axes`` needs: in a small
+        clique the index of the target of every cell, in a large one the axes to sum over.
         """
 
     @cached_property

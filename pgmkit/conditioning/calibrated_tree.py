@@ -141,9 +141,10 @@ class CalibratedTree:
         self._below: dict[int, Array | None] = {}
 
     def below(self, here: int) -> Array | None:
-        """Return the matrix P(value of an attribute of the subtree | separator) without evidence,
-        of shape (cells of the separator, values of all attributes of the subtree), where the
-        subtree is that of clique ``here`` and the separator that to its parent. None if it is too
+        """Return P(value of an attribute | separator), without evidence, for the attributes in the
+        rests of clique ``here`` and of the cliques below it, given the separator between ``here``
+        and its parent: a matrix with a row for each cell of the separator and a column for each
+        value of each attribute. None if this matrix, or one below that it is made from, is too
         large.
         """
         if here in self._below:

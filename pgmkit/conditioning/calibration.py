@@ -101,8 +101,8 @@ class Calibration:
         return clique.outputs_of(table, self._share(here, posterior), self.evidence)
 
     def _share(self, here: int, posterior: Array) -> Array:
-        """Return the posterior of the separator's cells divided by the clique's message, with 0
-        where both are 0.
+        """Return ``posterior``, that of the cells of the separator of clique ``here``, divided by
+        the clique's message, with 0 where both are 0.
         """
         return posterior / np.maximum(self.messages[here], TINY)
 
@@ -149,7 +149,9 @@ class Calibration:
         return self._outputs[path[0] if path else here]
 
     def _separator_posterior(self, here: int) -> Array:
-        """Return the posterior of the cells of a clique's separator."""
+        """Return the posterior of the cells of the separator between clique ``here`` and its
+        parent.
+        """
         above = self.calibrated.parents[here]
         if above < 0:
             return _SURE
@@ -159,3 +161,4 @@ class Calibration:
 
 
 _SURE = np.ones(1)
+"""The posterior of the separator of a root, which has no attributes and so a single cell."""

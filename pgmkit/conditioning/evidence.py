@@ -53,11 +53,12 @@ class Evidence:
         return cls(codes, soft)
 
     def scaled(self) -> tuple[Evidence, float]:
-        """Return this evidence with likelihoods of maximum 1, of unobserved attributes alone, and
-        the logarithm of the number that all of them were divided by.
+        """Return this evidence with each likelihood divided by its maximum, and the logarithm of
+        the product of these divisors. The likelihood of an attribute whose code is known is left
+        out, and its weight at the code counts as a divisor.
 
-        Raises Underflow if a likelihood is zero, or some of its weights are so small that products
-        without logarithms may underflow.
+        Raises Underflow if a divisor is zero, or if weights are so small that products without
+        logarithms may underflow.
         """
         weights, log_scale = {}, 0.0
         for name, values in self.likelihood.items():
@@ -82,11 +83,11 @@ def sliced(
     tables: Iterable[tuple[Clique, Array]],
     evidence: Evidence,
 ) -> Iterator[tuple[Clique, Array]]:
-    """Yield the logarithms of the tables with observed attributes fixed at their codes, then those
-    of the likelihoods, each with its unobserved attributes.
+    """Yield a pair (unobserved attributes, logarithms) for each table and then for each likelihood:
+    the logarithms at the codes of its observed attributes, with an axis for each unobserved one.
 
-    An attribute in no table gets a table of ones, so every unobserved attribute is in at least one
-    table. A table of which all attributes are observed becomes a number, with the clique ().
+    A table of which all attributes are observed becomes a number, with the attributes (). An
+    attribute in no table gets a table of ones, so every unobserved attribute is yielded.
     """
     codes = evidence.codes
     given = [*tables, *(((name,), weights) for name, weights in evidence.likelihood.items())]
@@ -105,8 +106,10 @@ def observed_codes(
     states: Mapping[str, tuple[Hashable, ...]],
     evidence: Mapping[str, Sequence[Hashable]],
 ) -> tuple[Clique, NDArray[np.int64]]:
-    """Return the observed attributes and their codes, with a row for each record, after the checks
-    of ``Evidence.of``. ``evidence`` has a column of values for each observed attribute.
+    """Return the observed attributes and their codes, an array with a row for each record and a
+    column for each of these attributes. ``evidence`` has a column of states or codes for each.
+
+    Raises InvalidInput as ``Evidence.of`` does, and for columns that are empty or differ in length.
     """
     if not isinstance(evidence, Mapping) or not evidence:
         raise InvalidInput(

@@ -104,9 +104,9 @@ class EvidenceMarginals:
     def messages(
         self, sets: Sequence[int], asked: Sequence[Clique]
     ) -> tuple[Messages | Prepared, float]:
-        """Return messages that give the marginals of these sets of attributes, and the logarithm of
-        the number that their tables were divided by. ``asked`` are all cliques of the question, of
-        this group and of others.
+        """Return what gives the marginals of these sets of attributes, ``prepared`` or messages,
+        and the logarithm of the number that its tables were divided by. ``asked`` are all cliques
+        of the question, of this group and of others.
 
         Raises ModelTooLarge, before any work, if they need too much memory, and Underflow if the
         numbers are too small to be computed without logarithms.
@@ -169,8 +169,9 @@ class EvidenceMarginals:
         return tree.cells_of(members) * tree.cells > most < tree.joint_cells(members)
 
     def marginal(self, messages: Messages | Prepared, members: int) -> Array:
-        """Return a marginal from messages, or from messages on a tree of its own if these would
-        need much larger tables.
+        """Return the marginal over ``members`` (a bit set of unobserved attributes), with ascending
+        axes: from ``messages`` or, if these would need much larger tables for it, from new messages
+        on a tree of its own.
         """
         if not isinstance(messages, Messages):
             return messages.marginal(members)
@@ -184,7 +185,7 @@ class EvidenceMarginals:
         return self._passed(inputs, [members]).marginal(members)
 
     def _sliced(self, relevant: int) -> Inputs:
-        """Return the result of ``_inputs``, which is kept until messages are computed from it."""
+        """Return ``_inputs(relevant)``, which is remembered until messages are computed from it."""
         found = self._inputs_of.get(relevant)
         if found is None:
             found = self._inputs_of[relevant] = self._inputs(relevant)

@@ -106,6 +106,7 @@ class GraphTables:
 
     @cached_property
     def bits(self) -> dict[str, int]:
+        """The bit of each attribute in sets of attributes."""
         return {name: 1 << place for name, place in self.domain.places.items()}
 
     @cached_property
@@ -191,8 +192,8 @@ class GraphTables:
         return found
 
     def parts(self, relevant: int, observed: int) -> Iterator[tuple[Input, int, int]]:
-        """Yield the tables of the relevant attributes, as ``input`` returns them, each with its
-        attributes that are not observed, as a set, and its head.
+        """Yield a triple for each table of the relevant attributes: the table as ``input`` returns
+        it, the set of its attributes that are not observed, and its head.
 
         The head is the variable whose conditional distribution the table is, as a set. It is -1 for
         other tables, and if the variable is observed: the table at its code is no distribution.
@@ -232,8 +233,8 @@ class GraphTables:
 
     @property
     def was_split(self) -> bool:
-        """True if the last question about most attributes was answered by several trees, as one
-        tree for all of them is too large.
+        """True if the last question with more cliques than half the number of attributes was
+        answered by several trees, as one tree for all of them is too large.
         """
         for (sets, _), found in reversed(self.groups.items()):
             if 2 * len(sets) > len(self.domain):
@@ -250,11 +251,12 @@ class GraphTables:
         return Joint(self.domain, self.inputs)
 
     def calibrated_for(self, cliques: Iterable[Clique]) -> CalibratedTree | None:
-        """Return the calibrated tree if each of these cliques is within a clique of the tree; else
-        None.
+        """Return the calibrated tree, or None if there is none or one of these cliques is in no
+        clique of the tree.
 
-        If it was not calibrated before, that is done now, unless a clique has several attributes:
-        few attributes are relevant to such a clique, and an elimination tree leaves the others out.
+        A tree that is not calibrated yet is calibrated for questions about single attributes alone:
+        few attributes are relevant to a larger clique, and an elimination tree leaves the others
+        out.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
         # Whether to calibrate is decided once. While questions are answered by several smaller

@@ -16,6 +16,11 @@ from pgmkit.runtime.sizes import FEW_CELLS
 class Kernel:
     """A callable that returns the product of two tables, summed over all but the wanted attributes.
 
+    Args:
+        one, other, wanted: the attributes of the two tables and those to keep, as bit sets; the
+            axes of all tables are ascending.
+        sizes: the sizes of all attributes.
+
     Few cells are multiplied with broadcasting and then summed. More cells are summed by a batch of
     matrix products: attributes in both tables form the batch if they are wanted, and are summed
     over if not. Those in one table only are rows or columns if they are wanted, and are summed out

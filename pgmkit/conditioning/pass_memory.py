@@ -25,9 +25,10 @@ def surely_fits(tree: EliminationTree, limit: int, joint: Sequence[int]) -> bool
     """Return True if a quick bound shows that a pass fits into memory with the joint marginals of
     these sets of attributes. If the result is False, the exact bound has to decide.
 
-    The quick bound is twice the number of multiplications, which is more than the cells of all
-    tables and copies together: those of the pass, with the largest of the marginals carried along
-    all tables, or, if that is much, those that the marginals take.
+    The quick bound is of two cells for each multiplication, which is more than all tables and
+    copies have. It takes the multiplications of the pass times the cells of the largest marginal,
+    as if every table carried that along; if this is much, it takes the multiplications and cells
+    that the pass and each of the marginals need instead.
     """
     cells = [tree.cells_of(members) for members in joint]
     bound = 2 * CELL_BYTES * tree.cells * max(cells, default=1)
@@ -68,11 +69,11 @@ def check_record(tree: EliminationTree, limit: int) -> None:
 
 
 def records_within(tree: EliminationTree, count: int, limit: int) -> int:
-    """Return how many of ``count`` records can be computed at the same time within ``limit`` bytes
-    and the free memory, given the elimination tree of one record.
+    """Return how many records can be computed at the same time within ``limit`` bytes, given the
+    elimination tree of one record; within the free memory too, if ``count`` records need much.
 
-    The bound for one record is twice the tree's multiplications, which is more than the cells of
-    all its tables and copies.
+    A record counts as two cells for each of the tree's multiplications, which is more than all its
+    tables and copies have.
     """
     each = 2 * CELL_BYTES * max(tree.cells, 1)
     if count * each > _SMALL_PASS:

@@ -228,7 +228,7 @@ class _Structure:
 
 @dataclass(eq=False)
 class _OneByOne:
-    """The different records with the numbers ``rows``, answered one after the other."""
+    """Records, given by their ``rows`` in the evidence, that are answered one after the other."""
 
     whole: Posteriors
     rows: Codes
@@ -253,7 +253,9 @@ class _OneByOne:
 
 
 class _Batch:
-    """The different records with the numbers ``rows``, answered together by batched messages."""
+    """Records, given by their ``rows`` in the evidence, that are answered together by batched
+    messages.
+    """
 
     def __init__(
         self, whole: Posteriors, observed: int, rows: Codes, structure: _Structure
@@ -291,7 +293,9 @@ class _Batch:
         return found
 
     def _lost(self) -> Codes:
-        """Return the records whose products underflow; these include all impossible ones."""
+        """Return the places in ``rows`` of the records whose products underflow, which include all
+        impossible ones.
+        """
         return np.flatnonzero(self.messages.lost)
 
     def _arranged(self, clique: Clique, table: Array) -> Array:

@@ -64,8 +64,8 @@ class SecondOpinion:
     _remembered: list[float] = field(default_factory=list)
 
     def tables(self, found: Mapping[Clique, Array], total: float, seconds: float) -> None:
-        """Check that marginals in counts sum to ``total`` and agree with each other, and one or two
-        of them against the second computation.
+        """Check that marginals in counts sum to ``total`` and agree with each other, and that one
+        or two of them agree with the second computation.
 
         The largest is compared, since it depends on the most tables. Another one, drawn at random,
         is compared too if there is more than the least time.
@@ -89,8 +89,8 @@ class SecondOpinion:
         return replace(self, sums=replace(self.sums, room=room))
 
     def _table(self, clique: Clique, found: Array, total: float, seconds: float) -> None:
-        """Check one marginal, in counts of ``total``: all its cells or, if it is large, its
-        likeliest cell and another that is not rare.
+        """Check one marginal, in counts that sum to ``total``: all its cells or, if it is large,
+        its likeliest cell and another that is not rare.
         """
         begun = time.perf_counter()
         if found.size <= FEW_CELLS:
@@ -256,7 +256,7 @@ class SecondOpinion:
 
     @cached_property
     def _known(self) -> PlainSums:
-        """Sums over the tables alone that the weight of the evidence depends on."""
+        """Plain sums over only those tables on which the weight of the evidence depends."""
         return self.sums.about(
             [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
         )
@@ -303,8 +303,8 @@ class SecondOpinion:
         numbers of about the size ``scale``: half of their digits, and a part that grows with the
         size of the logarithms.
 
-        The latter takes time, as it reads all tables. It is added only if the difference is larger
-        than the other part.
+        The second part takes time, as all tables have to be read for it, so it is added only if the
+        difference is larger than the first.
         """
         close = self._epsilon**0.5 * scale
         if abs(found - expected) <= close:

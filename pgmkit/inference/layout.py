@@ -42,14 +42,15 @@ class Layout:
         return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
 
     def join(self, tables: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return one table for each clique as a flat vector."""
         return torch.cat([table.reshape(-1) for table in tables]) if tables else torch.empty(0)
 
 
 def impossible_cells(
     layout: Layout, zeros: Sequence[Zeros], device: torch.device
 ) -> torch.Tensor | None:
-    """Return a flat boolean vector that is true at the cells which ``zeros`` rule out, or None
-    without any. Each set of zeros applies to every clique that contains its attributes.
+    """Return a flat Boolean vector that is True at the cells which ``zeros`` rule out, or None if
+    ``zeros`` is empty. Each of them applies to every clique that contains its attributes.
     """
     if not zeros:
         return None

@@ -119,7 +119,9 @@ class MarginalOracle:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Set up many passes, until exit: one thread if they are small, no denormal numbers."""
+        """Run the passes in this context faster: in one thread if they are small, with denormal
+        numbers flushed to zero and no gradients recorded.
+        """
         work = self.plan.cost if self.device.type == "cpu" else inf
         with threads_for(work, THREADED_COST), pass_settings():
             yield
@@ -180,7 +182,7 @@ class MarginalOracle:
 
     @property
     def inputs(self) -> list[torch.Tensor]:
-        """All that ``try_marginals`` reads beside its arguments."""
+        """The tensors that ``try_marginals`` reads beside its arguments and its buffers."""
         return [self._guess] if self._impossible is None else [self._guess, self._impossible]
 
     def separate(self) -> MarginalOracle:

@@ -83,8 +83,8 @@ class ModelTables:
         return self.contracted(asked) if found is None else found
 
     def in_turn(self, asked: Sequence[Clique]) -> Iterator[dict[Clique, Array]]:
-        """Yield the marginal counts over these cliques, some megabytes at a time and in any
-        order.
+        """Yield mappings from clique to marginal counts, some megabytes at a time, until each of
+        these cliques has been yielded once; they come in any order.
         """
         if found := self.pairs([clique for clique in asked if len(clique) == 2]):
             yield found
@@ -114,7 +114,9 @@ class ModelTables:
     def records(
         self, n: int, rng: np.random.Generator, method: Method
     ) -> dict[str, NDArray[np.unsignedinteger]]:
-        """Draw ``n`` records, on the GPU if the model is there and this is faster."""
+        """Draw ``n`` records and return the codes of each attribute, on the GPU if the model is
+        there and this is faster.
+        """
         check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
         if device is not None and gains_on_device(self.domain, n, device):
@@ -266,8 +268,8 @@ class ModelTables:
         return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
 
     def plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
-        """Return the counts of queries to a small model; None if the model is not small, a query's
-        attributes share no clique of the tree, or an answer would take too many cells.
+        """Return a small model's answers to queries, in counts; None if the model is not small, a
+        query's attributes share no clique of the tree, or an answer would take too many cells.
         """
         if self.plain is None:
             return None
@@ -329,7 +331,7 @@ def as_array(table: torch.Tensor) -> Array:
 
 
 def _next_block(tables: Iterator[tuple[Clique, torch.Tensor]]) -> dict[Clique, Array]:
-    """Take the next tables from the iterator, some megabytes together; empty at its end."""
+    """Return the next tables of the iterator, some megabytes together; none at its end."""
     ready: dict[Clique, Array] = {}
     cells = 0
     for clique, table in tables:

@@ -138,8 +138,8 @@ class Observations:
         rest = [m for m in self._measurements if not any(m is table for table in whole)]
         if len(whole) < len(self.layout.cliques) or not rest:
             return [self]
-        form = self.layout, self.target.dtype, self.target.device
-        return [Observations(form[0], some, *form[1:]) for some in (whole, rest)]
+        form = self.target.dtype, self.target.device
+        return [Observations(self.layout, some, *form) for some in (whole, rest)]
 
     @cached_property
     def _below(self) -> torch.Tensor:
@@ -190,7 +190,9 @@ class Observations:
         return self.add_adjoint(dual, result)
 
     def add_adjoint(self, dual: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-        """Add ``adjoint(dual)`` in place, for a Q that is not the identity."""
+        """Add ``adjoint(dual)`` to ``into`` in place, and return it, for a Q that is not the
+        identity.
+        """
         if self._sparse_rows:
             picked = dual.index_select(0, self._rows).mul_(self._weights)
             into.index_add_(0, self._columns, picked)
@@ -296,7 +298,9 @@ class _DenseView:
         return highest.permute(self._order).reshape(-1)
 
     def apply_squares(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return what ``apply`` returns for a matrix of squared entries."""
+        """Return the product of the marginals and the matrix of the squared entries of
+        Q / stddev.
+        """
         squares = [factor.square() for factor in self._factors]
         return self._multiply(self._table(marginals), squares) / self._stddev**2
 

@@ -29,8 +29,8 @@ _MOST_CELLS = 8 * TABLE_CELLS
 @dataclass(frozen=True)
 class _Branch:
     """The matrix ``given`` of P(x | separator), which a clique passes on to its parent. It has a
-    row for each cell of the separator and a column for each value of each of the attributes, one
-    attribute after the other.
+    row for each cell of ``separator`` (a bit set) and a column for each value x of each of
+    ``attributes``, one attribute after the other.
     """
 
     separator: int
@@ -112,10 +112,11 @@ class PairMarginals:
     def _met(
         self, here: int, groups: Sequence[Sequence[_Branch]]
     ) -> Iterator[tuple[tuple[int, ...], torch.Tensor, list[tuple[int, ...]]]]:
-        """Yield matrices with the tables of all pairs that meet at this clique and of which at most
-        one attribute is in it.
+        """Yield matrices that hold the tables of all pairs that meet at clique ``here`` and of
+        which at most one attribute is in it. Branches with one separator form a group.
 
-        Each comes with the attributes of its rows and, for each branch, those of its columns.
+        Each matrix comes with the attributes of its rows and, for each branch, the attributes of
+        its columns.
         """
         joined = [_joined(group) for group in groups]
         for place, (group, merged) in enumerate(zip(groups, joined, strict=True)):

@@ -32,8 +32,8 @@ class PlainBeliefs:
     """The probabilities over each clique of a junction tree (``tables``), and the log partition
     function.
 
-    They have full relative accuracy, and each table sums to 1 up to rounding. Axes are in the
-    domain's order.
+    The probabilities have full relative accuracy, and each table sums to 1 up to rounding. Axes are
+    in the domain's order.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree
@@ -128,7 +128,7 @@ class PlainBeliefs:
 
     def answer(self, query: FactoredQuery, most_cells: float) -> Array | None:
         """Return the answer to a query as shares of the total; None if its attributes share no
-        clique, or it would take more than ``most_cells`` cells.
+        clique, or if the query written out as one matrix would have more than ``most_cells`` cells.
         """
         query.check(self.tree.domain)
         if prod(query.shape) * self.tree.domain.size(query.attributes) > most_cells:

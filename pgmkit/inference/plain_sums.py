@@ -210,9 +210,9 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> Array:
-        """Return a table over the attributes ``kept``, axes in their order, each cell of which is
-        what ``log_sum`` returns with this cell as further evidence. No attribute of ``kept`` may be
-        in the evidence. Raises TooLong as ``log_sum`` does.
+        """Return a table over the attributes ``kept``, axes in their order, whose cells are what
+        ``log_sum`` returns with the codes of the cell as further evidence. No attribute of ``kept``
+        may be in the evidence. Raises TooLong as ``log_sum`` does.
         """
         return np.asarray(self._eliminated(kept, evidence, weights, _log_sum, seconds).real)
 
@@ -230,7 +230,7 @@ class PlainSums:
         )
 
     def at(self, record: Mapping[str, int], weights: Sequence[Table] = ()) -> float:
-        """Return the sum of the tables at one record."""
+        """Return the log weight of one record: the sum of the log tables and ``weights`` at it."""
         own = [self.logarithms(table, record)[1] for table in self.tables]
         return float(sum(own) + sum(sliced(weight, record)[1].real for weight in weights))
 

@@ -59,7 +59,9 @@ def checked_total(total: float) -> float:
 
 
 def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
-    """Return, for each potential that has any, the cells at which it is minus infinity."""
+    """Return structural zeros for each potential that is minus infinity at some cell: these cells
+    are the impossible ones.
+    """
     found = []
     for factor in potentials:
         impossible = np.isneginf(factor.numpy())

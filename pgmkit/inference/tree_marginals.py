@@ -199,7 +199,9 @@ class Tables:
         return found
 
     def local(self, before: int, here: int, members: int) -> torch.Tensor:
-        """Return P(members | separator to `before`); `members`, all in `here`, include it."""
+        """Return P(members | separator between `before` and `here`) as a table over `members`,
+        which are all in the clique `here` and include the separator.
+        """
         key = (before, here, members)
         found = self._memory.get(key)
         if found is None:
@@ -216,10 +218,8 @@ class Tables:
         return found
 
     def given(self, before: int, here: int, members: int) -> torch.Tensor:
-        """Return P(members | separator between `before` and `here`) for members on the side of
-        `here`.
-
-        The axes are those of the separator and the members together.
+        """Return P(members | separator between `before` and `here`) as a table over the separator
+        and `members`, which lie on the side of `here`.
         """
         path = [(before, here)]
         while ("given", *path[-1], members) not in self._memory:
@@ -251,8 +251,8 @@ class Tables:
     def _absorb(
         self, here: int, table: torch.Tensor, axes: int, sides: dict[int, int], out: int
     ) -> torch.Tensor:
-        """Multiply `table` by P(members | separator) of each side, and sum down to the axes
-        `out`.
+        """Return `table`, over `axes`, multiplied by P(members | separator) of each side and summed
+        to the attributes `out`. `sides` has the members that lie beyond each neighbour of `here`.
         """
         paths = self.paths
         pending = {
@@ -303,7 +303,9 @@ def _grouped(
 
 
 class _Fans:
-    """Products of a stem and its tips. The joined tables of the tips are kept for the next stem."""
+    """The marginals over a stem and each of its tips. The tips' tables, side by side, are kept for
+    the next stem with the same tips.
+    """
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._paths = tables, tables.paths

@@ -52,7 +52,9 @@ class TreePaths:
         self.cells = cache(partial(cells_of, sizes=self.lengths))
         """A function of a set of attributes that returns the number of cells of a table over it."""
         self.kernel = cache(self._kernel)
-        """A function that returns the kernel of two sets of attributes and that of their result."""
+        """A function that returns the kernel for the attributes of two tables and of their
+        product.
+        """
 
     def _number(self) -> None:
         """Number the cliques so that the cliques of each subtree have consecutive numbers, and find
@@ -123,8 +125,8 @@ class TreePaths:
             here = heaviest
 
     def sides(self, here: int, members: int) -> dict[int, int]:
-        """Return, for each neighbour of the clique `here`, the attributes of `members` to which it
-        leads and that `here` lacks.
+        """Return, for each neighbour of the clique `here` that leads to some of `members` that
+        `here` lacks, the set of these attributes.
         """
         found: dict[int, int] = {}
         first, last = self.numbers[here], self.last[here]

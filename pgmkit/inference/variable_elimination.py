@@ -33,12 +33,12 @@ def answers(
     queries: Sequence[FactoredQuery],
     memory_limit: int,
 ) -> list[NDArray[np.float64]]:
-    """Return one array of shape ``answer_shape`` for each query.
+    """Return the answers to each query, as an array of its ``answer_shape``.
 
     ``factors`` are nonnegative tables; the sum of their product over all cells of the domain is the
-    total. Queries over the same attributes with matrices of the same shapes form a group, which one
-    contraction answers, so that all other attributes are summed out once for the group. Raises
-    ModelTooLarge if a table would exceed ``memory_limit`` bytes.
+    total, and answers are in its unit. Queries over the same attributes with matrices of the same
+    shapes form a group, which one contraction answers, so that all other attributes are summed out
+    once for the group. Raises ModelTooLarge if a table would exceed ``memory_limit`` bytes.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -61,8 +61,10 @@ def answers_of_many(
     query: FactoredQuery,
     memory_limit: int,
 ) -> NDArray[np.float64]:
-    """Return the answers of many models to one query. The first axis of each factor, and of the
-    result, numbers the models; otherwise this is ``answers`` for one model.
+    """Return the answers of many models to one query, of shape (models, *query.answer_shape).
+
+    The first axis of each factor numbers the models; otherwise the factors, the limit and the
+    errors are those of ``answers``.
     """
     query.check(domain)
     count = len(factors[0][1])

@@ -39,10 +39,13 @@ class HeldBudget:
         return _rest(self.delta, self.deltas)
 
     def allows(self, cost: float, delta: float) -> bool:
-        """Return True if a further charge fits into what is held."""
+        """Return True if a further charge fits into what is held. Once the whole cost is charged,
+        the run holds nothing, not even the rest of its delta: another run may have reserved that.
+        """
         within = 1 + AGREEMENT  # rounded sums may exceed the total, as that of 13 thirteenths does
         return (
-            math.fsum([*self.costs, cost]) <= self.cost * within
+            self.cost_left > 0
+            and math.fsum([*self.costs, cost]) <= self.cost * within
             and math.fsum([*self.deltas, delta]) <= self.delta * within
         )
 
@@ -63,7 +66,8 @@ def is_charge(line: Mapping[str, Any]) -> bool:
 
 
 def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudget], int]:
-    """Return the runs that have not ended, by their numbers, and how many runs have begun.
+    """Return what each run that has not ended holds, by the run's number, and how many runs have
+    begun.
 
     `lines`: all lines of the file except the first. Raises InvalidInput for runs out of order;
     KeyError or TypeError for a line of another kind.

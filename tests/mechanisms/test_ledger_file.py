@@ -217,6 +217,19 @@ def test_a_charge_of_a_run_is_held_to_what_the_run_holds(tmp_path: Path) -> None
     assert ledger.remaining == 0
 
 
+def test_a_run_without_cost_left_holds_no_delta_either(tmp_path: Path) -> None:
+    """Another run may have reserved it: a charge of both made the file unreadable."""
+    whole, part = Budget(2.0, 1e-6, 1e-7), Budget(0.5, 1e-6, 1e-7)
+    shared = Ledger.create(tmp_path / "people.ledger", whole, neighbours="add/remove")
+    first = Ledger(part, neighbours="add/remove", across_runs=shared)
+    first.charge("all", "by hand", first.remaining)
+    second = Ledger(part, neighbours="add/remove", across_runs=shared)
+    second.charge("labels", "by hand", second.remaining / 2, 1e-7)
+    with pytest.raises(BudgetExceeded, match="delta"):
+        first.charge("labels", "by hand", 1e-90, 1e-7)
+    assert [entry.delta for entry in shared.entries if entry.delta] == [1e-7]
+
+
 def test_a_run_that_fails_gives_back_what_it_did_not_spend(tmp_path: Path) -> None:
     path = begun(tmp_path, Budget(1.0))
 

@@ -16,14 +16,16 @@ from pgmkit.measurement import Measurement
 
 
 class CellLine:
-    """The map between places in the line and cells.
+    """The cells of the tables of some cliques, numbered by their places in one line: table after
+    table, each in C order.
 
     >>> from pgmkit.domain import Domain
     >>> line = CellLine(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
     >>> line.size, line.cell(3)
     (5, Cell(clique=('b',), index=1))
 
-    With `codes`, only cells of these codes are in the line; an attribute left out keeps all.
+    With `codes`, only cells of these codes are in the line; an attribute that is left out of
+    `codes` keeps all its codes.
 
     >>> line = CellLine(Domain({"a": 2, "b": 3}), [("a",), ("b",)], {"b": [0, 2]})
     >>> line.size, line.cell(3)
@@ -53,7 +55,9 @@ class CellLine:
         return self._shapes[clique]
 
     def part(self, clique: Clique, table: NDArray[Any]) -> NDArray[Any]:
-        """Return the kept part of a whole table of the clique."""
+        """Return the cells of a whole table of the clique that have the kept codes. A table that
+        has only these cells already is returned as it is.
+        """
         if table.shape == self.shape(clique):
             return table
         return table[np.ix_(*(self._codes[name] for name in clique))]
@@ -88,7 +92,9 @@ class CellLine:
         return all(code in self._codes[n] for n, code in zip(cell.clique, codes, strict=True))
 
     def joined(self, tables: Mapping[Clique, NDArray[Any]]) -> NDArray[Any]:
-        """Return the tables' values in the order of the line."""
+        """Return the values of the cliques' tables, which have the kept codes only, in the order of
+        the line.
+        """
         return np.concatenate([tables[clique].reshape(-1) for clique in self.cliques])
 
 
@@ -109,10 +115,11 @@ def measured_cell(measurement: Measurement) -> tuple[Clique, int]:
 def index_among(
     domain: Domain, cell: Cell, codes: Mapping[str, NDArray[np.integer[Any]]]
 ) -> tuple[int, ...]:
-    """Return the index of a cell in its clique's table of these codes alone.
+    """Return the index of a cell, one number for each attribute of its clique, in the clique's
+    table of these codes alone.
 
-    The cell's codes must be among them. Codes are in rising order; an attribute left out of `codes`
-    keeps all.
+    The cell's codes must be among `codes`, which are in rising order; an attribute that is left out
+    keeps all its codes.
 
     >>> from pgmkit.domain import Domain
     >>> index_among(Domain({"a": 2, "b": 3}), Cell(("a", "b"), 5), {"b": np.array([0, 2])})

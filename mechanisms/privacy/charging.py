@@ -50,8 +50,8 @@ class Charging(Counting):
         return self.scale(cost) * (1.0 if self.ledger.budget.pure else float(np.sqrt(2 / np.pi)))
 
     def errors_stddev(self, number: int, cost: float) -> float:
-        """Return the standard deviation, in counts, of each of ``number`` distances of
-        `measure_errors`.
+        """Return the standard deviation, in counts, of the noise in each of `number` distances that
+        `measure_errors` measures together at this cost.
         """
         l1, l2 = self.neighbours.l1 * number, self.neighbours.l1 * number**0.5
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)

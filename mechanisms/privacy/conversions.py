@@ -80,7 +80,9 @@ def _largest_rho(epsilon: float, delta: float) -> float:
 
 
 def log_delta(rho: float, epsilon: float) -> float:
-    """Return the logarithm of the infimum that `delta_from_rho` states, which may be above 0."""
+    """Return the logarithm of the infimum over alpha in `delta_from_rho`. It is above 0 where the
+    infimum is above 1, which is then no delta.
+    """
 
     def slope(t: float) -> float:
         # This is the derivative in alpha, at alpha = 1 + exp(t).
@@ -93,8 +95,11 @@ def log_delta(rho: float, epsilon: float) -> float:
 
 
 def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Return two neighbouring floats between `low` and `high`, found by bisection: the predicate
-    `above` is false at the first and true at the second. It must be monotone.
+    """Return two numbers between `low` and `high` that differ by rounding only, found by bisection:
+    `above` is false up to the first and true from the second on.
+
+    `above` must be a monotone predicate. If it is true at `low` already or still false at `high`,
+    both numbers are at that end.
     """
     for _ in range(200):
         middle = (low + high) / 2

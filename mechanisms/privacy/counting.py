@@ -83,10 +83,11 @@ class Counting:
     def _distances(
         self, cliques: Sequence[Clique], estimates: Tables, queries: Queries | None = None
     ) -> list[int]:
-        """Return the distance between the private and the estimated table of each clique.
+        """Return the distance between the private and the estimated table of each clique, in units
+        of 2^-11 counts.
 
-        The distance is ||marginal - estimate||_1 in units of 2^-11 counts or, where the clique has
-        queries of its own, the mean distance of their answers.
+        The distance is ||marginal - estimate||_1 or, where `queries` has matrices for the clique,
+        the mean distance of their answers (`scores.asked_distance`).
         """
         counts = self._counted(cliques)
         if not queries:
@@ -123,8 +124,8 @@ class Counting:
     def _nonzero(
         self, cliques: Sequence[Clique], estimates: Mapping[Clique, ArrayLike | csr_array]
     ) -> tuple[CellLine, NDArray[np.int64], NDArray[np.int64]]:
-        """Return the cells of the candidates in a line, the places where a count or an estimate is
-        not zero, and count - estimate there, in the scores' units.
+        """Return the cells of the candidate cliques in a line, the places where a count or an
+        estimate is not zero, and count - estimate at these places, in units of 2^-11 counts.
         """
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
         line = CellLine(self.domain, names)

@@ -21,7 +21,8 @@ from pgmkit.runtime.typed import typed_class
 
 
 def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the different texts, in order, and their counts.
+    """Return the different texts in sorted order, and their counts. `values`: texts, or the
+    counts by text.
 
     The texts are returned as a list: a numpy array would give each of them the memory of the
     longest one.
@@ -37,10 +38,10 @@ def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDAr
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """Return the threshold that values of a single unit pass with probability at most `delta` in
-    total.
+    """Return the threshold, in counts, that the noisy counts of values which a single unit alone
+    has exceed with probability at most `delta` in total. `scale`: that of the noise.
 
-    Neighbours may hold up to `one_sided_values` values that the other data set lacks, each in up to
+    A data set may hold up to `one_sided_values` values that its neighbour lacks, each in up to
     `max_rows` rows; each value gets an equal part of delta. The threshold is raised by 1 because
     the tail of the discrete Gaussian from k on is below that of the continuous one from k - 1 on.
     """
@@ -105,7 +106,7 @@ class Discovering(Selecting):
     def measure_unread(
         self, cost: float, *, step: str = "unread values"
     ) -> tuple[dict[str, float], float, float]:
-        """Return the number of values of each column that could not be read, the number of rows,
+        """Return, by column, the number of values that could not be read; then the number of rows,
         and the standard deviation of the noise.
 
         The values are those of `Dataset.unread`; all numbers are noisy, except a public number of

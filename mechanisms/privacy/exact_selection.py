@@ -97,7 +97,11 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
 
 
 def happens(exponent: Fraction, factor: Fraction) -> bool:
-    """Return True with probability factor * exp(-exponent), which is at most 1, exactly."""
+    """Return True with probability exactly factor * exp(-exponent), which must be at most 1.
+
+    The first bits of a uniform random number are compared with an enclosure of the probability;
+    both get more digits until the comparison is decided.
+    """
     digits, drawn, drawn_bits = 20, 0, 0
     while True:
         more = 4 * digits - drawn_bits

@@ -1,4 +1,5 @@
-"""Query matrices on a grid of whole numbers, and the change of their answers by one row.
+"""Query matrices on a grid of whole numbers, and the most by which one row of the data changes
+their answers.
 
 Exact discrete noise needs whole numbers. Each factor of a matrix is therefore rounded to multiples
 of a power of two before it is used: the rounded matrix is what is measured, exactly.
@@ -75,7 +76,8 @@ class GridMatrix:
 
     @classmethod
     def rounded(cls, factors: Sequence[Matrix]) -> GridMatrix:
-        """Round each factor to `30 / len(factors)` bits of its largest entry.
+        """Return the product of these matrices on the grid: each entry is rounded to `30 /
+        len(factors)` bits of its factor's largest entry.
 
         Factors of whole numbers are kept if their product has 30 bits. Raises InvalidInput for a
         factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which would
@@ -114,7 +116,8 @@ class GridMatrix:
         return Kronecker([first, *others]) if others else first
 
     def answers(self, counts: Integers) -> Integers:
-        """Return the answers in units, exact; `counts` flattened in C order.
+        """Return the exact answers of the product to the counts, which are flattened in C order, as
+        whole numbers of `unit`.
 
         Answers beyond 2^62 are clipped there: clipping never moves two answers farther apart, so
         the sensitivities hold for any number of rows. The caller refuses noisy answers of
@@ -130,11 +133,15 @@ class GridMatrix:
         return np.clip(flat, -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
-        """Return `product_l1` of the factors, in units."""
+        """Return the largest L1 norm of a column of the product, or with `differ` of the difference
+        of two columns, in units (`product_l1`).
+        """
         return product_l1(self.norms, differ)
 
     def l2_squared(self, differ: bool) -> int:
-        """Return `product_l2_squared` of the factors, in squared units."""
+        """Return the largest squared L2 norm of a column of the product, or with `differ` a bound
+        of that of the difference of two columns, in squared units (`product_l2_squared`).
+        """
         return product_l2_squared(self.norms, differ)
 
     @cached_property
@@ -188,8 +195,8 @@ class FactorNorms:
 
     @cached_property
     def direction(self) -> bytes:
-        """A key that all positive multiples of a factor share: the factor divided by the greatest
-        common divisor of its entries.
+        """A key that is equal for positive multiples of one factor: the bytes of the factor divided
+        by the greatest common divisor of its entries.
         """
         return (self.columns // np.gcd.reduce(self.columns, axis=None)).tobytes()
 
@@ -204,10 +211,9 @@ class FactorNorms:
 
 
 def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
-    """Return the largest L1 norm of a column of a Kronecker product; with `differ` that of the
-    difference of two columns, at least 1.
-
-    For several factors the difference is bounded by twice the norm of a column.
+    """Return the largest L1 norm of a column of a Kronecker product with these factors or, with
+    `differ`, that of the difference of two columns, at least 1. For several factors the latter is
+    an upper bound, twice the norm of a column.
     """
     norm = math.prod(each.l1 for each in norms)
     if not differ:
@@ -216,11 +222,11 @@ def product_l1(norms: Sequence[FactorNorms], differ: bool) -> int:
 
 
 def product_l2_squared(norms: Sequence[FactorNorms], differ: bool) -> int:
-    """Return the largest squared L2 norm of a column of a Kronecker product; with `differ` an upper
-    bound of that of the difference of two columns.
+    """Return the largest squared L2 norm of a column of a Kronecker product with these factors or,
+    with `differ`, an upper bound of that of the difference of two columns, at least 1.
 
-    |u - v|^2 = |u|^2 + |v|^2 - 2 u.v; for several factors u.v is bounded by the range of each
-    factor's inner products. A difference is at least 1.
+    |u - v|^2 = |u|^2 + |v|^2 - 2 u.v. For several factors u.v is the product of the factors' inner
+    products, each of which lies in its factor's range `low`..`high`.
     """
     norm = math.prod(each.l2 for each in norms)
     if not differ:

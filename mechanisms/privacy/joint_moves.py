@@ -122,8 +122,9 @@ class JointMoves:
 
 
 class _Group:
-    """Products whose states are few enough to be all computed. The states form an array with an
-    axis for each attribute.
+    """Products that are bounded together, by computing their joint cost in every state. The states
+    in which a row replaces another form an array with an axis for each attribute; with a private
+    number of rows one more state follows, in which a row leaves or enters.
     """
 
     def __init__(
@@ -224,9 +225,9 @@ def _states(keys: Collection[_Key]) -> int:
 
 
 def _groups(products: Sequence[Product], places: Sequence[int]) -> list[list[int]]:
-    """Return the places of the products in groups, each of which has at most `CALL_CELLS` states
-    (see `JointMoves`) or is a single product with more. Products with most factors come first, and
-    each joins the first group that has room.
+    """Return the given places of products in groups. Each group has at most `CALL_CELLS` states
+    (see `JointMoves`), or is a single product with more. Products with the most factors come first,
+    and each joins the first group that has room.
     """
     groups: list[tuple[dict[Hashable, set[_Key]], list[int]]] = []
     for place in sorted(places, key=lambda place: -len(products[place])):

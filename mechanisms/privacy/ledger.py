@@ -31,9 +31,9 @@ class BudgetExceeded(PgmkitError):
 class Ledger:
     """A privacy budget, and the charges that were made on it, step by step.
 
-    `neighbours` is the name of the relation under which the budget holds. `secure`: False if noise
-    is seeded. `across_runs`: a ledger file that every charge is written to as well. Charges come
-    before answers: `charge` either records the cost or raises BudgetExceeded.
+    `neighbours`: the name of the relation under which the budget holds. `secure`: False if noise is
+    seeded. `across_runs`: a ledger file; every charge is written to it as well. Charges come before
+    answers: `charge` either records the cost or raises BudgetExceeded.
 
     >>> ledger = Ledger(Budget(1.0))
     >>> ledger.charge("select", "exponential mechanism", 0.25)

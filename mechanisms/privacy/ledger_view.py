@@ -39,9 +39,9 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
 def by_step(
     entries: Sequence[LedgerEntry], names: Iterable[str] = ()
 ) -> dict[tuple[str, str], list[float]]:
-    """Return the costs of the charges by step and mechanism. Round numbers are left out of steps,
-    and at their end the columns `names` that were measured: "round 3: measure age x sex" becomes
-    "round: measure".
+    """Return the costs of the charges, grouped by step and mechanism. The numbers of rounds are
+    left out of steps, and so are the names of measured columns at their end: "round 3: measure age
+    x sex" becomes "round: measure". `names`: all names of columns.
     """
     known = "|".join(map(re.escape, names))
     found: dict[tuple[str, str], list[float]] = {}
@@ -55,7 +55,7 @@ def by_step(
 def as_html(
     budget: Budget, entries: Sequence[LedgerEntry], secure: bool, names: Iterable[str] = ()
 ) -> str:
-    """Return an HTML table with a line for each step and mechanism (`by_step`)."""
+    """Return an HTML table with a line for each step and mechanism. `names`: as in `by_step`."""
     rows, so_far = [], 0.0
     for (step, mechanism), costs in by_step(entries, names).items():
         so_far += math.fsum(costs)

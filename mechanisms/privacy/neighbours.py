@@ -19,8 +19,8 @@ class Neighbours:
 
     `rows_public`: whether all neighbours have the same number of rows, which is then public.
 
-    `one_sided_values`: the most values that occur in only one of two neighbours: those of both rows
-    of a replacement, or that of the added row.
+    `one_sided_values`: the most values of a column that occur in only one of two neighbours: two
+    for a replaced row (the old value and the new one), one for an added row.
 
     `exchanged`: whether a row can take the place of another.
 
@@ -94,7 +94,8 @@ _OF_UNITS = re.compile(r"(?P<promise>(?P<rows>[^ ]+)( of .+?)??)( \(max_rows \d+
 def relation(
     neighbours: str | Neighbours, unit: str | None = None, max_rows: int | None = None
 ) -> Neighbours:
-    """Return the relation of this name: of rows, or of units of at most `max_rows` rows.
+    """Return the relation of this name (or this relation itself) for rows or, with `unit` and
+    `max_rows`, for units of at most `max_rows` rows.
 
     `unit`: the name of the column that says which unit a row belongs to. Raises InvalidInput for an
     unknown name, for a unit without a whole number of rows above 0, and for a number of rows
@@ -127,7 +128,8 @@ def relation(
 
 
 def promise(name: str) -> str:
-    """Return the promise in a relation's name: the name without the number of rows of a unit.
+    """Return the name of a relation without the number of rows of a unit. Runs whose relations have
+    the same promise can be added up.
 
     >>> promise("add/remove of household (max_rows 4)"), promise("add/remove")
     ('add/remove of household', 'add/remove')
@@ -137,6 +139,6 @@ def promise(name: str) -> str:
 
 
 def is_promise(name: object) -> bool:
-    """Return True if this names a relation, of rows or of units."""
+    """Return True if `name` is the name of a relation, of rows or of units."""
     parsed = _OF_UNITS.fullmatch(name) if isinstance(name, str) else None
     return parsed is not None and parsed["rows"] in NEIGHBOURS

@@ -127,8 +127,8 @@ class SeededNoise:
         return [int(index) for index in np.argsort(-noisy)[:count]]
 
     def draws(self, scores: SparseScores, count: int, scale: float) -> list[int]:
-        """Return draws as `ExactNoise.draws` does, by inversion of the cumulative weights; all
-        candidates that are not listed count as one there.
+        """See ExactNoise.draws; drawn by inversion of the cumulative weights, where the candidates
+        whose scores are not listed are one group.
         """
         values = np.append(scores.values, 0.0) if scores.others else scores.values
         weights = np.exp((values - values.max()) / scale)
@@ -152,4 +152,4 @@ class SeededNoise:
 
 
 Noise: TypeAlias = ExactNoise | SeededNoise
-"""The draws that a Curator needs."""
+"""A source of noise: exact and private, or seeded and without privacy."""

@@ -1,6 +1,8 @@
 """The noise scale of every kind of draw, as a function of its cost.
 
-Costs are epsilon of pure differential privacy, or rho of zCDP. Sources: Dwork and Roth, "The
+Sensitivities and scales are in the unit of what is drawn: an answer, or the score of a candidate. A
+selection with scale b takes a candidate with a weight that grows as exp(score / b). Costs are
+epsilon of pure differential privacy, or rho of zCDP. Sources: Dwork and Roth, "The
 Algorithmic Foundations of Differential Privacy" (2014), for pure budgets; Bun and Steinke,
 "Concentrated Differential Privacy" (2016), for the Gaussian; Rogers and Steinke, "A Better Privacy
 Analysis of the Exponential Mechanism" (2021), for selections under zCDP; `gaussian_dp` for
@@ -17,8 +19,11 @@ from mechanisms.privacy.conversions import positive
 
 
 def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
-    """Return the scale of discrete Laplace noise, l1 / epsilon, or of discrete Gaussian noise, l2 /
-    sqrt(2 rho); slightly more under Gaussian accounting, see `gaussian_dp.scale`.
+    """Return the scale of discrete Laplace noise for a pure budget, l1 / epsilon, or else of
+    discrete Gaussian noise, l2 / sqrt(2 rho). Under Gaussian accounting it is slightly larger (see
+    `gaussian_dp.scale`).
+
+    `l1` and `l2`: the L1 and L2 sensitivities of the answers. `cost`: the epsilon or rho to spend.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> additive(Budget(1.0), 2, 1.5, 0.5), additive(Budget(1.0, 1e-6), 2, 1.5, 0.125)
@@ -33,8 +38,8 @@ def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
 
 
 def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
-    """Return the exponential mechanism's scale, 2 sensitivity / epsilon; it costs rho = epsilon^2 /
-    8.
+    """Return the scale of the exponential mechanism, 2 sensitivity / epsilon. The mechanism costs
+    epsilon, or rho = epsilon^2 / 8. `sensitivity`: the most by which a score changes.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> exponential(Budget(1.0), 1.0, 0.5), exponential(Budget(1.0, 1e-6), 1.0, 0.5)
@@ -48,9 +53,11 @@ def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
 
 
 def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
-    """Return the scale of permute-and-flip, 2 sensitivity / epsilon; it costs rho = epsilon^2 / 2.
+    """Return the scale of permute-and-flip, 2 sensitivity / epsilon. The mechanism costs epsilon,
+    or rho = epsilon^2 / 2. `sensitivity`: the most by which a score changes.
 
-    Its log ratios lie in -epsilon..epsilon, a range of twice epsilon.
+    The logarithms of the ratios of its probabilities on neighbours lie in -epsilon..epsilon, an
+    interval of length 2 epsilon (see `gaussian_dp`).
 
     >>> from mechanisms.privacy.budget import Budget
     >>> permute_and_flip(Budget(1.0), 1.0, 0.5), permute_and_flip(Budget(1.0, 1e-6), 1.0, 0.5)
@@ -64,7 +71,7 @@ def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
 
 
 def several(budget: Budget, sensitivity: float, count: int, cost: float) -> float:
-    """Return the scale of `count` exponential mechanisms, which share the cost evenly.
+    """Return the scale of each of `count` exponential mechanisms that share the cost evenly.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> pure, zcdp = Budget(1.0), Budget(1.0, 1e-6)

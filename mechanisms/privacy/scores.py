@@ -48,8 +48,8 @@ def estimate_of(
 ) -> NDArray[np.float64]:
     """Return the table that `estimates` has for the clique, in counts.
 
-    Raises InvalidInput if there is none, for another shape, values that are not finite, and
-    absolute values that add up to more than 2^40.
+    Raises InvalidInput if there is none, if it does not have this shape, for values that are not
+    finite, and for absolute values that add up to more than 2^40.
     """
     if clique not in estimates:
         raise InvalidInput(f"estimates has no table for the candidate {clique!r}")
@@ -87,7 +87,8 @@ def row_of(
 
 def nonzero_differences(counts: Counts, row: csr_array) -> tuple[Integers, Integers]:
     """Return the places where a count or an estimate is not zero, in rising order, and count -
-    estimate there in units of 2^-11 counts; `row` is one of `row_of`.
+    estimate at these places, in units of 2^-11 counts. `row`: the estimates as `row_of` returns
+    them.
 
     >>> from scipy.sparse import csr_array
     >>> places, units = nonzero_differences(np.array([0, 3, 0, 1]), csr_array([[0.5, 0, 0, 1.0]]))
@@ -107,8 +108,8 @@ def distances(
     """Return ||counts - estimate||_1 of each clique in units of 2^-11 counts; its sensitivity is
     exactly that of the counts.
 
-    Estimates are taken in the order in which they come, and none is held longer than its block:
-    thousands of small tables take a few operations, and only one block is in memory. Raises
+    Estimates are compared in blocks of about `BLOCK_CELLS` cells, in the order in which they come.
+    So thousands of small tables take a few operations, and only one block is in memory. Raises
     InvalidInput as `estimate_of` does.
 
     >>> distances([("a",)], {("a",): np.array([1.0, 0.5])}, {("a",): np.array([1, 1])})
@@ -134,12 +135,12 @@ def distances(
 def asked_distance(
     counts: Counts, estimate: NDArray[np.float64], asked: Sequence[GridMatrix]
 ) -> int:
-    """Return the mean, over matrices Q, of ||Q (counts - estimate)||_1 / |Q|, where |Q| is the
-    largest L1 norm of a column, in units of 2^-11 counts.
+    """Return the mean, over the matrices Q in `asked`, of ||Q (counts - estimate)||_1 / |Q|, in
+    units of 2^-11 counts, where |Q| is the largest L1 norm of a column of Q.
 
-    One more count changes each norm by at most |Q|, so a distance has exactly the sensitivity of
-    the counts: quotients are rounded down, as scores are. `estimate` must have been checked by
-    `estimate_of`.
+    One more count changes the L1 norm of the answers by at most |Q|, and quotients are rounded
+    down, as scores are. So the distance has exactly the sensitivity of the counts. `estimate` must
+    have been checked by `estimate_of`.
 
     >>> prefixes = GridMatrix((np.tri(2, dtype=np.int64),), 1.0)
     >>> asked_distance(np.array([3, 1]), np.array([1.0, 3.0]), [prefixes])
@@ -168,8 +169,10 @@ def _blocks(
 def in_line(
     tables: Mapping[Clique, NDArray[np.float64]], shapes: Mapping[Clique, tuple[int, ...]]
 ) -> NDArray[np.float64]:
-    """Return the tables' values one after another, checked as by `estimate_of`. All tables are
-    checked by one sum; if it is too large, one by one, and an error names its table.
+    """Return the tables' values one after another. Raises InvalidInput as `estimate_of` does.
+
+    One sum checks all tables at once. Only if it is too large or not finite are they checked one by
+    one, so that the error names its table.
     """
     if all(table.shape == shapes[clique] for clique, table in tables.items()):
         line = np.concatenate([table.reshape(-1) for table in tables.values()])
@@ -198,7 +201,8 @@ def one_each(
 
 
 def on_grid(name: str, values: NDArray[np.float64]) -> Integers:
-    """Return numbers in counts, each of at most 2^40, as whole numbers of 2^-11 counts.
+    """Return numbers in counts as whole numbers of 2^-11 counts. Raises InvalidInput if one is
+    above 2^40 in absolute value; `name` says in its message what the numbers are.
 
     >>> on_grid("the estimate", np.array([1.0, 0.25])).tolist()
     [2048, 512]
@@ -221,8 +225,8 @@ def in_counts(units: Integers) -> Scores:
 
 
 def cell_differences(counts: Counts, grid: Integers) -> Integers:
-    """Return count - estimate of every cell, in units of 2^-11 counts; one more record changes it
-    by exactly 2^11 units. `grid` is the result of `on_grid` for the estimates.
+    """Return count - estimate of every cell, in units of 2^-11 counts; one more record in a cell
+    adds exactly 2^11 units there. `grid`: the estimates as `on_grid` returns them.
     """
     return np.left_shift(counts, _BITS, dtype=np.int64) - grid
 
@@ -230,11 +234,11 @@ def cell_differences(counts: Counts, grid: Integers) -> Integers:
 def weighted_scores(
     distances: Sequence[int], penalties: Integers, weights: NDArray[np.float64]
 ) -> Scores:
-    """Return weight / (largest weight) * (distance - penalty), in counts; distances and penalties
-    are in units of 2^-11 counts.
+    """Return weight / (largest weight) * (distance - penalty) for each candidate, in counts;
+    distances and penalties are in units of 2^-11 counts.
 
-    Weights become fractions of the largest, of 30 bits: a score changes by at most as much as its
-    distance.
+    The fractions of the largest weight are rounded to 30 bits and are at most 1, so a score changes
+    by at most as much as its distance.
 
     >>> weighted_scores([2048, 4096], np.array([0, 2048]), np.array([1.0, 4.0])).tolist()
     [0.25, 1.0]
@@ -255,10 +259,12 @@ def weighted_scores(
 def share_score(
     counts: Sequence[Integers], shares: Sequence[NDArray[np.float64]], rows: int
 ) -> float:
-    """Return minus the largest |count - rows * share| of a cell, in counts; shares are in 0..1.
+    """Return minus the largest |count - rows * share| of all cells of all tables, in counts.
 
-    Shares are rounded to 22 bits. One more row adds 1 - share to its own cell's difference and
-    -share to every other's: the score changes by at most 1.
+    `counts`, `shares`: the tables and their estimates in 0..1, in the same order. `rows`: the
+    number of rows of the data. Shares are rounded to 22 bits. One more row adds 1 - share to the
+    difference of its own cell and -share to that of every other cell, so the score changes by at
+    most 1.
 
     >>> share_score([np.array([3, 1])], [np.array([0.5, 0.5])], 4)
     -1.0

@@ -25,7 +25,9 @@ Selected = Callable[[str, NDArray[np.float64], float, float], int]
 
 
 class Scored:
-    """Candidates whose scores only the Curator knows; made by `Curator.scored`."""
+    """Candidates with private scores, from which `choose` selects at a charge for each selection;
+    made by `Curator.scored`.
+    """
 
     def __init__(self, found: NDArray[np.float64], sensitivity: float, selected: Selected) -> None:
         self._found, self._sensitivity, self._selected = found, sensitivity, selected
@@ -67,15 +69,17 @@ class Selecting(Charging):
         """Select a candidate that the estimates answer badly, by the exponential mechanism.
 
         The score of clique c is weight_c (||marginal_c(data) - estimates[c]||_1 - penalty_c), with
-        weights as fractions of the largest; its sensitivity is the relation's `l1`. `estimates` is
-        a mapping, or pairs of a clique and its table, one after the other in any order, of which a
-        few are held at a time. `estimates`, `penalties` (default 0) and `weights` (default 1, above
-        0) must not depend on the data except through earlier answers of this Curator. In zCDP the
-        mechanism costs epsilon^2 / 8.
+        weights as fractions of the largest; its sensitivity is the relation's `l1`. Estimates are
+        tables in counts, in the cliques' shapes: a mapping, or an iterable of pairs of a clique and
+        its table in any order, of which only a few are held in memory at a time. `estimates`,
+        `penalties` (in counts, default 0) and `weights` (default 1, above 0) must not depend on the
+        data except through earlier answers of this Curator. In zCDP the mechanism costs epsilon^2 /
+        8.
 
-        `queries`: matrices Q of queries by clique, whose answers are compared instead of the cells.
-        The L1 distance of their answers, over the largest L1 norm of a column of Q, is averaged
-        over the matrices; its sensitivity is again `l1`. They must not depend on the data either.
+        `queries`: for some cliques, matrices Q whose answers are compared in place of the cells.
+        The distance of such a clique is the mean over its matrices of ||Q marginal - Q
+        estimate||_1, divided by the largest L1 norm of a column of Q; its sensitivity is again
+        `l1`. The matrices must not depend on the data either.
 
         Permute-and-flip errs less at the same epsilon, but costs epsilon^2 / 2 in zCDP, so it is
         better only with a pure budget.
@@ -113,11 +117,11 @@ class Selecting(Charging):
         penalties: Sequence[float] | None = None,
         queries: Queries | None = None,
     ) -> Scored:
-        """Return candidates to choose from several times by the same estimates, compared with the
-        data only once.
+        """Return candidates from which `Scored.choose` selects, any number of times. Their scores
+        are computed here, once.
 
-        A choice is that of `choose` with these penalties and queries, without weights, and is
-        charged alike. Raises InvalidInput as `choose` does.
+        The arguments and the scores are those of `choose`, without weights. Nothing is charged
+        before a selection. Raises InvalidInput as `choose` does.
         """
         cliques = self._candidates(candidates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))
@@ -146,10 +150,10 @@ class Selecting(Charging):
         replacement. The noise scale b follows from the cost: rho = count m^2 / (2 b^2) in zCDP, or
         epsilon = 2 count m / b.
 
-        `codes`: by attribute, the codes that candidates may have, distinct and in rising order; an
-        attribute that is left out may have all its codes; cells with other codes are left out, and
-        the estimates are tables of these codes alone. It must not depend on the data except through
-        earlier answers of this Curator.
+        `exclude`: cells that are no candidates. `codes`: by attribute, the codes that candidates
+        may have, distinct and in rising order; an attribute that is left out may have all its
+        codes. The estimates are then tables of these codes alone. None of these arguments may
+        depend on the data except through earlier answers of this Curator.
 
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.
@@ -181,10 +185,11 @@ class Selecting(Charging):
         step: str = "select",
     ) -> list[int]:
         """Select `count` predicates that the estimates answer badly: noisy top-k with Gumbel noise.
+        Return their places among the predicates.
 
-        The predicates' places are returned; those in `exclude` are no candidates. Scores and cost
-        are those of `choose_cells`; records must be in memory. Raises InvalidInput for wrong
-        arguments, BudgetExceeded if cost is not available.
+        `estimates`: a count for each predicate. `exclude`: the places of predicates that are no
+        candidates. Scores and cost are those of `choose_cells`; records must be in memory. Raises
+        InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
         table = float_array(estimates, "estimates")
         if table.shape != (len(predicates),) or not np.isfinite(table).all():
@@ -239,9 +244,10 @@ class Selecting(Charging):
         """Select the public distribution nearest to the data by the exponential mechanism, and
         return its place in `shares`.
 
-        Each distribution is given by its marginals as shares. The score is minus the largest error
-        of a single cell, |count - rows * share|, which changes by at most the relation's
-        `max_rows`: one row changes the difference by between -share and 1 - share.
+        Each distribution is given by its marginals as shares of its rows, all of the same cliques.
+        The score is minus the largest error of a single cell, |count - rows * share|, which changes
+        by at most the relation's `max_rows`: one row changes the difference by between -share and 1
+        - share.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """

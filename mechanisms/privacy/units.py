@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _COUNTED = 3
-"""The limit, as a multiple of `max_rows`, up to which a unit's rows left out are counted; the noise
-grows with it.
+"""The most left-out rows that are counted for one unit, as a multiple of `max_rows`; the noise of
+the count grows with it.
 """
 
 
@@ -48,11 +48,12 @@ def random_keys(count: int, rng: np.random.Generator | None) -> NDArray[np.uint6
 def bounded(
     units: NDArray[np.intp], max_rows: int, keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.intp], Excess]:
-    """Return the places of at most `max_rows` rows of each unit, those with its smallest keys, in
-    order, and the number of rows left out.
+    """Keep at most `max_rows` rows of each unit, those with the smallest keys. Return the places of
+    the kept rows in rising order, and the number of rows left out.
 
-    `units`: a whole number for each row's unit, below 0 for a row of nobody. Such rows are dropped,
-    and not counted as left out: one person could have any number of them.
+    `units`: for each row, the number of its unit, or a number below 0 if it belongs to nobody. The
+    rows of nobody are dropped and not counted as left out: one person could have any number of
+    them. `keys`: a random number for each row (`random_keys`).
 
     >>> places, excess = bounded(np.array([0, 0, 1, 0, -1]), 2, np.arange(5, dtype=np.uint64))
     >>> places.tolist(), excess

@@ -45,7 +45,7 @@ Inference = Literal["exact", "region", "auto"]
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of ``estimate`` that are the same for each of many estimates."""
+    """The keyword arguments of ``estimate`` that ``estimate_many`` takes too and passes on."""
 
     zeros: Iterable[Zeros]
     loss: str | Penalty | CallableLoss
@@ -249,8 +249,8 @@ def _searched(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """Return the best point that the search finds. Raises NumericalFailure if a second computation
-    contradicts it.
+    """Return the best point that a search by the requested method finds. Raises NumericalFailure if
+    a second computation of its marginals or loss contradicts it.
     """
     start = best_start(problem, monitor, request, known, zeros, warm_start)
     point = (
@@ -282,8 +282,8 @@ def _warn(model: GraphicalModel | RegionModel) -> None:
 def factors(
     inference: MarginalOracle, potentials: torch.Tensor, dtype: torch.dtype = torch.float64
 ) -> tuple[Factor, ...]:
-    """Return flat potentials as a model's factors of ``dtype``, with minus infinity at structural
-    zeros and without one for the empty clique.
+    """Return a factor of type ``dtype`` for each clique of the oracle except the empty one, from
+    flat ``potentials`` over all its cliques, with minus infinity at structural zeros.
     """
     layout = inference.layout
     tables = layout.split(inference.masked(potentials).to(dtype, copy=True))

@@ -63,10 +63,10 @@ def _search(problem: Problem, point: Point, monitor: Monitor, steps: Steps) -> P
 
 
 def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[int, float]], bool]:
-    """Try so many steps from the state ``before``, and return three things that the host has read:
-    the point after them, which the next step overwrites; for each accepted step its number and the
-    loss after it; and whether further ones are useless, because so many have failed in a row, or
-    because those that were accepted are too short to change any potential.
+    """Try ``count`` steps from the state ``before``, and return three results that the host has
+    read: the point after the steps, whose memory the next step overwrites; for each accepted step
+    its number, from 1, and the loss after it; and whether further steps are useless, because too
+    many have failed in a row or because the accepted steps are too short to change any potential.
     """
     state, numbers = steps.state, list[torch.Tensor]()
     for _ in range(count):

@@ -58,8 +58,8 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return d L / d theta, given d L / d mu: the model's covariance matrix times it, by
-    differentiating twice.
+    """Return d L / d theta, given the ``gradient`` d L / d mu: the product of this gradient and the
+    matrix d mu / d theta, by differentiating the log partition function twice.
     """
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():

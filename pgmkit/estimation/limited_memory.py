@@ -35,12 +35,14 @@ def minimise_many(
     precision: Array,
     deadline: float = inf,
 ) -> tuple[Array, Array]:
-    """Minimise several functions at once by L-BFGS from the columns of ``start``. Return an array
-    whose columns are the points where the searches end, and the functions' values there.
+    """Minimise several functions at once by L-BFGS, each from a column of ``start``, of shape
+    (variables, functions). Return an array of this shape, whose columns are the points where the
+    searches end, and the functions' values there.
 
-    ``functions(columns)`` returns the function of these columns. A column's search ends when its
-    value has fallen by less than its ``precision`` in the last WINDOW iterations; the others
-    continue without it. All end at ``deadline``, a time of ``time.perf_counter``.
+    ``functions(columns)`` returns a ``Function`` that evaluates the functions with these indices
+    only. The search for one function ends when its value has fallen by less than its entry of
+    ``precision`` in the last WINDOW iterations; the others continue. All searches end at
+    ``deadline``, a time of ``time.perf_counter``.
 
     >>> centres = np.array([[1.0, 2.0, 3.0]])
     >>> def functions(columns):
@@ -118,8 +120,8 @@ class Run:
         self.history = [self.values]
 
     def step(self) -> None:
-        """Move each column along its direction. A column whose value would not fall enough stays,
-        and takes a quarter of that length in the next step.
+        """Move each column along its direction. A column whose value would not fall enough stays
+        where it is, and its next step is a quarter as long.
         """
         way = self._direction()
         slope = _dots(self.gradients, way)
@@ -148,8 +150,8 @@ class Run:
         return self.history[-1 - WINDOW] - self.history[-1]
 
     def keep(self, columns: NDArray[np.bool_], function: Function) -> None:
-        """Continue with those columns only for which ``columns`` is True; ``function`` is their
-        function.
+        """Continue only with the columns for which the mask ``columns`` is True; ``function``
+        evaluates these.
         """
         self.function = function
         self.points, self.gradients = self.points[:, columns], self.gradients[:, columns]

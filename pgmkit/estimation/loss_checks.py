@@ -36,9 +36,9 @@ def check_point(
     stated: float,
     started: float,
 ) -> None:
-    """Raise NumericalFailure if the point's marginals, which sum to ``total``, or their loss (as
-    ``check_loss`` takes it) differ from a second computation. The checks take a share of the time
-    since ``started``.
+    """Raise NumericalFailure if a second computation contradicts the point's marginals, which sum
+    to ``total``, or the loss ``stated`` of these marginals. ``loss`` and ``measurements`` are those
+    of ``check_loss``. The checks take a small share of the time since ``started``.
     """
     found = point.potentials, point.marginals, point.log_partition
     check(oracle, *found, total=total, started=started)

@@ -161,7 +161,9 @@ class ManyEstimates:
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
-        """Yield the models of all sets in order, as lists of some at a time."""
+        """Yield the models of all sets in the order of the sets, in lists of those that were
+        estimated together.
+        """
         single = self._single
         together = single if single is not None and self._batched(single) else None
         size = self._at_once() if together is None else self._chunk(together)
@@ -290,7 +292,8 @@ def _is_writable(m: Measurement) -> bool:
 
 
 def _each_total(total: float | Sequence[float], count: int) -> list[float]:
-    if total is None or isinstance(total, int | float):
+    """Return one total for each of ``count`` sets: a single number counts for all."""
+    if isinstance(total, int | float):
         return [total] * count
     each = float_array(total, "total")
     if each.ndim == 0:
@@ -304,6 +307,7 @@ def _each_total(total: float | Sequence[float], count: int) -> list[float]:
 
 
 def _check_same(domain: Domain, first: list[Measurement], other: list[Measurement]) -> None:
+    """Raise InvalidInput unless two sets of measurements differ only in the measured values."""
     if len(first) != len(other):
         raise InvalidInput(
             f"it has {len(other)} measurements, but measurement_sets[0] has {len(first)}; all sets "

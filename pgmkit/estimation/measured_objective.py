@@ -1,4 +1,4 @@
-"""The loss of measurements as the objective of steps on a GPU, of which the host reads nothing."""
+"""The loss of measurements as the objective of steps on a GPU that never wait for the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MeasuredObjective:
         self.totals = torch.full((), problem.total, dtype=torch.float64, device=device)
 
     def separate(self) -> None:
-        """Continue in memory that nothing else reads or writes."""
+        """Replace the oracle and the measurements by copies in memory that nothing else uses."""
         self.inference = self.inference.separate()
         self._parts = [part.separate() for part in self._parts]
 
@@ -36,8 +36,8 @@ class MeasuredObjective:
 
     @property
     def inputs(self) -> list[torch.Tensor]:
-        """All that a step reads beside its state: two objectives of one ``structure`` differ in
-        nothing else.
+        """All tensors that a step reads, apart from its state. Two objectives with the same
+        ``structure`` differ only in the values of these tensors.
         """
         own = [self.totals, self._clip, *self.inference.inputs]
         return own + [each for part in self._parts for each in part.inputs]

@@ -1,7 +1,6 @@
-"""This module runs the method of estimation that a name selects.
+"""The methods of estimation by name, and the choice among them that "auto" stands for.
 
-It also decides which method continues when "auto" has begun with ``accelerated``, and that has
-ended without a certificate.
+With "auto", another method may continue where ``accelerated`` has ended without a certificate.
 """
 
 from __future__ import annotations
@@ -53,10 +52,9 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
 
 
 def finish(problem: Problem, monitor: Monitor) -> None:
-    """Continue with another method if ``accelerated`` has ended without a certificate; the result
-    is in ``monitor``.
-
-    Nothing happens if the time is over, or if the problem is neither small nor can be polished.
+    """Continue the search of ``monitor`` from its best point, unless it is certified: with
+    ``newton`` if the problem is small, otherwise with ``polish`` if that method fits the loss. The
+    result is in ``monitor``. Nothing happens if the time is over.
     """
     if monitor.certified or problem.late():
         return
@@ -69,8 +67,8 @@ def finish(problem: Problem, monitor: Monitor) -> None:
 
 
 def _check_method(problem: Problem, name: str) -> None:
-    """Raise InvalidInput for a method that solves a dual problem if the loss is a callable, and for
-    "newton" if the problem is large.
+    """Raise InvalidInput if the method ``name`` does not fit the problem: "newton" and "proximal"
+    need a loss that is no callable, and "newton" needs a small problem.
     """
     if name in ("newton", "proximal") and not isinstance(problem.loss, MeasuredLoss):
         raise InvalidInput(
@@ -87,7 +85,9 @@ def _check_method(problem: Problem, name: str) -> None:
 def _minimise_in_stages(
     problem: Problem, point: Point, monitor: Monitor, method: Method, stages: Sequence[Loss]
 ) -> None:
-    """Run the method on a sequence of smooth lower bounds of the loss, which approach it."""
+    """Run the method on each of the smooth losses ``stages``, lower bounds of the problem's loss
+    that approach it, each time from the last result. The best point is in ``monitor``.
+    """
     for stage in stages:
         inner = monitor.of_stage(stage, monitor.report)
         method(inner.problem, point, inner)

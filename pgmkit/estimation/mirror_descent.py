@@ -41,13 +41,14 @@ def first_step(gradient: torch.Tensor) -> float:
 def proximal_step(
     problem: Problem, origin: Point, loss: float, gradient: torch.Tensor, step: float
 ) -> tuple[Point, float, float] | None:
-    """Return the point mu(theta - step * gradient), its loss, and the step, which is halved until
-    it passes the test
+    """Return the point mu(theta - step * gradient), where theta are the potentials of ``origin``,
+    its loss, and the step, which is halved until it passes the test
 
         L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    where D is the Bregman divergence. Return None if the loss would fall by no more than its
-    rounding (a shorter step would lower it even less), or if the time is over.
+    where D is the Bregman divergence. ``loss`` and ``gradient`` are those at ``origin``. Return
+    None if the loss would fall by no more than its rounding (a shorter step would lower it even
+    less), or if the time is over.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps * abs(loss)
     for _ in range(HALVINGS):

@@ -24,8 +24,8 @@ SOLVER_VECTORS = 14
 cuts, and the best point so far.
 """
 _GPU_VECTORS = 2 * SOLVER_VECTORS
-"""The same number on a GPU, where a step allocates all memory in advance and its state is
-copied.
+"""The number of vectors over the cliques' cells that a method has in memory on a GPU, where a step
+allocates all memory in advance and its state is copied.
 """
 _OBSERVED_BYTES = 5 * CELL_BYTES
 """The bytes of a measured cell: its place, weight, value, residual, and a product of these."""

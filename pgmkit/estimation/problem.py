@@ -66,8 +66,9 @@ class Problem:
         return time.perf_counter() + self.pass_seconds[-1] >= self.deadline
 
     def attempt(self, potentials: torch.Tensor) -> Point | None:
-        """Return the point with these potentials. Return None, so that line searches end, if no log
-        partition function can be computed for them, as after a too long step, or if it is ``late``.
+        """Return the point with these potentials. Return None if their log partition function
+        cannot be computed, as after too long a step, or if the problem is ``late``; a line search
+        then ends or shortens its step.
         """
         if self.late():
             return None
@@ -141,12 +142,9 @@ class Monitor:
 
     @property
     def certified(self) -> bool:
-        """True if the gap is within the goal, or would be but for the effect of rounding on the
-        loss.
-        """
-        if self.gap > self.goal + self.rounding or self.best is None:
-            return self.gap <= self.goal
-        self.rounding = self.problem.loss.rounding(self.best.marginals)
+        """True if the gap exceeds the goal by no more than the effect of rounding on the loss."""
+        if self.best is not None and self.gap <= self.goal + self.rounding:
+            self.rounding = self.problem.loss.rounding(self.best.marginals)
         return self.gap <= self.goal + self.rounding
 
     def begin_stage(self) -> None:

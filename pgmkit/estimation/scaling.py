@@ -10,21 +10,19 @@ from math import inf
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pgmkit.estimation.cluster_expansion import LEAST_SHARE, ClusterExpansion, cluster_expansion
 from pgmkit.estimation.problem import Point, Problem
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
-
-Table = NDArray[np.float64]
 
 START_STEPS = 2 * FEW_ROUNDS
 """The largest number of passes that each part of finding a start may take."""
 
 
-def scale(problem: Problem, start: Point, tables: Sequence[Table], enough: float) -> Point:
-    """Return a point whose marginals are near the tables, or ``start`` if no such point has a lower
-    loss.
+def scale(problem: Problem, start: Point, tables: Sequence[Array], enough: float) -> Point:
+    """Return a point whose marginals are near the tables, or ``start`` if no point that was found
+    has a lower loss.
 
     ``tables`` has one table in counts for each clique. If the cliques have short cycles, the
     cluster expansion is tried first (``_expand``). If the loss is then still above ``enough``,

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -24,10 +23,9 @@ from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import Squared
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import instance
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.structural_zeros import Zeros
-
-Table = NDArray[np.float64]
 
 _NEAR = 25.0
 """An earlier model needs no other start if its gap is at most this many times the gap to reach."""
@@ -41,12 +39,12 @@ def best_start(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """Return the start with the lowest loss: the earlier model, that of consistent tables, or
-    uniform.
+    """Return the point of lowest loss among the possible starts: the earlier model, a model near
+    consistent tables and, if those tables are hard to reach, a few steps from the uniform model.
 
-    If there is no time left, it is the earlier model, or the uniform one without it. Also raises
-    the monitor's bound to that of the consistent tables, if all measurements are tables with the
-    squared loss.
+    If no time is left, the start is the earlier model or, without one, the uniform model. If all
+    measurements are tables and the loss is the squared one, the loss of the consistent tables is a
+    lower bound, to which the bound of ``monitor`` is raised.
     """
     starts = []
     if warm_start is not None:
@@ -73,8 +71,11 @@ def best_start(
 
 
 def _consistent_start(
-    problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Table]
+    problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Array]
 ) -> Point:
+    """Return a point whose marginals are near these tables, which are in counts: the potentials of
+    the tables in closed form, then iterative scaling if that is not close enough.
+    """
     inference = problem.inference
     cliques = inference.layout.cliques
     parts = tree_potentials(domain, cliques, tables, problem.deadline)
@@ -107,8 +108,8 @@ def uniform(inference: MarginalOracle) -> torch.Tensor:
 
 
 def fold(inference: MarginalOracle, domain: Domain, model: GraphicalModel) -> torch.Tensor:
-    """Return the earlier model's potentials as flat potentials over the oracle's cliques: each is
-    added to a clique that contains it.
+    """Return the potentials of ``model``, an earlier model over ``domain``, as flat potentials over
+    the oracle's cliques: each factor is added to a clique that contains its attributes.
 
     Minus infinity is replaced by 0. Raises InvalidInput if the model has another domain, or a
     clique that no clique of the oracle contains.

@@ -1,7 +1,6 @@
-"""A step of accelerated mirror descent as a function of tensors, in which even decisions are
-tensors.
+"""A step of accelerated mirror descent as operations on tensors, in which decisions are masks.
 
-Nothing in a step waits for a device, so a GPU can capture it as one launch. For a single problem,
+No step waits for a result on the host, so a GPU can capture it as one launch. For a single problem,
 the state consists of vectors and of numbers without axes; for several problems together, each has a
 row of the vectors and an entry of the numbers. The step is that of ``accelerated_mirror_descent``,
 except that a step which fails its test is tried again with half the length as the next step.
@@ -21,6 +20,7 @@ from pgmkit.estimation.mirror_descent import FIRST_GROWTH, GROWTH
 from pgmkit.runtime.precision import EPSILON, HALVINGS
 
 Known: TypeAlias = tuple[torch.Tensor, ...]
+"""What ``Objective.slope`` computes for some marginals and ``Objective.compare`` uses again."""
 
 
 class Points(NamedTuple):
@@ -62,8 +62,8 @@ class Objective(Protocol):
         ...
 
     def slope(self, marginals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Known]:
-        """Return the loss, its gradient with respect to the marginals, and what ``compare`` needs
-        to know of these marginals.
+        """Return the loss, its gradient with respect to the marginals, and the tensors that
+        ``compare`` needs if other marginals are compared with these.
         """
         ...
 
@@ -163,10 +163,10 @@ def _replace(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> No
 
 
 class Steps:
-    """The steps of a search. On a GPU each step becomes a single launch of a captured graph.
+    """The steps of a search from the state ``first``. On a GPU each step becomes a single launch of
+    a captured graph; ``prepare`` is called before it is captured.
 
     Every step overwrites ``state`` in the same memory, so a caller copies what it needs later.
-    ``prepare`` is called before steps are captured.
     """
 
     def __init__(

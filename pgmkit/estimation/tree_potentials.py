@@ -13,27 +13,26 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import SUM_ROUNDING
-
-Table = NDArray[np.float64]
 
 
 def tree_potentials(
     domain: Domain,
     cliques: Sequence[Clique],
-    tables: Mapping[Clique, Table],
+    tables: Mapping[Clique, Array],
     deadline: float = inf,
-) -> list[Table]:
-    """Return potentials of a normalised model, one array for each clique. They are zero for cliques
-    that have no table, or were not reached before the ``deadline`` of ``time.perf_counter``.
+) -> list[Array]:
+    """Return one array of potentials for each clique, in the clique's shape. They are zero for a
+    clique that has no table, is not in the decomposable subset, or was not reached before the
+    ``deadline`` of ``time.perf_counter``.
 
-    The tables may have further axes after those of their clique, the same in all, which number
-    several sets of tables. Each set then gets potentials of its own, over the cliques that are the
-    most informative on average.
+    ``tables`` are in counts or fractions. They may have further axes after those of their clique,
+    the same in all, which number several sets of tables. Each set then gets potentials of its own,
+    along the same axes, over the cliques that are the most informative on average.
     """
     fractions = {clique: _fractions(table, len(clique)) for clique, table in tables.items()}
     sets = next((table.shape[len(clique) :] for clique, table in tables.items()), ())
@@ -46,7 +45,7 @@ def tree_potentials(
     return [potentials[clique] for clique in cliques]
 
 
-def _fractions(table: Table, rank: int) -> Table:
+def _fractions(table: Array, rank: int) -> Array:
     """Return the table as fractions that sum to 1 over its first ``rank`` axes, for each set.
 
     Negative cells count as 0, and a set without a positive cell becomes uniform. Fractions below
@@ -62,10 +61,11 @@ def _fractions(table: Table, rank: int) -> Table:
 
 
 def _growth(
-    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
+    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Array], deadline: float
 ) -> list[tuple[Clique, Clique]]:
-    """Return cliques in an order with the running-intersection property, each with its separator to
-    those before.
+    """Return cliques in an order with the running-intersection property, each with its separator
+    (the attributes that it shares with the cliques before it). These are all ``cliques`` if they
+    are decomposable, otherwise the ones that ``_greedy_growth`` chooses.
     """
     if not cliques:
         return []
@@ -81,8 +81,11 @@ def _growth(
 
 
 def _greedy_growth(
-    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Table], deadline: float
+    domain: Domain, cliques: Sequence[Clique], fractions: Mapping[Clique, Array], deadline: float
 ) -> list[tuple[Clique, Clique]]:
+    """Return a decomposable subset of the cliques and their separators, as ``_growth`` does: the
+    most informative clique that can be attached to the tree so far is added, again and again.
+    """
     mean = {c: fractions[c].reshape(*domain.shape(c), -1).mean(axis=-1) for c in cliques}
     left = sorted(cliques, key=lambda clique: -_information(mean[clique]))
     covered: set[str] = set()
@@ -111,7 +114,7 @@ def _greedy_growth(
     return grown
 
 
-def _information(table: Table) -> float:
+def _information(table: Array) -> float:
     """Return the total correlation of a table in nats, its divergence from the product of its
     one-way marginals.
     """

@@ -31,8 +31,8 @@ def number(value: Any) -> float:
 
 
 def listed(values: Iterable[T], name: str, content: str) -> list[T]:
-    """Return the values as a list. Raises InvalidInput, with the argument's name and what it should
-    contain, if they are a text or cannot be iterated over.
+    """Return the values as a list. Raises InvalidInput if they are a text or cannot be iterated
+    over; the message has the argument's ``name`` and its wanted ``content``, such as "cliques".
     """
     try:
         if isinstance(values, str | bytes):
@@ -44,8 +44,8 @@ def listed(values: Iterable[T], name: str, content: str) -> list[T]:
 
 
 def instance(value: T, kind: type, name: str) -> T:
-    """Return the value. Raises InvalidInput unless it is of this kind; the message has the
-    argument's name and its type, which reveals nothing of its content.
+    """Return the value. Raises InvalidInput unless it is an instance of the class ``kind``; the
+    message has the argument's ``name`` and the value's type, but not the value.
     """
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
@@ -65,14 +65,16 @@ def one_of(value: T, known: Iterable[T], name: str) -> T:
 
 
 def shown(value: object) -> str:
-    """Return a number or text, or the type of another value, which may hold records."""
+    """Return a text that shows a value: a number, a text or None is written as Python code, up to
+    60 characters; of any other value, which may hold records, only the name of its type is shown.
+    """
     plain = isinstance(value, str | int | float | None)
     return f"{value!r:.60}" if plain else type(value).__name__
 
 
 def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
-    """Return the values. Raises InvalidInput, with the argument's name and what it should contain,
-    if they are not a mapping.
+    """Return the values. Raises InvalidInput if they are not a mapping; the message has the
+    argument's ``name`` and its wanted ``content``, such as "attributes to codes".
     """
     if not isinstance(values, Mapping):
         raise InvalidInput(f"{name} must be a mapping from {content}, got {shown(values)}")

@@ -15,11 +15,11 @@ from pgmkit.runtime.typed import typed
 @contextmanager
 @typed
 def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a binary file that replaces `path` when the block ends; after an error nothing is left
-    of it.
+    """Open a new binary file for the block; when the block ends, it replaces the file at `path`. If
+    the block raises, the new file is removed and the file at `path` stays as it was.
 
-    It is written in the same folder under another name and then renamed to `path`, so readers see
-    the old file or the whole new one. A symbolic link is followed.
+    The new file is written in the same folder under another name and then renamed to `path`, so
+    readers see the old file or the whole new one. A symbolic link is followed.
 
     Raises OSError as `open` does.
 

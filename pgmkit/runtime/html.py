@@ -45,7 +45,8 @@ def table(
     filled: Mapping[int, Sequence[float] | NDArray[np.float64]] = MappingProxyType({}),
 ) -> str:
     """Return a table of texts. The columns whose places are in `numbers` are aligned to the right.
-    For each column whose place is in `filled`, a bar behind each cell covers a share of its width.
+    `filled` has, by the place of a column, one share from 0 to 1 for each row; a bar behind the
+    column's cell in that row covers this share of the cell's width.
 
     >>> table(["a", "b"], [["<x>", "1"]])
     '<table><tr><th>a</th><th>b</th></tr><tr><td>&lt;x&gt;</td><td>1</td></tr></table>'
@@ -115,11 +116,12 @@ def bars(
     *,
     total: float | None = None,
 ) -> str:
-    """Return a chart of horizontal bars over an axis of counts. `ends` are the lower and the upper
-    ends of error bars, which are drawn as whiskers.
+    """Return a chart with the caption `name` and a horizontal bar for each label, over an axis of
+    counts. `ends` are the lower and the upper ends of error bars, which are drawn as whiskers;
+    `counts` and both arrays of ends have one number for each label.
 
-    Of more than `MOST_BARS` values the most frequent are drawn, in the given order. Each count is
-    written beside its bar, with its share of `total` if that is given.
+    If there are more than `MOST_BARS` labels, those of the largest counts are drawn, in the given
+    order. Each count is written beside its bar, with its share of `total` if that is given.
     """
     order = list(range(len(labels)))
     if len(order) > MOST_BARS:
@@ -214,8 +216,9 @@ def columns(
     filled: Mapping[str, Sequence[float] | NDArray[np.float64]],
     notes: Iterable[str] = (),
 ) -> str:
-    """Return a table of named columns of equal length, with the notes below it. Of many rows, only
-    the first ones are shown. The arguments `numbers` and `filled` are those of `table`, by name.
+    """Return a table of the columns `found`, by name and of equal length, with the notes below it.
+    Only the first `MOST_BARS` rows are shown. `numbers` and `filled` are those of `table`, except
+    that they give columns by name instead of by place.
     """
     rows = list(zip(*found.values(), strict=True))
     aligned = [i for i, name in enumerate(found) if name in numbers]

@@ -24,8 +24,8 @@ the outer problem's goal, or of the inner one's initial error. The next outer st
 higher precision (Dembo, Eisenstat and Steihaug, 1982).
 """
 SOLVED = 1e-3
-"""The same share where the inner problem's solution is used as it is, and the share of its loss
-that a search must gain in a step to go on.
+"""The precision to which a problem is solved whose solution is used as it is, as a share of its
+initial error; also the share of its loss that a search must gain in a step to go on.
 """
 SUFFICIENT = 1e-4
 """The share of the fall that the slope predicts which a step has to reach (Armijo's condition:

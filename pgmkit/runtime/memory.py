@@ -164,7 +164,7 @@ def _groups() -> Iterator[tuple[int, int]]:
 
 
 def _number(file: Path) -> int:
-    """Return the number that a file holds; 0 if it holds none."""
+    """Return the number that a file holds; 0 if there is no such file, or no number in it."""
     try:
         text = file.read_text().strip()
     except OSError:  # another version of groups, or a group that a container does not see
@@ -180,8 +180,8 @@ for file caches.
 
 
 def _group_files() -> Iterator[tuple[Path, str, str]]:
-    """Yield for each group the file of the limit, the name of the file of the use, and the entry
-    for file caches.
+    """Yield, for the process's control group and those above it, the file with the group's limit,
+    the name of the file with its use, and the name of the entry for file caches in its statistics.
     """
     try:
         lines = _GROUPS.read_text().splitlines()

@@ -28,8 +28,8 @@ def write_container(
     header: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Write a file of this kind, with a header of plain values and arrays by name, completely or
-    not at all.
+    """Write a file completely or not at all: its ``kind`` (such as "pgmkit model") and version, a
+    ``header`` of values that JSON has, and arrays by name.
     """
     whole = {"format": kind, "version": _VERSIONS.get(kind, 1), **header}
     held: Any = dict(arrays)
@@ -40,11 +40,11 @@ def write_container(
 def read_container(
     path: str | os.PathLike[str], kind: str, max_bytes: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the header and the arrays of a file of this kind, in the present version. The file may
-    expand to at most ``max_bytes``.
+    """Return the header and the arrays of a file that ``write_container`` wrote with this kind, in
+    the present version. The file may expand to at most ``max_bytes``.
 
-    Raises InvalidInput for another kind or version, and the errors of a broken file: use it inside
-    ``refusing``.
+    Raises InvalidInput for another kind or version, and errors of many kinds for a broken file;
+    inside ``refusing`` they all become InvalidInput.
     """
     arrays = zipped_arrays(whole_file(path, max_bytes), max_bytes)
     header: dict[str, Any] = plain_values(str(arrays.pop("header")))

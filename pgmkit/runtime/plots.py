@@ -19,10 +19,13 @@ from pgmkit.runtime.html import angles
 from pgmkit.runtime.printed import on_one_line
 
 Ends = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+"""The lower and the upper ends of error bars, each with one number for each value."""
 
 
 def bars(axes: Any, labels: Sequence[str], values: NDArray[np.float64], ends: Ends | None) -> Any:
-    """Draw a horizontal bar for each label, with whiskers from one end to the other."""
+    """Draw a horizontal bar for each label, of the length of its value, with whiskers between
+    ``ends``.
+    """
     axes = _drawable(axes)
     reach = None if ends is None else np.maximum([values - ends[0], ends[1] - values], 0.0)
     axes.barh([on_one_line(label) for label in labels], values, xerr=reach)
@@ -37,8 +40,9 @@ def steps(
     values: NDArray[np.float64],
     ends: Ends | None,
 ) -> Any:
-    """Draw a line of steps for each group over the labels in order, with a band between the
-    ends.
+    """Draw a step function for each group, with a band between ``ends``. Point i has the value
+    ``values[i]`` at ``labels[i]`` and belongs to ``groups[i]``; labels are placed along the axis in
+    the order in which they first occur.
     """
     axes = _drawable(axes)
     places = {label: place for place, label in enumerate(dict.fromkeys(labels))}
@@ -55,7 +59,9 @@ def steps(
 
 
 def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> Any:
-    """Draw the attributes on a circle, with a line between two that share a clique."""
+    """Draw the attributes ``names`` on a circle, with a line between any two that share a
+    clique.
+    """
     axes = _drawable(axes)
     turns = angles(names)
     at = {name: (math.cos(turn), -math.sin(turn)) for name, turn in turns.items()}

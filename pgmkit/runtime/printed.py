@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 NAMED = 12
-"""The most attributes, or sets of them, that a line names, and a list of the worst ones has; if a
-line would name more, it says their number.
+"""The most attributes, or sets of attributes, that one line names; a line about more of them says
+their number. Lists of the worst ones are as long.
 """
 
 _SEQUENCES = re.compile(

@@ -19,8 +19,11 @@ OUT_OF_TIME = "time: max_seconds has passed"
 
 @dataclass(frozen=True)
 class Progress:
-    """The record that a progress callback receives; ``seconds`` have passed since the search began,
-    and ``gap`` is infinite until a bound is known.
+    """The record that a progress callback receives in the course of a search.
+
+    ``seconds`` have passed since the search began. ``loss`` is that of the present iterate,
+    ``best_loss`` the lowest so far, and ``gap`` the difference between ``best_loss`` and the best
+    lower bound, which is infinite until a bound is known.
     """
 
     iteration: int
@@ -90,8 +93,8 @@ def telling_time(what: str, every: float = 10.0) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Replication:
-    """The record that a progress callback gets: how many estimates are ``done``, ``of`` how many,
-    and the seconds so far.
+    """The record that a progress callback gets: ``done`` of ``of`` estimates are finished,
+    ``seconds`` after the start.
     """
 
     done: int

@@ -14,7 +14,8 @@ Rng: TypeAlias = "int | np.random.Generator | None"
 
 
 def generator(rng: Rng, name: str = "rng") -> np.random.Generator:
-    """Return the generator that `rng`, an argument called `name`, stands for.
+    """Return a numpy Generator: `rng` itself if it is one, otherwise a new one from the seed `rng`,
+    or from the system's randomness if it is None. `name` is the argument's name, for the message.
 
     Raises InvalidInput unless it is a whole number of at least 0, a numpy Generator or None.
 

@@ -33,7 +33,9 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _thread_pools() -> ThreadpoolController:
-    """Return the thread pools of the loaded BLAS libraries; finding them takes milliseconds."""
+    """Return the thread pools of the loaded BLAS libraries. They are kept, since finding them takes
+    milliseconds.
+    """
     import scipy.linalg  # noqa: F401 - a BLAS of its own, which is not found before it is loaded
 
     return ThreadpoolController()

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """The values that an annotation allows: the end of "name must be ...", and a function that is
-    True for them.
+    """The values that an annotation allows: ``words`` describe them, as in "name must be a number",
+    and ``holds(value)`` returns True for them.
     """
 
     words: str

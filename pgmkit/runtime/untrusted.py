@@ -31,17 +31,19 @@ LARGEST = MEMORY_LIMIT // 4
 MOST_TEXT = LARGEST // 64
 """The most bytes of a text that other packages parse, which take a hundred times as much memory."""
 _MOST_MEMBERS = 2 * CACHE_CELLS
+"""The most members of a zip archive."""
 MOST_VALUES = MOST_TEXT // 4
 """The most values of a JSON text: an empty list takes 64 bytes of memory, 25 times what is written.
 """
 _KINDS = "biufU"
+"""The kinds of numpy's types that an array may have: truth values, numbers and texts."""
 
 
 @contextmanager
 @typed
 def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Turn every error in the block into InvalidInput, except those of a file that cannot be
-    opened.
+    """Turn every error in the block into InvalidInput, whose message says that the file at ``path``
+    is not ``what`` was expected; errors of a file that cannot be opened are raised as they are.
 
     >>> with refusing("a.pgm", "a release file"):
     ...     {}["ledger"]
@@ -127,7 +129,8 @@ def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]
     """Return the arrays of numbers, truth values or texts from the bytes of a file of
     `numpy.savez`, which may expand to at most `most` bytes.
 
-    Raises InvalidInput, or the errors of a broken archive: use it inside `refusing`.
+    Raises InvalidInput, and errors of many kinds for a broken archive; inside `refusing` they all
+    become InvalidInput.
 
     >>> buffer = io.BytesIO()
     >>> np.savez(buffer, a=np.arange(3))
@@ -140,7 +143,9 @@ def zipped_arrays(content: bytes, most: int = LARGEST) -> dict[str, NDArray[Any]
 
 
 def _array(content: bytes) -> NDArray[Any]:
-    """Return one array in numpy's format; memory is taken only for the bytes that are there."""
+    """Return the array in a file of numpy's format, given its bytes. Memory is taken for these
+    bytes only, whatever shape the header states.
+    """
     file = io.BytesIO(content)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,

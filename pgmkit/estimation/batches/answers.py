@@ -71,8 +71,8 @@ class BatchedAnswers:
 
     @cached_property
     def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:
-        """Tables whose product, summed over all records, is the total of each model. They are not
-        logarithms; None if some product of them may underflow.
+        """Tables over the cliques, with a row for each model, whose product at a record is the
+        expected count of this record (not its logarithm). None if some products may underflow.
         """
         count, totals = len(self.models), np.array([model.total for model in self.models])
         cliques = list(self.models[0].cliques)

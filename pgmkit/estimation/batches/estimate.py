@@ -42,7 +42,8 @@ from pgmkit.structural_zeros import Zeros
 @dataclass(frozen=True)
 class BatchedEstimate:
     """The estimation of one model for each of many sets of measurements, with the squared loss.
-    ``known`` has the combined measurements of all sets, and ``totals`` the total of each.
+    ``known`` has the combined measurements of all sets, and ``totals`` the total of each set. The
+    other fields are as for ``estimate``, the same for all sets.
     """
 
     first: int

@@ -100,8 +100,8 @@ class BatchedOracle:
     def begin_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the result of ``marginals``, or on a GPU that of ``try_marginals``, which does not
-        wait for it.
+        """Return the result of ``marginals`` on a CPU, and of ``try_marginals`` on a GPU, where it
+        does not wait for the computation to end.
         """
         begun = self.marginals if self.single.device.type == "cpu" else self.try_marginals
         return begun(potentials, totals)
@@ -119,9 +119,8 @@ class BatchedOracle:
         below = guess + partition.log()
         one = self.single
         held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
-        guess.copy_(
-            torch.where(held, below, guess)
-        )  # in place, as a captured CUDA graph rereads it
+        # The guess is changed in place, since a captured CUDA graph reads it again.
+        guess.copy_(torch.where(held, below, guess))
         adjoint = self._passing.backward(torch.where(held, totals / partition, nan))
         marginals = torch.empty_like(potentials)
         for own, other, cells in zip(
@@ -154,7 +153,7 @@ class BatchedOracle:
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
         """Write the exponentials of the potentials minus ``shifts`` (one for each row and clique)
-        to the inputs of a pass, and return these.
+        into the input buffer of a pass, and return this buffer.
         """
         inputs = self._passing.inputs
         slices = self.single.layout.slices

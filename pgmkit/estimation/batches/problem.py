@@ -45,7 +45,9 @@ def _same_matrix(one: Any, other: Any) -> bool:
 
 
 def stacked(sets: Sequence[Sequence[Measurement]]) -> list[Array]:
-    """Return the values of each measurement in all sets, with a column for each set."""
+    """Return an array for each measurement of a set, of shape (values, sets): the measured values
+    of this measurement in all sets, which have the same structure.
+    """
     return [np.stack([m.values for m in group], axis=1) for group in zip(*sets, strict=True)]
 
 

@@ -57,7 +57,8 @@ class Matches:
 
 @dataclass(frozen=True)
 class Membership:
-    """The success of an attack that ranks records by how much likelier the release makes them.
+    """The success of an attack that ranks records by how much likelier the release makes them than
+    other records of the same population do.
 
     Attributes:
         auc: The probability that the attack ranks a record of the data above one that was not in
@@ -103,7 +104,7 @@ def similarity(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> 
 def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> float:
     """Return SDNist's score of these marginals, from 0 (no overlap) to 1000 (equal).
 
-    The score is 1000 (2 - mean L1 distance) / 2.
+    The score is 1000 (2 - d) / 2, where d is the mean L1 distance of the marginals as shares.
     """
     return 1000.0 * float(np.mean(list(similarity(real, synthetic, cliques).values())))
 

@@ -13,7 +13,9 @@ from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 
 _MOST_LOOKUPS = 2 * MULTIPLICATIONS_A_SECOND
-"""The product of records and pairs of columns above which counting alone takes minutes."""
+"""The largest product of the number of records and the square of the number of columns, since to
+count the pairs of more takes minutes.
+"""
 
 
 def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
@@ -22,9 +24,9 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
 
     Drawn records differ from the model's tables as any sample does; with a few thousand records, or
     with many columns, by more than the noise. Only the model is used, so this costs no budget. The
-    records stay as they were drawn if the columns have more than 2500 codes together, if there are
-    very many records, or if combinations of three columns or more are impossible, which an exchange
-    of single codes could not respect.
+    records stay as they were drawn if the columns have more than `LARGEST_WIDTH` codes together, if
+    there are very many records, or if combinations of three columns or more are impossible, which
+    an exchange of single codes could not respect.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.factor import Factor
@@ -39,7 +41,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
     names = list(model.domain)
     width = sum(model.domain.shape())
     large = width > LARGEST_WIDTH or n * len(names) ** 2 > _MOST_LOOKUPS
-    if len(names) < 2 or large or _bars_triples(model):
+    if len(names) < 2 or large or _forbids_triples(model):
         drawn: Dataset = model.sample(n, rng=random)
         return drawn
     records = getattr(model, "first_records", model.sample)(n, rng=random)
@@ -51,7 +53,7 @@ def draw_near(model: Any, n: int, rng: Rng = None) -> Dataset:
     )
 
 
-def _bars_triples(model: Any) -> bool:
+def _forbids_triples(model: Any) -> bool:
     """Return True if the model rules out combinations of three columns or more."""
     return any(len(zeros.clique) > 2 for zeros in getattr(model, "zeros", ())) or any(
         len(factor.domain) > 2 and bool(np.isneginf(factor.numpy()).any())

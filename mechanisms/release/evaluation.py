@@ -1,4 +1,5 @@
-"""The errors of a release against the data it protects, and what a classifier loses by it.
+"""The errors of a release against the data it protects, and the scores of classifiers that are
+trained on its records.
 
 Everything here reads private data without any protection: its results are not private.
 """
@@ -34,8 +35,9 @@ def sklearn(module: str) -> Any:
 
 
 def one_hot(data: Dataset, names: Sequence[str], *, drop: str | None = None) -> Any:
-    """Return the indicators of these columns' codes as a sparse matrix with a row for each record;
-    with `drop` "first", each column's first code has none.
+    """Return the indicators of these attributes' codes as a sparse matrix of 0 and 1 with a row for
+    each record and a column for each code. If `drop` is "first", the first code of each attribute
+    has no column.
     """
     codes = np.column_stack([data.columns[name] for name in names])
     known = [np.arange(data.domain.sizes[name]) for name in names]
@@ -64,8 +66,8 @@ class Scores:
 
 
 def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:
-    """Return all sets of k columns whose table is not too large; a sample of `most` sets if there
-    are more.
+    """Return the sets of k columns whose tables have at most `AT_ONCE` cells, among all sets of k
+    columns or, if these are more than `most`, among `most` of them drawn at random.
 
     >>> from pgmkit import Domain
     >>> some_cliques(Domain({"a": 2, "b": 2, "c": 2}), 2)
@@ -89,8 +91,8 @@ def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int =
 def marginal_errors(
     model: Model | Dataset, truth: Dataset, cliques: Sequence[Clique]
 ) -> dict[Clique, float]:
-    """Return the total variation distances, from 0 to 1, of these marginals of a model or of
-    records.
+    """Return for each clique the total variation distance, from 0 to 1, between two marginals, both
+    as shares: that of a model or of records, and that of `truth`.
 
     >>> from pgmkit import Dataset, Domain, Measurement, estimate
     >>> data = Dataset(Domain({"a": 2}), {"a": [0, 0, 0, 1]})

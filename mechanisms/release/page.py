@@ -56,8 +56,8 @@ addEventListener('beforeprint', () => {
 
 
 def of_columns(picture: str, columns: int) -> str:
-    """Return the HTML around a picture of `columns` columns. A picture of many can be scrolled
-    sideways in a narrow window; others shrink.
+    """Return the HTML element that contains a picture of `columns` columns of the data. In a narrow
+    window a picture of many columns can be scrolled sideways, and one of few shrinks.
     """
     return f"<div class='wide'>{picture}</div>" if columns > NAMED else f"<div>{picture}</div>"
 

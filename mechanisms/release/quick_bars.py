@@ -10,7 +10,7 @@ import numpy as np
 
 from mechanisms.release.evaluation import AT_ONCE
 from mechanisms.release.record import Release
-from pgmkit import GraphicalModel, InvalidInput, Measurement, Reply, TooSlow
+from pgmkit import GraphicalModel, InvalidInput, Measurement, RegionModel, Reply, TooSlow
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.questions import UNRELIABLE
 from pgmkit.uncertainty import Uncertainty, error_bars
@@ -44,13 +44,13 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
     """Return the reply with a note that it has no error bars, and marks on counts that are too
     small.
 
-    A count below three times the noise of one measured cell over the question's `columns` is mostly
-    noise, whatever it was computed from.
+    A count is mostly noise if it is below three times the standard deviation of the noise in the
+    most precise measurement of one of the question's `columns`.
     """
     said = (
         "no error bars: they take more than a second here; ask for them with --error-bars, "
         "error_bars=True"
-        if isinstance(release.model, GraphicalModel)
+        if isinstance(release.model, GraphicalModel | RegionModel)
         else f"no error bars: the model of {release.mechanism} is not graphical, and no table that "
         "was measured without merging bins holds the answer; a release of aim has them"
     )

@@ -56,8 +56,8 @@ class Release:
         settings: The mechanism's settings.
         schema: The meaning of the codes, as from `pgmkit.Schema.to_dict`; None if unknown.
         modified: Whether it was read from a file that was changed after it was written.
-        exact: The number of measurements, the last ones, that were not paid for: they were given
-            as known exactly (`TableRelease.with_exact`).
+        exact: The number of tables at the end of `measurements` that were not paid for, since they
+            were given as known exactly (`TableRelease.with_exact`).
     """
 
     mechanism: str
@@ -115,8 +115,8 @@ class Release:
 
     @property
     def _fitted(self) -> tuple[GraphicalModel | RegionModel, list[Measurement]] | None:
-        """The estimated model with the tables it was estimated from; None if it was not estimated
-        from all.
+        """The model and the tables it was estimated from; None unless it was estimated from all
+        measurements.
         """
         known = [m for m in self.measurements if isinstance(m, Measurement)]
         if not isinstance(self.model, GraphicalModel | RegionModel) or not self.certificate:
@@ -125,8 +125,8 @@ class Release:
 
     @property
     def certified(self) -> bool:
-        """False if the search for the model ended before it reached its tolerance
-        (`certificate`).
+        """False if the search for the model ended before it reached its tolerance (`certificate`
+        says how far from the best fit); True for a model that was not searched for.
         """
         return bool(getattr(self.model, "certified", True)) or not self.certificate
 

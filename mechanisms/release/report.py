@@ -21,6 +21,7 @@ from pgmkit import __version__
 from pgmkit.errors import NotMeasured, TooSlow, check_known
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
+from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
 from pgmkit.runtime.html import bars as bar_chart
 from pgmkit.runtime.printed import NAMED
@@ -42,7 +43,7 @@ _HOW_TO_READ = (
     "nothing into a single one.</p>"
 )
 _BAR_SECONDS = 20 * UNASKED_SECONDS
-"""The seconds of re-estimation for the columns whose error bars have no closed form."""
+"""The most seconds of re-estimation for the columns whose error bars have no closed form."""
 
 
 def html(
@@ -62,8 +63,8 @@ def html(
     show progress bars on a terminal.
 
     Raises InvalidInput for an unknown target. Error bars take up to 20 seconds of re-estimation if
-    the model is graphical, and those that would take longer are left out. Other models have error
-    bars only within measured tables.
+    the model is graphical or a region model, and those that would take longer are left out. Other
+    models have error bars only within measured tables.
     """
     asked = [] if target is None else [target]
     check_known(asked, release.schema.columns, "there is no column", "columns are")
@@ -155,7 +156,7 @@ def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
     note = "Bars are expected counts, beside them counts and shares of all records"
     if any(each is not None for each in intervals.values()):
         note += "; whiskers are 95% intervals"
-    if None in intervals.values() and isinstance(release.model, GraphicalModel):
+    if None in intervals.values() and isinstance(release.model, GraphicalModel | RegionModel):
         note += f" (where they take less than {_BAR_SECONDS:g} s)"
     left_out = len(columns) - len(shown)
     yield f"<p>{note}.{f' {left_out} more columns are not drawn.' if left_out else ''}</p>"

@@ -243,10 +243,10 @@ class TableRelease:
 
         Without `replicates` only error bars that take about a second at most are computed, as in
         `ask`. With `replicates` (100 are usual) they are computed however long they take, if the
-        model is graphical.
+        model is graphical or a region model.
         """
         text = ", ".join(map(quoted, columns)) or "count"
-        if replicates is None or not isinstance(self.model, GraphicalModel):
+        if replicates is None or not isinstance(self.model, GraphicalModel | RegionModel):
             return self.ask(text, level=level)
         bars = self.bars(replicates, seed=0)
         return ask(self.model, self.schema, text, bars=bars, level=level)

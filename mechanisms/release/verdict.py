@@ -31,6 +31,7 @@ MOST_CELLS = TABLE_CELLS
 all, which takes about a second.
 """
 _STRONGER = NAMED // 3
+"""The most relations that are listed as the strongest."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,8 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
 
 
 def _cells(domain: Domain, measurement: Measurement) -> int:
-    """Return the number of cells among which the records are in a measured table: those of merged
-    codes where each attribute was measured on sums of its codes.
+    """Return the number of cells of a measured table. If each attribute was measured on several
+    sums of its codes, the cells are the combinations of these sums.
     """
     if isinstance(measurement.matrix, Kronecker):
         sizes = [each.shape[0] for each in measurement.matrix.factors]

@@ -27,8 +27,8 @@ class BinCodes:
         special: The single positions that have a code of their own.
         whole: Whether positions are whole numbers of steps and ends are int64; otherwise ends are
             float64 and the last bin is closed.
-        clip: Whether positions beyond the ends, and fractions between whole steps, belong to the
-            nearest bin; otherwise they have no code.
+        clip: Whether a position beyond the ends belongs to the bin at that end, and a fraction
+            between whole steps to the bin of the step below; otherwise they have no code.
 
     >>> codes = BinCodes(np.array([0, 10, 20]), special=(99,), whole=True, clip=False)
     >>> codes.at(np.array([0, 10, 19, 20, 99])).tolist()
@@ -65,8 +65,8 @@ class BinCodes:
 
     @cached_property
     def _looked_up(self) -> tuple[int, Codes] | None:
-        """The first of a range of whole numbers, and the codes of all numbers in the range: from
-        one below the lowest end or special value to one above the highest.
+        """A table of the codes of consecutive whole numbers, from one below the lowest end or
+        special value to one above the highest, after the first of these numbers.
 
         None if values are not whole steps, or if the table would have more entries than a batch has
         rows. A look-up takes a tenth of the time of a search.
@@ -89,11 +89,8 @@ class BinCodes:
         codes[(codes > last) | (codes < 0)] = OUTSIDE
         if positions.dtype.kind == "f":
             codes[np.isnan(positions)] = OUTSIDE
-            if self.whole:
-                with np.errstate(invalid="ignore"):
-                    broken = positions != np.floor(positions)
-                if not self.clip:
-                    codes[broken] = OUTSIDE
+            if self.whole and not self.clip:
+                codes[positions != np.floor(positions)] = OUTSIDE
         for i, position in enumerate(self.special):
             codes[positions == position] = last + 1 + i
         return codes

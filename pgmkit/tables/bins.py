@@ -19,13 +19,7 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST, BinCodes
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
 from pgmkit.tables.edges import equal_widths
-from pgmkit.tables.values import (
-    distinct,
-    is_null,
-    numeric,
-    parsed,
-    text_of,
-)
+from pgmkit.tables.values import distinct, is_null, numeric, parsed, text_of
 
 
 @typed_class
@@ -34,11 +28,12 @@ class Binned(Column):
     """Base of columns of ordered values: bins between edges, the last of which is closed.
 
     Give either `edges` (ascending, including the lowest and the highest value), or `low`, `high`
-    and `bins` for bins of equal width. Values within a bin are decoded uniformly; spikes and
-    special values as themselves.
+    and `bins` for bins of equal width. A code of a bin is decoded as a value drawn uniformly within
+    the bin; spikes and special values are decoded as themselves.
 
-    `outside`: "clip" counts values beyond the ends in the bin at that end. Texts that are no values
-    count as missing, or in the first bin if the column declares no missing values.
+    If `outside` is "clip", a value beyond an end of the range counts in the bin at that end, and a
+    text that is no value counts as missing, or in the first bin if the column declares no missing
+    values.
 
     Attributes:
         low: The lowest value.
@@ -189,7 +184,7 @@ class Binned(Column):
         return np.unique(np.concatenate([ends, starts, self._after(starts)]))
 
     def _after(self, positions: NDArray[Any]) -> NDArray[Any]:
-        """Return the positions right after these."""
+        """Return the next position after each: the next whole step, or the next float64."""
         after: NDArray[Any] = positions + 1 if self.whole else np.nextafter(positions, math.inf)
         return after
 

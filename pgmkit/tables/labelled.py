@@ -22,11 +22,12 @@ from pgmkit.tables.values import bare, distinct, is_null, number_of, plain, tall
 
 _PADDED = re.compile("0[0-9]+")
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0*")
-"""Matches whole numbers as files of real numbers have them."""
+"""Matches a whole number written with a decimal point, such as "3.0" or "-0."."""
 
 
 def label_of(text: str) -> str:
-    """Return a text from a file as the label that it would be in a frame of numbers.
+    """Return the label of a text from a file. A whole number written with a decimal point has the
+    label that the number has in a data frame; any other text is its own label.
 
     >>> label_of("3.0"), label_of("-0.0"), label_of("03.0"), label_of("2.50")
     ('3', '0', '03.0', '2.50')
@@ -62,8 +63,8 @@ class _Labelled(Column):
 
     @cached_property
     def _as_number(self) -> Mapping[str, int]:
-        """The code of every known text, and of every text listed as missing, by what it is in a
-        frame of numbers (`label_of`); of several such texts the first one counts.
+        """A mapping from labels (`label_of`) to codes, for every known text and every text listed
+        as missing. If several texts have the same label, it has the code of the first known one.
         """
         absent = dict.fromkeys(map(label_of, self.missing or ()), self._null_code)
         return absent | {label_of(t): code for t, code in reversed([*self._known.items()])}
@@ -91,11 +92,13 @@ class _Labelled(Column):
 
 @dataclass(frozen=True)
 class Categorical(_Labelled):
-    """One of a list of values (texts, numbers or truth values); spaces around texts do not count.
+    """A column whose values are one of a list (texts, numbers or truth values); spaces around texts
+    do not count.
 
     The number 1234 also matches a listed text with leading zeros, "01234". Values that are all
     numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
-    `other`, as texts; with `decode_as` a type of number, `other` becomes a null.
+    `other`, as texts; if `decode_as` is a type of number, `other` is decoded as a null. Raises
+    InvalidInput for an empty list, a value that is listed twice, and an alias of no listed value.
 
     Attributes:
         values: The values, in the order of their codes.
@@ -303,7 +306,7 @@ class OpenCategorical(Column):
         return counted
 
     def found(self, labels: Sequence[str]) -> Categorical:
-        """Return the concrete column with the labels that were found."""
+        """Return the Categorical with these labels and the settings of this column."""
         shared = {"missing": self.missing, "outside": self.outside, "decode_as": self.decode_as}
         return Categorical(tuple(labels), other=self.other, **shared)  # type: ignore[arg-type]
 
@@ -313,10 +316,11 @@ _TRUTH = {"false": 0, "true": 1, "0": 0, "1": 1, "no": 0, "yes": 1}
 
 @dataclass(frozen=True)
 class Boolean(_Labelled):
-    """True or false; also read from 0 and 1 and the usual words.
+    """A column of truth values, which are also read from 0 and 1 and from true, false, yes and no.
 
-    `words`: a file's words for false and true, such as ("FALSE", "TRUE"), which are read, and are
-    written in CSV files.
+    `words`: further words for false and for true, such as ("FALSE", "TRUE"), which are written in
+    CSV files and are the decoded values if `decode_as` is "text". Raises InvalidInput unless they
+    are two texts that differ by more than case.
     """
 
     type = "boolean"

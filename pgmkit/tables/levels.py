@@ -105,8 +105,9 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
     """Return each level as a column whose values are the names of its groups, with the group of
     each code of the column at the bottom.
 
-    Raises InvalidInput for a level with a column's name, one of something that is neither a column
-    nor a level, and one whose groups leave out a value, have one twice, or have none.
+    Raises InvalidInput for a level that has the name of a column; whose `of` is neither a column
+    nor a level, or a column whose values are still to be found; and whose groups leave out a value,
+    have one twice, or have none.
     """
     found: dict[str, Groups] = {}
     for name in sorted(levels, key=lambda name: len(downwards(name, levels))):
@@ -159,10 +160,8 @@ def _grouped(level: Level, below: Column) -> tuple[Categorical, NDArray[np.intp]
 def _members(
     name: str, column: Column, places: Mapping[str, int], condition: Condition
 ) -> NDArray[np.intp]:
-    """Return the codes that meet a condition, each once; `places`: the code of each label.
-
-    Labels are looked up in `places`, since the groups of a column of thousands of areas name as
-    many of them.
+    """Return the codes that meet a condition, each once. `places` has the code of each label, so
+    that thousands of labels in a condition are looked up and not searched for.
     """
     listed = condition if isinstance(condition, list | tuple | set | frozenset) else [condition]
     found: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]

@@ -25,20 +25,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import instance
 from pgmkit.tables.columns import MISSING, Column
-from pgmkit.tables.constraints import Condition, codes_of
+from pgmkit.tables.constraints import Condition, Mask, codes_of
 from pgmkit.tables.quoting import quoted, unquoted
 from pgmkit.tables.schema import Schema
-
-if TYPE_CHECKING:
-    Mask = NDArray[np.bool_]
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
 _FUNCTION = re.compile(r"^(\w+)\s*\(")
@@ -81,12 +76,13 @@ class Question:
         summary: The summary of one column, if any.
         allowed: A Boolean for each code of each column with conditions: True if it meets them.
         within: The number of groups behind the bar.
-        steps: The width of the steps, or the name of the level, of groups that have one.
+        steps: For each grouped column whose codes are joined, the width of the steps (a number) or
+            the name of the level (a text).
     """
 
     groups: tuple[str, ...]
     summary: Summary | None
-    allowed: Mapping[str, NDArray[np.bool_]]
+    allowed: Mapping[str, Mask]
     within: int = 0
     steps: Mapping[str, float | str] = field(default_factory=dict)
 
@@ -140,9 +136,7 @@ def parse(schema: Schema, text: str) -> Question:
     return Question(tuple(groups), summary, allowed, len(behind), steps)
 
 
-def conditions(
-    schema: Schema, given: Mapping[str, Condition] | str
-) -> dict[str, NDArray[np.bool_]]:
+def conditions(schema: Schema, given: Mapping[str, Condition] | str) -> dict[str, Mask]:
     """Return, for each column that is named in conditions such as "sex = F and age in 30..44" or
     {"sex": "F", "age": "30..44"}, a Boolean for each code: True if it meets the column's
     conditions.
@@ -160,14 +154,12 @@ def _conditions(schema: Schema, text: str) -> list[str]:
     return [each for part in _split(text) for each in _joined(schema, part)]
 
 
-def _met(
-    schema: Schema, parts: Iterable[tuple[str, Condition, Mask]]
-) -> dict[str, NDArray[np.bool_]]:
+def _met(schema: Schema, parts: Iterable[tuple[str, Condition, Mask]]) -> dict[str, Mask]:
     """Return, for each column of records, a Boolean for each code: True if it meets all conditions
     on the column and its levels. Each part is a column or level, a condition on it, and a Boolean
     for each of its codes.
     """
-    allowed: dict[str, NDArray[np.bool_]] = {}
+    allowed: dict[str, Mask] = {}
     for shown, condition, own in parts:
         name, mask = schema.behind(shown, own)
         allowed[name] = allowed.get(name, True) & mask
@@ -178,8 +170,8 @@ def _met(
 
 
 def _factors(schema: Schema, part: str) -> list[str]:
-    """Return the targets that " x " joins outside quotes and brackets; a sign within a name joins
-    nothing.
+    """Return the targets that " x " joins outside quotes and brackets. An " x " within the name of
+    a column joins nothing.
     """
     pieces = _pieces(part, _TIMES, "()")
     found: list[str] = []
@@ -347,7 +339,7 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
         return column.within(None, None) & ~column.within(None, end, closed=operator == ">")
 
 
-def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
+def _equal(name: str, column: Column, value: str) -> Mask:
     """Return a Boolean for each code: True for those equal to a value as it is written in a
     question. The word `missing` stands for a missing value, unless the column has a label of that
     name.
@@ -364,6 +356,9 @@ def _equal(name: str, column: Column, value: str) -> NDArray[np.bool_]:
 
 
 def _asked_for(schema: Schema, part: str) -> str:
+    """Return the name of the column that a target is. For any other target, raise InvalidInput
+    that says what to write instead.
+    """
     by, function, condition = _BY.match(part), _FUNCTION.match(part), _divided(schema, part)
     if part == _COUNT:
         raise InvalidInput("every table has its counts; leave 'count' out beside columns")

@@ -22,7 +22,7 @@ from pgmkit.uncertainty import Interval
 
 
 class Answering(Protocol):
-    """A model, or one of its replicates."""
+    """A model, or a replicate of one, that answers factored queries in counts."""
 
     def answer(self, query: FactoredQuery) -> Array: ...
 
@@ -39,10 +39,11 @@ class Bars(Protocol):
 class QuestionPlan:
     """A question with its schema: the factors of its queries and the labels of its lines.
 
-    Attributes of the plan are `groups` (the labels of each group's cells, by title), `factors` (a
-    matrix over each column's codes) and, if the question has a summary, `column` (the column that
-    is summarised) and `codes` (its codes that the summary is computed from, in the order of their
-    values).
+    Attributes of the plan are `groups` (the labels of the cells of each grouped column, by title)
+    and `factors` (a 0/1 matrix of shape (cells, codes) for each column with groups or conditions;
+    one with conditions alone is a single cell). If the question has a summary, there are also
+    `column` (the column that is summarised) and `codes` (the codes of that column from which the
+    summary is computed, in the order of their values).
     """
 
     def __init__(self, schema: Schema, question: Question) -> None:
@@ -65,8 +66,8 @@ class QuestionPlan:
         return self.question.allowed.get(name, every)
 
     def _cells(self, name: str) -> tuple[str, Sequence[str], Array]:
-        """Return a group's title, the labels of its cells, and a 0/1 matrix of cells by codes of
-        the column: 1 for the codes in the cell that the conditions allow.
+        """Return the title of a grouped column, the labels of its cells, and a 0/1 matrix of shape
+        (cells, codes), which is 1 for the codes in a cell that the conditions allow.
         """
         kept, column = self._allowed(name), self.columns[name]
         joined = self.question.steps.get(name)
@@ -104,13 +105,13 @@ class QuestionPlan:
 
     @cached_property
     def middles(self) -> Array:
-        """The middles of the values of each code in `codes`, for a column of numbers."""
+        """The middle of the values of each code in `codes`, for a column of numbers."""
         assert self.column.midpoints is not None
         return self.column.midpoints[self.codes]
 
     @property
     def half_widths(self) -> Array:
-        """For each code in `codes`, the largest distance of one of its values from their middle."""
+        """The largest distance of a value of each code in `codes` from the code's middle."""
         low, high = self.ends()
         away = self.middles - low
         if isinstance(self.column, Binned):
@@ -142,24 +143,25 @@ class QuestionPlan:
         return self.weighted(mask[None, :])
 
     def weighted(self, rows: Array) -> FactoredQuery:
-        """Return the query for weighted sums over the summarised column in each group; `rows` has a
-        row of weights, one for each of the column's codes, for each sum.
+        """Return the query for weighted sums over the summarised column in each group. `rows` has
+        the shape (sums, codes): a weight for each of the column's codes.
         """
         own, groups = self.summary.column, self.question.groups
         order = [*groups, *(n for n in self.factors if n not in groups and n != own)]
         return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
 
     def rows(self, matrix: Array) -> Array:
-        """Return a matrix with a column for each code of the summarised column: `matrix` has those
-        of `codes`, and the others are 0.
+        """Return the columns of `matrix`, which belong to the codes in `codes`, at the places of
+        these codes in a matrix with a column for each code of the summarised column. The other
+        columns are 0.
         """
         spread = np.zeros((len(matrix), self.column.size))
         spread[:, self.codes] = matrix
         return spread
 
     def edges(self) -> tuple[Array, Array]:
-        """Return the lower and the upper end of each code in `codes`. A bin does not contain its
-        upper end; both ends of a listed value are the value itself.
+        """Return the lower and the upper end of each code in `codes`. Only the last bin of a column
+        of real numbers contains its upper end. Both ends of a value of a Categorical are the value.
         """
         column = self.column
         assert column.midpoints is not None
@@ -170,7 +172,9 @@ class QuestionPlan:
         return low[self.codes], high[self.codes]
 
     def ends(self) -> tuple[Array, Array]:
-        """Return the lowest and the highest value of each code in `codes`."""
+        """Return the lowest and the highest value of each code in `codes`; for a bin of real
+        numbers the latter is its upper end.
+        """
         low, high = self.edges()
         return low, np.maximum(low, high - self.whole)
 
@@ -193,10 +197,12 @@ class LinearParts:
 
     Attributes:
         question: The question.
-        query: Its axes are the groups, the columns with conditions and the summarised column.
+        query: The query, whose axes are the grouped columns, the columns with conditions and the
+            summarised column.
         unit: The factor that converts the answers to the column's unit. It differs from 1 only for
             sums and means, whose weights are scaled so that the largest is 1.
-        shown: The answers along the last axis that the reply is about.
+        shown: The places along the last axis of the answers that the reply shows; the others are
+            numbers of records that it needs.
     """
 
     question: Question

@@ -31,8 +31,8 @@ averages, that is not called unreliable. Statistics Canada's guidelines suppress
 coefficients of variation above 33.3%.
 """
 _ROUNDING = float(np.finfo(np.float64).eps) ** 0.5
-"""The share of the records up to which a sum counts as zero; the rounding of very many cells is
-less.
+"""The share of the records up to which a sum of counts is taken for zero, since rounding errors of
+very many cells add up to less.
 """
 _COMPUTED = ("count", "share", "stderr", "low", "high", "note")
 
@@ -110,8 +110,8 @@ def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
 
 
 def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
-    """Return the records with values up to and including each value, and their share within the
-    group.
+    """Return the number of records with values up to and including each value, and their share of
+    the group's records that have a value.
     """
     steps = len(plan.codes)
     query = plan.weighted(plan.rows(np.tri(steps)))
@@ -160,6 +160,7 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     ends = {"stderr": stddev, "low": found.low[0], "high": found.high[0]}
     wide = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
     bins = np.stack(plan.ends())[..., None]
+    # True where an interval is exactly one bin, and so as narrow as the schema allows.
     one = (np.stack([ends["low"], ends["high"]])[:, None] == bins).all(axis=0).any(axis=0)
     if (wide & one).any():
         notes.append(
@@ -254,8 +255,8 @@ def _with_bars(
     """Return the reply with standard errors and intervals (`ends`) directly behind the first column
     of numbers, to which they belong, and with a column "note" that marks the unreliable lines
     (`weak`), if there are any. If the intervals' `method` is "bootstrap", a note names the error
-    that they do not include. Otherwise a note explains answers in the outer eighths of their
-    intervals, in which a lower end of 0 is where counts end.
+    that they do not include. Otherwise a note says why some answers lie near an end of their
+    intervals, if any do (`_near_an_end`).
     """
     named = list(columns.items())
     place, answers = next(
@@ -285,6 +286,9 @@ def _with_bars(
 
 
 def _near_an_end(answers: Array, low: Array, high: Array) -> NDArray[np.bool_]:
+    """Return True for each answer in an outer eighth of its interval or beyond it. The lower eighth
+    does not count if the interval begins at 0, below which there are no counts.
+    """
     margin = np.where(np.isfinite(high - low), high - low, 0.0) / 8
     below = (answers < low + margin) & (low != 0)
     return np.asarray(below | (answers > high - margin))

@@ -26,7 +26,10 @@ from pgmkit.tables.values import EXACT
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
-    """Return the values of the codes as a pyarrow table, in the schema's order and types."""
+    """Return the values of coded records as a pyarrow table, with the schema's columns and levels
+    in its order and types. `rng` draws the values within bins. Raises InvalidInput for records over
+    another domain.
+    """
     if data.domain != schema.domain:
         raise InvalidInput("the data set is over another domain than the schema")
     return pa.table(
@@ -46,10 +49,7 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
         # When clocks are put back, they show an hour twice: the first one is meant. When they are
         # put forward, they skip an hour: its times become the moment of the change.
         return compute.assume_timezone(
-            _plain_column(column, codes, rng),
-            zone,
-            ambiguous="earliest",
-            nonexistent="latest",
+            _plain_column(column, codes, rng), zone, ambiguous="earliest", nonexistent="latest"
         )
     return _plain_column(column, codes, rng)
 

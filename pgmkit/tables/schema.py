@@ -108,9 +108,8 @@ class Schema:
         return self._with(columns, ())
 
     def of_file(self, file: FileFormat) -> Schema:
-        """Return the schema for files of another format."""
-        own = self.levels
-        return Schema(self.columns, self.constraints, levels=own, file=file, checked=self.checked)
+        """Return the schema with `file` as the format of its data files."""
+        return self._with(self.columns, self.constraints, file=file)
 
     def placed(self) -> Schema:
         """Return the schema with a place for every value, so that no data are refused.
@@ -124,13 +123,17 @@ class Schema:
         {'age': 'clip', 'sex': 'F'}
         """
         columns = {name: column.placed() for name, column in self.columns.items()}
-        own = self.levels
-        return Schema(columns, self.constraints, levels=own, file=self.file, checked=False)
+        return self._with(columns, self.constraints, checked=False)
 
-    def _with(self, columns: Mapping[str, Column], constraints: Sequence[Constraint]) -> Schema:
-        """Return a schema of these columns, with their levels."""
+    def _with(
+        self, columns: Mapping[str, Column], constraints: Sequence[Constraint], **changed: Any
+    ) -> Schema:
+        """Return a schema of these columns with their levels and constraints. `file` and `checked`
+        are those of this schema unless they are in `changed`.
+        """
         own = {n: e for n, e in self.levels.items() if downwards(n, self.levels)[-1] in columns}
-        return Schema(columns, constraints, levels=own, file=self.file, checked=self.checked)
+        settings = {"file": self.file, "checked": self.checked, **changed}
+        return Schema(columns, constraints, levels=own, **settings)
 
     @property
     def shown(self) -> dict[str, Column]:

@@ -135,11 +135,11 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
 
 
 def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
-    """Return Arrow texts as numbers or times, with the texts of `absent` as nulls; None if any
-    fails.
+    """Return Arrow texts as numbers or times, with the texts of `absent` as nulls; None if a text
+    is neither, or if `values` are no Arrow texts.
 
-    `kinds`: Arrow's names of types, tried in turn. None also if `values` are no Arrow texts; the
-    caller must then examine the values one by one.
+    `kinds`: Arrow's names of types, tried in turn. If the result is None, the values must be
+    examined one by one.
     """
     if not _is_arrow(values):
         return None
@@ -176,8 +176,8 @@ def _rounds(numbers: Any) -> bool:
 
 
 def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
-    """Yield the texts to try in turn: unchanged, with those of `absent` as nulls, and also
-    trimmed.
+    """Yield arrays of the same texts to try in turn: unchanged (only if `absent` is empty), with
+    empty texts and those of `absent` as nulls, and these without spaces at their ends.
     """
     if absent:
         null = compute.is_in(values, pa.array(["", *absent], values.type))
@@ -199,8 +199,8 @@ def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def series_values(series: Any) -> Any:
-    """Return a narwhals series as an Arrow array, or as a numpy array of objects if types are
-    mixed.
+    """Return a narwhals series as an Arrow array. A pandas series of numbers, truth values or times
+    becomes a numpy array of its type, and one of mixed types a numpy array of objects.
 
     Times with a zone become the times that a clock in that zone shows.
     """
@@ -316,6 +316,13 @@ def bare(text: str) -> str:
     digits = re.sub(r"[^0-9]", "", found["whole"]) + (found["rest"] or "")
     minus = "-" in (found["sign"] or "") + (found["inner"] or "") or found["open"] is not None
     return "-" + digits if minus else digits
+
+
+def with_point(text: str, decimal: str) -> str:
+    """Return the text of a number whose decimal sign is `decimal` with a decimal point instead;
+    with a decimal comma, points between thousands are removed.
+    """
+    return text if decimal == "." else text.replace(".", "").replace(",", ".")
 
 
 def plain(value: Any) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from mechanisms import TableRelease, synthesize
-from pgmkit import FromRecords, RegionModel, Schema
+from mechanisms import Release, TableRelease, synthesize
+from pgmkit import Boolean, FromRecords, Measurement, RegionModel, Schema, estimate
 from pgmkit.errors import InvalidInput
 
 ROWS = 4000
@@ -76,3 +77,19 @@ def test_records_come_from_a_region_model_where_it_is_asked_for(
     with pytest.warns(FromRecords):
         again.ask("c0 | c1 = 2, c3 = 1")
     assert again.bars(20, seed=0).marginal(("c0", "c1")).method == "closed form"
+
+
+@pytest.mark.filterwarnings("ignore::pgmkit.FromRecords")
+def test_error_bars_of_a_region_model_are_told_of_and_computed_for_a_number_of_replicates() -> None:
+    names = ("a", "b", "c")
+    schema = Schema({name: Boolean() for name in names})
+    noisy = [
+        Measurement(pair, [[40.0, 20.0], [15.0, 25.0]], 2.0) for pair in combinations(names, 2)
+    ]
+    model = estimate(schema.domain, noisy, total=100.0, inference="region")
+    release = TableRelease(Release("estimate", model, tuple(noisy), None, None), schema)
+    unasked = release.table(*names)
+    assert "stderr" not in unasked.columns
+    assert "error_bars=True" in unasked.notes[0]
+    asked = release.table(*names, replicates=20)
+    assert (np.asarray(asked.columns["stderr"]) > 0).all()

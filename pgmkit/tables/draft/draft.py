@@ -22,7 +22,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
-from pgmkit.tables.draft.numbers import number_column, numbers_beside, with_point
+from pgmkit.tables.draft.numbers import number_column, numbers_beside
 from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
@@ -33,7 +33,7 @@ from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import is_number, number_of, tallied
+from pgmkit.tables.values import is_number, number_of, tallied, with_point
 
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
@@ -45,8 +45,6 @@ _NAMED_UNIT = re.compile(
 """Matches names of columns that say to which person, household or school a row belongs."""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 """Matches numbers without leading zeros; texts with leading zeros are codes."""
-
-
 _UNSEEN = (
     "# Only the names were read: every column's values are found with a budget, and\n"
     f"# rare ones become {OpenCategorical.other!r}. Most numbers are rare, so give their\n"
@@ -83,9 +81,9 @@ def draft(
     `most_values`: the most distinct values that are listed; a column of more texts is left open,
     unless each occurs often. `file`: the format of the file, as far as it is known.
 
-    Raises InvalidInput for a file that cannot be read, for one of whose columns none is fit for a
-    schema, with `look` for a file without records, and without `look` for a first line that may be
-    a record.
+    Raises InvalidInput for a file that cannot be read, and for a file none of whose columns would
+    be in the schema; with `look` also for a file without records, and without `look` for a first
+    line that may be a record.
     """
     if most_values < 1:
         raise InvalidInput(f"most_values must be a whole number, 1 or more; got {most_values!r}")
@@ -284,10 +282,7 @@ def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
 
 
 def _present(
-    counts: Counter[str],
-    missing: tuple[str, ...] | None,
-    most_values: int,
-    decimal: str,
+    counts: Counter[str], missing: tuple[str, ...] | None, most_values: int, decimal: str
 ) -> Drafted:
     """Return the column for the texts that are not missing, with their numbers of rows. `missing`:
     the texts that stand for missing values, None if no value is missing.
@@ -382,7 +377,9 @@ def _constant(text: str, missing: tuple[str, ...] | None) -> Drafted:
 
 
 def _in_zone(drafted: Drafted, zone: str) -> Drafted:
-    """Return the draft of points in time in a zone, whose texts are those of a clock there."""
+    """Return the draft of a column of times with the time zone `zone` added to it; the texts of the
+    column are the times that a clock in the zone shows.
+    """
     note = f"{drafted.note}; of a clock in {zone}"
     column = drafted.column
     if isinstance(column, DateTime) and zone in zoneinfo.available_timezones():

@@ -18,7 +18,7 @@ from pgmkit.tables.draft.edges import crowded_edges
 from pgmkit.tables.draft.thresholds import BINS, FEW, NEARLY_ALL, OFTEN, SURE
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import EXACT, bare, is_number, number_of, text_of
+from pgmkit.tables.values import EXACT, bare, is_number, number_of, text_of, with_point
 
 _MOST_SINGLE = FEW * BINS
 """The widest range of whole numbers in which each gets a code of its own, as with ages and
@@ -33,6 +33,7 @@ _SINGLE_DIGITS = math.ceil(1 + math.log10(1 / np.finfo(np.float32).epsneg))
 """The decimal digits that tell numbers in single precision apart."""
 
 Drafted = tuple[Column | None, str]
+"""A proposed column, or None for one to be left out of the schema, and the reason."""
 
 
 def number_column(
@@ -93,18 +94,11 @@ def numbers_beside(
     return column, f"{note}; {shown} among them taken for missing: correct `missing` if not"
 
 
-def with_point(text: str, decimal: str) -> str:
-    """Return the text of a number whose decimal sign is `decimal` with a decimal point instead;
-    with a decimal comma, points between thousands are removed.
-    """
-    return text if decimal == "." else text.replace(".", "").replace(",", ".")
-
-
 def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
     """Return the number of rows of each number.
 
-    None if a text is no number, is a code such as 007, or has more digits than columns of numbers
-    hold.
+    None if a text is no finite number, is a code such as 007, or has more digits than columns of
+    numbers hold.
     """
     numbers: Counter[int | float] = Counter()
     for text, times in counts.items():
@@ -125,11 +119,7 @@ def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
     return numbers
 
 
-def _whole(
-    numbers: Counter[int],
-    missing: tuple[str, ...] | None,
-    most_values: int,
-) -> Drafted:
+def _whole(numbers: Counter[int], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
     rows = sum(numbers.values())
     if len(numbers) == rows >= SURE and _is_identifier(numbers):
         return None, (
@@ -305,12 +295,8 @@ def _real(
     first, last = min(low, round(first, digits)), max(high, round(last, digits))
     bins, said = _binned(usual, rows, first, last, special, whole=False)
     decimals = min(places, 15)
-    column = Numeric(
-        **bins,
-        decimals=decimals,
-        trailing_zeros=padded and 0 < places <= 15,
-        missing=missing,
-    )
+    padded = padded and 0 < places <= 15
+    column = Numeric(**bins, decimals=decimals, trailing_zeros=padded, missing=missing)
     return column, f"numbers {_plain(first)}..{_plain(last)} of {decimals} decimals in {said}"
 
 

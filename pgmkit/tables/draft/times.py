@@ -118,12 +118,7 @@ def _timed(
     unit = "hour" if (high - low).days <= 10 else _unit((high - low).days)
     kind = "datetime" if form in _ISO else None
     column = DateTime(
-        low.isoformat(),
-        high.isoformat(),
-        unit=unit,
-        format=form,
-        missing=missing,
-        decode_as=kind,
+        low.isoformat(), high.isoformat(), unit=unit, format=form, missing=missing, decode_as=kind
     )
     said = f"points in time{_written(form)}{doubt}, by {unit}; decoded uniformly within"
     return column, said

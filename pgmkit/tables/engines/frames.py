@@ -58,9 +58,7 @@ def encode(frame: Any, schema: Schema) -> Dataset | NoRows:
 
 @unquoted
 def columns_of(frame: Any, names: list[str]) -> dict[str, Any]:
-    """Return columns of a frame as Arrow arrays, or as numpy arrays of objects if types are
-    mixed.
-    """
+    """Return columns of a frame by name, as the arrays of `series_values`."""
     table = in_memory(frame, names)
     return {
         name: without_quotes(f"reading the column {name!r} failed", series_values, table[name])
@@ -130,8 +128,8 @@ def counts_of(
 
 @unquoted
 def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
-    """Return the number of rows of each text of an open column, counted by its engine; None is
-    missing.
+    """Return the number of rows of each text of an open column, with that of missing values under
+    None. The engine that holds the frame counts them.
 
     >>> import pyarrow
     >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())

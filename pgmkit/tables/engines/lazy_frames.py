@@ -53,7 +53,9 @@ class _Spark:
     frame: Any
 
     def line(self, scan: Scan) -> NDArray[np.int64]:
-        """Return the scan's counts as one vector (`Scan.line`): a group-by adds the partitions'."""
+        """Return the scan's counts as one vector (`Scan.line`); a group-by in Spark adds the counts
+        of the partitions.
+        """
         found = self.frame.mapInArrow(scan.rows_of_line, "cell long, rows long")
         added = nw.from_native(found.groupBy("cell").sum("rows").toDF("cell", "rows")).collect()
         line = np.zeros(scan.length, dtype=np.int64)
@@ -93,7 +95,7 @@ class _Dask:
 
     def tally(self, tally: Tally) -> Counter[str | None]:
         """Return the sum of the partitions' counts, which a tree of tasks adds."""
-        return self._added(tally.counted, _sum_of_counts)
+        return self._added(tally.counted, partial(sum, start=Counter()))
 
     def _added(self, counted: Callable[[list[Any]], T], added: Callable[[list[T]], T]) -> T:
         from dask.delayed import delayed
@@ -135,10 +137,3 @@ class _Here:
 
 Engine: TypeAlias = _Spark | _Dask | _Here
 """The records of some columns, wherever they are held."""
-
-
-def _sum_of_counts(counts: Sequence[Counter[str | None]]) -> Counter[str | None]:
-    added: Counter[str | None] = Counter()
-    for each in counts:
-        added.update(each)
-    return added

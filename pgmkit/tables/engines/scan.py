@@ -80,7 +80,9 @@ class Codec:
 
 
 class KeptCodes(Codec):
-    """A `Codec` for frames that contain the codes (`code_type`), kept by an engine."""
+    """A `Codec` for frames that already contain codes of the types of `code_type`, as an engine
+    keeps them.
+    """
 
     def coded(self, frame: Any) -> Codes:
         """Return the codes of one frame in memory."""
@@ -160,7 +162,9 @@ class Scan:
 
 
 def gathered(frames: Iterable[Any]) -> Iterator[Any]:
-    """Yield Arrow batches joined to tables of more rows; other frames unchanged."""
+    """Yield Arrow batches joined to tables of at least `BATCH_ROWS` rows, except for the last one;
+    other frames are yielded unchanged.
+    """
     for held in _grouped(frames, len, BATCH_ROWS):
         yield from [pa.Table.from_batches(held)] if isinstance(held[0], pa.RecordBatch) else held
 

@@ -58,7 +58,8 @@ def needing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def foreign_table(path: str | os.PathLike[str], form: FileFormat) -> Any:
-    """Return the whole file as a pyarrow table, with codes and not labels; of Excel one sheet.
+    """Return the whole file, or one sheet of an Excel file, as a pyarrow table. Values that the
+    file labels are returned as their codes.
 
     Needs the extra `files`. Raises InvalidInput if it is not installed, and for a file that cannot
     be read.

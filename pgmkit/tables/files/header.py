@@ -19,10 +19,9 @@ _LIKELY_ENCODINGS = ("utf-8", "cp1252", "cp1250", "cp850", "mac-roman", "utf-16"
 
 
 def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable[str]) -> str:
-    """Return a clause on how the file may be written if its header lacks the names `absent`.
-
-    The rows of a sheet are compared only with these names. The clause is empty if no other format
-    is likely.
+    """Return a clause that names the option with which the file's header has the names `absent`,
+    which it lacks otherwise: another separator, encoding, sheet or number of lines above. The
+    clause is empty if there is no such option.
 
     >>> from pgmkit.tables.schema_file import FileFormat
     >>> header_hint("sheet.parquet", FileFormat(), ["wage"])

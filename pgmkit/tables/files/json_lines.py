@@ -1,8 +1,7 @@
 """Files of JSON lines: each line is an object and one record, and does not change other records.
 
-The columns are those that are asked for, and a key that a line lacks is missing there. Where none
-are asked for, as by a draft, the keys of the first line stand for a header. Numbers are read as the
-texts in the file.
+If columns are asked for, a line that lacks a column's key has a missing value there. Otherwise, as
+for a draft, the columns are the keys of the first line. Numbers are read as the texts in the file.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from pgmkit.tables.constraints import codes_of
 from pgmkit.tables.files import published
 from pgmkit.tables.files.csv_file import likely_separator
 from pgmkit.tables.schema import Schema
+from pgmkit.tables.values import with_point
 
 _STDDEV = "stddev"
 
@@ -233,9 +234,8 @@ def _codes(name: str, column: Column, text: str) -> NDArray[np.bool_]:
 
 
 def _number(where: str, title: str, text: str, decimal: str) -> float:
-    plain = text if decimal == "." else text.replace(".", "").replace(decimal, ".")
     try:
-        number = float(plain)
+        number = float(with_point(text, decimal))
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

@@ -132,11 +132,11 @@ def check_columns(
     ignore_extra: bool = True,
     also: Sequence[str] = (),
 ) -> None:
-    """Raise InvalidInput for a file whose columns are not the schema's and those in `also`.
+    """Raise InvalidInput if a file lacks a column of the schema or of `also`, or, unless
+    `ignore_extra`, has a column beside these.
 
-    Only the names are read. Those of JSON lines are compared only with a schema that is not
-    `placed`, since the keys of a record may tell what it holds: in a placed schema, the values of a
-    file without the schema's columns are all missing.
+    Only the names are read. The keys of JSON lines are not checked if the schema is `placed`, since
+    the keys of a record may tell what it holds: a column that a record lacks is then missing in it.
     """
     if is_json_lines(path) and not schema.checked:
         return

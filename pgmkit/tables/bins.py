@@ -341,12 +341,10 @@ class Binned(Column):
         return mask
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        mask = np.zeros(self.size, dtype=bool)
-        for label in labels:
-            if text_of(label) in self.labels:
-                mask |= super().equal([label])
-            elif self.whole and label is not None:  # None would be a range without ends
-                mask |= self.within(label, label)
-            else:
-                super().equal([label])
+        # None would be a range without ends.
+        given = [each for each in labels if self.whole and each is not None]
+        single = [each for each in given if text_of(each) not in self._label_codes]
+        mask = super().equal([each for each in labels if each not in single])
+        for value in single:
+            mask |= self.within(value, value)
         return mask

@@ -8,7 +8,7 @@ from the values that were encoded.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -217,11 +217,20 @@ class Column(ABC):
 
         Raises InvalidInput for a label that the column does not have.
         """
-        wanted = [text_of(label) for label in labels]
-        for label in wanted:
-            if label not in self.labels:
+        met = np.zeros(self.size, dtype=bool)
+        for label in map(text_of, labels):
+            if label not in self._label_codes:
                 raise InvalidInput(f"no value {label!r}; {self.listed()}")
-        return np.array([label in wanted for label in self.labels])
+            met[self._label_codes[label]] = True
+        return met
+
+    @cached_property
+    def _label_codes(self) -> Mapping[str, Sequence[int]]:
+        """The codes of each label: two if a value has the label of missing values, or else one."""
+        found: dict[str, list[int]] = {}
+        for code, label in enumerate(self.labels):
+            found.setdefault(label, []).append(code)
+        return found
 
     def listed(self) -> str:
         """Return a clause that lists the first labels."""

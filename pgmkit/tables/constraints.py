@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,18 +36,17 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
     array([False, False,  True,  True,  True])
     """
     wanted = condition if isinstance(condition, list | tuple | set | frozenset) else [condition]
-    met = np.zeros(column.size, dtype=bool)
+    ranges = [each for each in wanted if _is_range(each, column)]
     with naming(f"column {name!r}"):
-        for each in wanted:
-            met |= _codes_of_one(column, each)
+        met = column.equal([each for each in wanted if not _is_range(each, column)])
+        for each in ranges:
+            low, _, high = each.partition("..")
+            met |= column.within(low.strip() or None, high.strip() or None)
     return met
 
 
-def _codes_of_one(column: Column, condition: Condition) -> Mask:
-    if isinstance(condition, str) and ".." in condition and condition not in column.labels:
-        low, _, high = condition.partition("..")
-        return column.within(low.strip() or None, high.strip() or None)
-    return column.equal([condition])
+def _is_range(condition: object, column: Column) -> TypeGuard[str]:
+    return isinstance(condition, str) and ".." in condition and condition not in column.labels
 
 
 @typed_class

@@ -136,11 +136,10 @@ def found_groups(columns: Mapping[str, Column], levels: Mapping[str, Level]) -> 
 def _grouped(level: Level, below: Column) -> tuple[Categorical, NDArray[np.intp]]:
     """Return the column of a level's groups, and the group of each code of the column below."""
     column = Categorical(tuple(level.groups))
-    places = {label: code for code, label in enumerate(below.labels)}
     codes, times = np.zeros(below.size, np.intp), np.zeros(below.size, np.intp)
     for group, (name, condition) in enumerate(level.groups.items()):
-        own = _members(level.of, below, places, condition)
-        if not len(own):
+        own = codes_of(level.of, below, condition)
+        if not own.any():
             raise InvalidInput(f"the group {name!r} has no values; leave it out")
         codes[own] = group
         times[own] += 1
@@ -155,20 +154,3 @@ def _grouped(level: Level, below: Column) -> tuple[Categorical, NDArray[np.intp]
             "value must be in one"
         )
     return column, codes
-
-
-def _members(
-    name: str, column: Column, places: Mapping[str, int], condition: Condition
-) -> NDArray[np.intp]:
-    """Return the codes that meet a condition, each once. `places` has the code of each label, so
-    that thousands of labels in a condition are looked up and not searched for.
-    """
-    listed = condition if isinstance(condition, list | tuple | set | frozenset) else [condition]
-    found: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
-    for each in listed:
-        label = text_of(each) if isinstance(each, str | int | float) else ""
-        if label in places:
-            found.append(np.array([places[label]]))
-        else:
-            found.append(np.flatnonzero(codes_of(name, column, each)))
-    return np.unique(np.concatenate(found))

@@ -40,8 +40,8 @@ _KEY = "which a link needs (a key that the parents name otherwise is the link's 
 class Coded:
     """The coded tables, which are private.
 
-    `parents`: the parents with their numbers of children. `steps`: the children, by the name of
-    their table, each with the columns of its parent and of its previous sibling.
+    `parents`: the rows of the topmost table with their numbers of children. `steps`: by the name of
+    each other table, its rows with the columns of the parent and of the previous sibling.
     """
 
     parents: Counts
@@ -56,11 +56,12 @@ def coded(
     steps: Mapping[str, Schema],
     rng: np.random.Generator | None,
 ) -> Coded:
-    """Return the parents with their numbers of children, and each link's children with their
-    context.
+    """Return the coded rows of all tables: those of the topmost one with their numbers of children,
+    and those of the others with the columns of their parent and previous sibling too.
 
-    `steps`: the schema of each link (`Link.steps`). Children without a parent in the data and rows
-    without a key are left out. Randomness is the operating system's, or `rng`'s, which is INSECURE.
+    `steps`: by the name of each table of children, the schema of `Link.steps`. Children without a
+    parent in the data and rows without a key are left out. Randomness is the operating system's, or
+    `rng`'s, which is INSECURE.
 
     Raises InvalidInput for anything but a data frame, and for a frame that lacks a column of its
     schema, or the key or order of its link.
@@ -96,8 +97,10 @@ def _owners(
     parents: NDArray[np.intp],
     rng: np.random.Generator | None,
 ) -> NDArray[np.intp]:
-    """Return for each row of the link's children the place of its parent among the rows `parents`
-    of the parents' table; -1 if it has none. Of several parents with one key, one is drawn.
+    """Return, for each row of the link's children, the place of its parent in the array `parents`,
+    or -1 if it has none there. Of several parents with the same key one is drawn at random.
+
+    `parents`: the numbers of the kept rows of the parents' table.
     """
     keys = [(held[link.parent], link.parent_key), (held[link.child], link.key)]
     theirs, own = unit_numbers([series_values(frame[column]) for frame, column in keys])
@@ -112,8 +115,8 @@ def _owners(
 def _read(
     held: Any, schema: Schema, rows: NDArray[np.intp]
 ) -> tuple[dict[str, Codes], dict[str, int]]:
-    """Return the codes of these rows of a table by column, and for each column the number of their
-    values that have no code of their own.
+    """Return the codes of these rows of a table by column, and for each column the number of values
+    in these rows that could not be read.
     """
     values = columns_of(held.to_native(), list(schema.columns))
     codes: dict[str, Codes] = {}
@@ -127,8 +130,9 @@ def _read(
 def _sorted(
     held: Any, link: Link, owners: NDArray[np.intp], rng: np.random.Generator | None
 ) -> NDArray[np.intp]:
-    """Return the places of the kept children, parent by parent, with siblings in the link's order.
-    `owners`: an array with the place of each row's parent, below 0 for a row without one.
+    """Keep at most `link.most` children of each parent, and return their places: parent by parent,
+    and siblings in the link's order. `owners`: for each row of the children's table the place of
+    its parent, or a number below 0 if it has none.
     """
     keys = random_keys(len(owners), rng)
     places, _ = bounded(owners, link.most, keys)

@@ -32,16 +32,16 @@ Given: TypeAlias = "Mapping[str, Mapping[str, Condition] | str]"
 """Conditions on the rows of each table, by its name."""
 
 Rows: TypeAlias = "dict[str, Mapping[str, Codes]]"
-"""The codes of each table by column. Children stand in the order of their parents, and the column
-`count` of the parents has their numbers.
+"""The codes of each table by column, one for each row. Children are in the order of their parents,
+and the parents' column `Link.count` has their numbers.
 """
 
 
 def allowed_codes(
     schemas: Mapping[str, Schema], given: Given
 ) -> dict[str, dict[str, NDArray[np.bool_]]]:
-    """Return, for each table and column with conditions, a Boolean for each code: True if it meets
-    them. Tables without conditions are left out.
+    """Return, for each table and column with conditions, a Boolean for each code: True if the code
+    meets them. Tables without conditions are left out.
 
     `schemas`: the own columns of each table. Raises InvalidInput for unknown tables and columns,
     and for values that a column does not have.
@@ -66,8 +66,9 @@ def draw_given(
     """Draw `n` rows of the topmost table that meet the conditions, with all their descendants, and
     return the codes of all tables.
 
-    If `n` is None, as many rows of the topmost table are drawn as its model has that meet the
-    conditions on it, and those are kept that meet the conditions on children.
+    If `n` is None, the number of drawn rows is the number of the topmost model's rows that meet the
+    conditions on the topmost table; of these, the rows that meet the conditions on children too are
+    returned.
 
     Raises InvalidInput if the model has no rows of the topmost table that meet the conditions, or
     if so few meet those on children that more than ten draws of a whole population are needed.
@@ -122,8 +123,8 @@ def _owners(link: Link, rows: Rows) -> Codes:
 def _meeting(
     links: Sequence[Link], rows: Rows, allowed: Mapping[str, Mapping[str, NDArray[np.bool_]]]
 ) -> NDArray[np.bool_]:
-    """Return a Boolean for each row of the topmost table: True if it has at least one descendant of
-    allowed codes in each table of `allowed`.
+    """Return a Boolean for each row of the topmost table: True if the row has, in each table of
+    `allowed`, at least one descendant all of whose codes are allowed.
     """
     top = links[0].parent
     count = len(next(iter(rows[top].values())))

@@ -14,9 +14,9 @@ from pgmkit.domain import Clique
 from pgmkit.tables.reply import Reply
 
 Line: TypeAlias = "tuple[str, str, Wanted, Callable[[Clique], Any]]"
-"""The name of a table of records, the kind of a measured table (such as `kind_of` returns), the
-measured clique with the model's counts, and a function that returns the records' counts over a
-clique.
+"""What is compared: the name of a table of records, the kind of one of its measured tables (such as
+`kind_of` returns), the measured clique with the model's counts, and a function that returns the
+records' counts over a clique.
 """
 
 _NORMAL = math.sqrt(2 / math.pi)
@@ -24,8 +24,8 @@ _NORMAL = math.sqrt(2 / math.pi)
 
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:
-    """Return which relation a measured table of children is about, beside their position; `own`:
-    the child's columns.
+    """Return the relation that a measured table of children is about, apart from the position.
+    `own`: the child's columns.
 
     >>> tables = (("area", "age", "position"), ("previous age", "sex"), ("age", "position"))
     >>> [kind_of(clique, ["age", "sex"]) for clique in tables]
@@ -38,8 +38,11 @@ def kind_of(clique: Clique, own: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Compared:
-    """A measured table: the total variation that its noise makes, and that of records from the
-    model's table.
+    """How near records come to the model's table over one measured clique.
+
+    `table`, `kind`: the name of the records' table, and the relation that the clique is about.
+    `noise`: the expected total variation distance, from 0 to 1, that the noise of the measured
+    table makes. `records`: that of the records' table from the model's.
     """
 
     table: str
@@ -50,7 +53,7 @@ class Compared:
 
 
 def compared(lines: Sequence[Line]) -> list[Compared]:
-    """Return the distances of records from the models' tables, table by table."""
+    """Return the distances of records from the models' tables, one for each line."""
     found = []
     for name, kind, wanted, counted in lines:
         total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)

@@ -2,7 +2,8 @@
 
 Take a table of parents over some of their columns and their number of children. Each count of
 parents times their number of children is a count of children, so the table gives one of children
-over the same columns. Parents are measured with less noise: a unit is one row of them.
+over the same columns. A unit may have more children than parents, so parents are measured with less
+noise.
 """
 
 from __future__ import annotations

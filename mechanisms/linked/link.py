@@ -107,12 +107,11 @@ class Link:
             raise InvalidInput(f"a link cannot be read: {error}") from None
 
     def steps(self, parents: Schema, children: Schema) -> Schema:
-        """Return the schema of children with the columns of their parent and their previous
-        sibling.
+        """Return the schema by which children are modelled.
 
-        Its columns are those of the parent, the number of children, the position, those of the
-        previous sibling (missing if there is none), and the child's own. Raises InvalidInput if two
-        tables share a column's name.
+        Its columns are, in this order, those of `parents` (with the number of children), the
+        position, those of the previous sibling (missing if there is none), and those of `children`,
+        the child's own. Raises InvalidInput if the two schemas share a column's name.
         """
         before = {
             PREVIOUS + name: replace(column, missing=column.missing or ())
@@ -137,7 +136,7 @@ class Link:
 
 def with_counts(parents: Schema, links: Sequence[Link]) -> Schema:
     """Return the parents' schema with a column for the number of children of each link, and with
-    those of the links' constraints that name only columns of this schema, such numbers included.
+    those constraints of the links that name only the parents' columns and these numbers.
 
     >>> from pgmkit import Boolean
     >>> list(with_counts(Schema({"rural": Boolean()}), [Link("cow", "farm", "id", 9)]).columns)
@@ -174,8 +173,8 @@ def linking(links: Sequence[Link]) -> dict[str, list[str]]:
 
 
 def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[Link, ...]:
-    """Return the links from the top down: the first one's parent is the topmost table, and each
-    other one's parent is the child of a link before it.
+    """Return the links from the top down: the parent of the first link is the topmost table, and
+    the parent of each further link is the topmost table too or the child of an earlier link.
 
     Raises InvalidInput for links that form no tree, links of tables without a schema, tables
     without a link, links from one parent that name different keys of it, columns whose values the
@@ -205,8 +204,8 @@ def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[L
 
 
 def _from_the_top(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[Link, ...]:
-    """Return the links, each behind the one that leads to its parent; raise InvalidInput if they do
-    not lead from one table to each of the others in one way.
+    """Return the links in an order in which each follows the link that leads to its parent. Raises
+    InvalidInput if they do not lead from one table to each of the other tables in exactly one way.
     """
     children = [link.child for link in links]
     tops = [name for name in schemas if name not in children]
@@ -233,11 +232,12 @@ def _check_columns(
     linking: Mapping[str, Sequence[str]],
     keys: Mapping[str, str],
 ) -> None:
-    """Raise InvalidInput if a schema releases the link's key, order or count, or leaves values of
-    its columns to be found in the data, or if one column has two of these uses.
+    """Raise InvalidInput if the schema of the parents or of the children releases a column that
+    links, orders or counts rows, or leaves values to be found in the data. Raise it also if the key
+    for a child's own children is the column that links the child to its parent, or that orders it.
 
-    `linking`: the columns of each table that link or order its rows. `keys`: the key by which the
-    children of a table name it.
+    `linking`: for each table, the columns that link or order its rows (`linking`). `keys`: for each
+    table with children, its column with the key that the children name.
     """
     for name in (link.parent, link.child):
         schema = schemas[name]
@@ -265,11 +265,11 @@ def _check_columns(
 
 
 def own_columns(modelled: Schema) -> Schema:
-    """Return the schema of the own columns of a modelled table, without those of parents and
-    siblings.
+    """Return the schema of a modelled table's own columns, without those of parents and siblings.
 
-    Behind the position, `Link.steps` has the columns of the previous sibling, and then as many of
-    the child itself. The topmost table has no position.
+    `modelled`: a schema of `Link.steps`, in which the position is followed by the columns of the
+    previous sibling and then by as many of the child itself; or that of the topmost table, which
+    has no position and only own columns.
     """
     names = list(modelled.columns)
     behind = names[names.index(POSITION) + 1 :] if POSITION in names else []

@@ -49,13 +49,14 @@ pairs leave room. A model of all pairs by position is several times as large, an
 early: for a survey's households at epsilon 4 it was up to 54 noise units from the best one.
 """
 UNEVEN = 0.75
-"""The share of the positions from which tables of children do not have the position in them. With N
-children by position, and with children alike at all positions, the best mean over the positions of
-a table with noise at each has (sum N)^2 / (P sum N^2) of the noise variance that a table without
-the P positions has, so tables gain where children are few at many positions. On registers drawn at
-random (`benchmarks.placed`) they are nearly always better below this share (.85 to 1.03 times the
-error); above it mostly, up to a share of .98 (.83 to 1.04), and at more they are not (.93 to 1.21).
-But TPC-H's orders, at .80, are worse with the position between parent and child.
+"""The share (sum N)^2 / (P sum N^2), with N children at each of P positions, from which on tables
+of children are measured without the position. A table with the position has independent noise at
+each position. If children are alike at all positions, the best mean of it over the positions has
+this share of the noise variance of a table without the position, so the position helps where few
+children are at many positions. On registers drawn at random (`benchmarks.placed`) tables with the
+position are nearly always better below this share (.85 to 1.03 times the error); above it mostly,
+up to a share of .98 (.83 to 1.04), and at more they are not (.93 to 1.21). But TPC-H's orders, at
+.80, are worse with the position between parent and child.
 """
 MUCH_SIGNAL = 600.0
 """The number of children, in standard deviations of the noise in a cell when all pairs are measured
@@ -89,11 +90,12 @@ def synthesize_linked(
     the topmost table, such as a household, together with all its descendants. The rows of the
     topmost table are modelled with their numbers of children. The children of a link are modelled
     with their own numbers of children, their parent's columns, their position and the columns of
-    their previous sibling. The mechanism selects which pairs of a child's column and another of
-    these are worth measuring. Beside them each child's column is measured with the number of
-    siblings and the position, unless noise would hide the counts. A unit changes at most `most`
-    rows of a table of children, and at most the product of `most` along the path of links in a
-    table further below; the noise is scaled to that.
+    their previous sibling. The mechanism selects which pairs of columns, at least one of them the
+    child's own, are worth measuring. With `aim`, `mst` and `gaussian+projection` each of the
+    child's columns is also measured together with the number of siblings and the position, unless
+    noise would hide the counts. A unit changes at most `most` rows of a table of children, and at
+    most the product of `most` along the path of links in a table further below; the noise is scaled
+    to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several
     rows of the topmost table with the same key one is kept at random. In a table between, a key
@@ -195,10 +197,12 @@ def _spent(
     *,
     choosing: bool,
 ) -> dict[str, TableRelease]:
-    """Return a release of each table, all of them charged to one ledger; the parents come first.
+    """Spend the Curator's budget on all tables and return the release of each; the topmost table
+    comes first.
 
-    `choosing`: whether the mechanism of the children is chosen from figures of the parents'
-    release. `requests`: the requests by the name of their table, the parents' first.
+    `tables`: the coded records by table. `requests`: the request for each table, the topmost one's
+    first. `choosing`: whether the mechanism of a table of children is chosen from noisy figures of
+    its parents' release (`_choice`).
 
     The noise of a table is proportional to the number m of rows that a unit has in it, divided by
     the square root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
@@ -257,14 +261,13 @@ def _spent(
 def _numbered(
     table: Curator, workload: Workload, link: Link, own: Sequence[str], children: float
 ) -> tuple[list[Measurement], Workload]:
-    """Return noisy tables of each of the children's columns `own` with their number and position,
-    and the workload without the pairs that follow from them. `children`: the noisy number of
-    children.
+    """Measure each of the children's columns `own` together with the number of siblings and the
+    position. Return the noisy tables, and the workload without the pairs that follow from them.
 
-    They are measured together, with less noise (`Curator.measure_numbered`), at the cost of one
-    table for each column. Nothing is measured if the noise would hide the counts, which are then
-    less than its scale in the mean of all cells, or if a model of these tables and of one more pair
-    would be too large.
+    The tables have less noise than if each were measured alone (`Curator.measure_numbered`).
+    Nothing is measured if the noise would hide the counts, so that the mean count of all cells is
+    below the noise's scale, or if a model of these tables and of one more pair would be too large.
+    `children`: the noisy number of children.
     """
     above = {link.count, POSITION}
     pairs = [clique for clique in workload.cliques if not above & set(clique)]
@@ -300,10 +303,11 @@ def _choice(
 
 
 def _workload(steps: Schema, children: Schema) -> Workload:
-    """Return the pairs of a child's columns with each other and with its parent's, position and
-    sibling's.
+    """Return the pairs of a child's own columns with each other, and with the parent's columns, the
+    position and the previous sibling's columns. Pairs of the parent's columns are measured in the
+    parents' table.
 
-    Pairs of the parent's columns are measured in the parents' table.
+    `steps`: the schema of `Link.steps`. `children`: that of the child's own columns.
     """
     own = list(children.columns)
     before = [PREVIOUS + name for name in own]

@@ -39,20 +39,22 @@ _LINKS = "links.json"
 
 @dataclass(frozen=True, repr=False)
 class LinkedRelease:
-    """The parents' release, and for each link a release of the children with parent and sibling.
+    """A release of the topmost table, and for each link a release of the children, who have the
+    columns of their parent and of their previous sibling too.
 
-    Everything in it is safe to publish if `secure` is True. Both kinds of releases answer questions
-    with error bars: `children["person"].ask("mean(age) | income = low")` asks about persons by a
-    column of their household.
+    All of it is safe to publish if `secure` is True. Each of these releases answers questions with
+    error bars: `children["person"].ask("mean(age) | income = low")` asks about persons by a column
+    of their household.
 
     Attributes:
         links: The links, from the topmost table down.
         parents: The release of the topmost table, with the numbers of children.
         children: For each table of children the release of its rows, each with its parent's
             columns, its "position", and the columns of the previous sibling ("previous age").
-        schemas: The schema of the own columns of each table of children, which are also the numbers
+        schemas: For each table of children the schema of its own columns, which include the numbers
             of its own children.
-        forms: The kind of frame of each table.
+        forms: For each table the kind of data frame that `sample` returns; a pyarrow table if it is
+            left out.
     """
 
     links: tuple[Link, ...]
@@ -96,8 +98,8 @@ class LinkedRelease:
         `given`: conditions by table, such as {"home": {"area": "north", "persons": 3}, "person":
         "age < 2"}, on the table's own columns and its numbers of children. All rows of the topmost
         table meet the conditions on it; of their descendants in another table at least one meets
-        the conditions on that table. The records have the law of those that meet the conditions in
-        a draw without them.
+        the conditions on that table. The records have the distribution of those that meet the
+        conditions in a draw without conditions.
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
         Raises NumericalFailure if no records were found that satisfy the links' constraints, and
@@ -142,7 +144,9 @@ class LinkedRelease:
         return fidelity(self.compared(rng=rng))
 
     def compared(self, *, rng: Rng = None) -> list[Compared]:
-        """Return how near records of a fresh draw come to each measured table of links."""
+        """Return, for each measured table about a link, how near the records of a fresh draw come
+        to it.
+        """
         parents, children = self._records(None, None, generator(rng))
         tables: dict[str, Callable[[Clique], Any]] = {self.links[0].parent: parents.marginal}
         tables |= {name: each.table for name, each in children.items()}
@@ -206,8 +210,9 @@ class LinkedRelease:
     def _below(
         self, parents: Mapping[str, Codes], fitted: int, random: np.random.Generator
     ) -> dict[str, Children]:
-        """Return the descendants of these rows of the topmost table, of which the first `fitted`
-        stand for the population.
+        """Draw the descendants of these rows of the topmost table, and return them by table.
+        `parents`: the rows' codes by column. `fitted`: the number of the rows, the first ones, that
+        stand for the population, to which the children's potentials are fitted.
         """
         top = self.links[0].parent
         codes, fit = {top: parents}, {top: fitted}
@@ -220,8 +225,8 @@ class LinkedRelease:
     def _drawn(
         self, link: Link, parents: Mapping[str, Codes], fitted: int, rng: np.random.Generator
     ) -> Children:
-        """Return children drawn for parents with these codes; raise NumericalFailure if they break
-        a constraint, or if none of the first `fitted` parents has children and others do.
+        """Draw the link's children for parents with these codes. Raises NumericalFailure if they
+        break a constraint, or if parents have children but none of the first `fitted` does.
         """
         release, schema = self.children[link.child], self.schemas[link.child]
         counts, domain = parents[link.count], release.schema.domain
@@ -244,7 +249,9 @@ class LinkedRelease:
         return children
 
     def _wanted(self, child: str) -> list[Wanted]:
-        """Return the model's tables over the cliques of children that were measured."""
+        """Return the model's tables over the measured cliques that have a column of the child or of
+        its previous sibling.
+        """
         own = set(self.schemas[child].columns)
         return _measured(self.children[child], own | {PREVIOUS + name for name in own})
 
@@ -286,9 +293,9 @@ class LinkedRelease:
 
 
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:
-    """Return the model's tables over the measured cliques that contain one of these columns, with
-    the least standard deviation each was measured with, or the mean over its cells if it was
-    measured in parts.
+    """Return the model's tables over the measured cliques that contain one of these columns, each
+    with the standard deviation of its noise: the least one if it was measured several times, or the
+    mean over its cells if it was measured in parts.
     """
     whole: dict[tuple[str, ...], float] = {}
     parts: dict[tuple[str, ...], float] = {}
@@ -342,10 +349,8 @@ def _linking(
     places: Mapping[str, NDArray[np.integer[Any]]],
     rng: np.random.Generator,
 ) -> tuple[Schema, Any]:
-    """Return a table of records with the linking columns `places` in front, and the schema of all
-    its columns.
-
-    The table has no rows if `data` is None.
+    """Return the schema of all columns of a table of records, and the table, with the linking
+    columns `places` in front. It has no rows if `data` is None.
     """
     table = arrow_schema(schema).empty_table() if data is None else arrow_table(data, schema, rng)
     for position, (name, values) in enumerate(places.items()):

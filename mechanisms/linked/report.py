@@ -94,7 +94,9 @@ def _kept(tables: Sequence[Compared]) -> Iterator[str]:
 
 
 def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[str]:
-    """Yield a chart of the numbers of children, and their means by the parents' columns `own`."""
+    """Yield a chart of the numbers of children, and a table with their means for each value of the
+    parents' columns `own`.
+    """
     columns, count = parents.schema.columns, link.count
     yield f"<h2>{escape(link.child)} of each {escape(link.parent)}</h2>"
     labels = list(columns[count].labels)
@@ -122,8 +124,8 @@ def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[
 
 
 def _farthest(tables: Sequence[Compared]) -> Iterator[str]:
-    """Yield the measured tables from which the records' tables differ most, with the relation that
-    each is about.
+    """Yield, for each relation (`fidelity.kind_of`), a table of the cliques where the records are
+    farthest from the model.
     """
     for kind in dict.fromkeys(each.kind for each in tables):
         of_kind = sorted((t for t in tables if t.kind == kind), key=lambda each: -each.records)

@@ -75,10 +75,12 @@ class Wanted:
 class Children:
     """Children by parent: the `counts[p]` children of parent p are adjacent and in order.
 
-    `parents`: each parent's codes by column. `records`: the children's codes by column, one for
-    each child. `fitted`: the number of parents, the first ones, whose children `table` counts, and
-    to which the wanted tables refer; by default all. The children of the others are drawn with the
-    same potentials.
+    `domain`: the domain of the columns that tables are over: the parent's, the position, the
+    child's own and the previous sibling's. `parents`: the parents' codes by column, an array with
+    one code for each parent. `records`: the children's own codes by column, an array with one code
+    for each child. `fitted`: the number of parents, the first ones, whose children `table` counts,
+    and to which the wanted tables refer; by default all. The children of the other parents are
+    drawn with the same potentials.
 
     >>> domain = Domain({"size": 3, "position": 2, "age": 4, "previous age": 5})
     >>> both = Children(domain, np.array([2, 1]), {"size": np.array([2, 1])},
@@ -111,8 +113,8 @@ class Children:
         return len(self.parent)
 
     def column(self, name: str, rows: Codes | slice = slice(None)) -> Codes:
-        """Return the codes of these children in a column of their parent, of their own or of the
-        previous sibling.
+        """Return the codes of the children at the places `rows` in this column, which is their
+        parent's, their own or the previous sibling's.
         """
         if name in self.records:
             return self.records[name][rows]
@@ -130,13 +132,17 @@ class Children:
         return name not in self.records and name not in self._given
 
     def table(self, clique: Clique) -> Array:
-        """Return the number of fitted children in each cell, in the clique's shape."""
+        """Return the number of children of the fitted parents in each cell, in the clique's
+        shape.
+        """
         shape, rows = self.domain.shape(clique), slice(self.fitted)
         counts = np.bincount(self.cells(clique, rows), minlength=int(np.prod(shape)))
         return counts.reshape(shape).astype(np.float64)
 
     def cells(self, columns: Sequence[str], rows: Codes | slice = slice(None)) -> Codes:
-        """Return the flat index of each child's cell in the table over these columns."""
+        """Return, for each of the children at the places `rows`, the index of its cell in the
+        flattened table over these columns.
+        """
         if not columns:
             return np.zeros_like(self._places[rows])
         cells = self.column(columns[0], rows)
@@ -146,7 +152,9 @@ class Children:
 
 
 class Field:
-    """The tables' potentials, with the steps that bring each table nearer to its wanted counts."""
+    """The potentials of all wanted tables, each an array of its table's shape, with the steps that
+    bring the children's tables nearer to the wanted counts.
+    """
 
     def __init__(self, children: Children, wanted: Sequence[Wanted]) -> None:
         self.children = children
@@ -166,7 +174,7 @@ class Field:
         ]
 
     def excess(self) -> list[Array]:
-        """Return the population's tables minus the wanted ones, in counts."""
+        """Return the children's tables minus the wanted ones, in counts, one array a table."""
         pairs = zip(self.cliques, self.counts, strict=True)
         return [self.children.table(clique) - counts for clique, counts in pairs]
 
@@ -199,8 +207,9 @@ class Field:
 
 
 def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Codes) -> Any:
-    """Return a table's entries, codes of the column `name` x rows, given each row's codes in the
-    table's other columns.
+    """Return an array with a row for each code of the column `name` and a column for each of the
+    children at the places `rows`. It has the entry of the table `theta` over `clique` at this code
+    and at the child's codes in the clique's other columns.
     """
     others = [other for other in clique if other != name]
     flat = np.moveaxis(theta, clique.index(name), 0).reshape(theta.shape[clique.index(name)], -1)
@@ -210,9 +219,11 @@ def _lines(children: Children, clique: Clique, name: str, theta: Any, rows: Code
 def summed_entries(
     children: Children, tables: Iterable[tuple[Clique, Any]], name: str, rows: Codes, kind: type
 ) -> Any:
-    """Return the sums over tables of their entries for each code of the column `name` (a row) and
-    each of these children (a column), the entries of the siblings after them included. Of Boolean
-    tables it is whether any entry is True.
+    """Return an array with a row for each code of the column `name` and a column for each of the
+    children at the places `rows`: the sum of the entries of all tables that depend on the child's
+    code in this column, if it were this code. Those are the entries of the child and, in tables
+    with the previous sibling's column, those of the sibling after it. With Boolean tables the sum
+    is True if any of the entries is.
     """
     size = children.domain.sizes[name]
     found: Any = np.zeros((size, len(rows)), dtype=kind)
@@ -265,8 +276,9 @@ def draw_children(
 
 
 def reconciled(children: Children, wanted: Wanted) -> Wanted:
-    """Return a table over siblings with the odds ratios of `wanted`; its sums over the columns of
-    the previous sibling, and over the others, are halfway between its own and the children's.
+    """Return a table over siblings with the odds ratios of `wanted`. Its sums over the columns of
+    the previous sibling, and those over all other columns, are halfway between the sums of `wanted`
+    and those of the children's own table.
     """
     before = set(filter(children.is_previous, wanted.clique))
     axes = {name: axis for axis, name in enumerate(wanted.clique)}
@@ -333,11 +345,13 @@ def broken(children: Children, impossible: Mapping[Clique, NDArray[np.bool_]]) -
 def barred_codes(
     children: Children, barred: Mapping[Clique, NDArray[np.bool_]], name: str, rows: Codes
 ) -> Any:
-    """Return a mask, codes of the column `name` x rows, of the codes that would make a child's
-    record impossible. `barred`: by clique, a mask that is True for impossible cells.
+    """Return a mask with a row for each code of the column `name` and a column for each of the
+    children at the places `rows`. It is True where the code would make the record of the child, or
+    of the sibling after it, impossible. `barred`: by clique, a mask that is True for impossible
+    cells.
 
-    The column of a child that has no other code is all False, since another column of its record
-    must change first.
+    A child's column of the mask is all False if every code would be impossible, since another
+    column of the record must change first.
     """
     found = summed_entries(children, barred.items(), name, rows, bool)
     return found & ~found.all(axis=0)

@@ -156,7 +156,7 @@ class _Joint:
         blank = torch.zeros(layout.cells, dtype=observations.target.dtype).to(observations.target)
         impossible = torch.isneginf(problem.inference.masked(blank)).cpu().numpy()
         self.places = self.places[:, ~impossible[self.places].any(axis=0)]
-        self.target = _array(observations.target)
+        self.target = observations.target.detach().cpu().numpy().astype(np.float64)
         by_table, count = observations.matrix(), self.places.shape[1]
         columns, cells = self.places.reshape(-1), np.tile(np.arange(count), len(self.places))
         shape = (count, layout.cells)
@@ -384,7 +384,3 @@ def _least_squares(tall: Array, right: Array) -> tuple[Array, Array]:
     back = np.empty_like(residual)
     back[order] = residual
     return found, back
-
-
-def _array(tensor: torch.Tensor) -> Array:
-    return tensor.detach().cpu().numpy().astype(np.float64)

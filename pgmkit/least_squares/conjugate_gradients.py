@@ -12,8 +12,9 @@ from pgmkit.runtime.arrays import Array
 def solution(
     product: Callable[[Array], Array], right: Array, diagonal: Array, rtol: float, most: int
 ) -> Array:
-    """Return x with A x = ``right`` up to the relative error ``rtol``, or where the search is after
-    ``most`` steps: a direction along which x A x / 2 - right x falls in any case.
+    """Return x with A x = ``right`` up to a residual of ``rtol`` times the length of ``right``, or
+    the approximation of x after ``most`` steps. In either case the function y A y / 2 - right y
+    falls if y moves from 0 towards x.
 
     ``product(x)`` returns A x for the positive definite matrix A, and ``diagonal`` is that of A.
 

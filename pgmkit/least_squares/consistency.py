@@ -33,14 +33,13 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
 from pgmkit.structural_zeros import Zeros, possible_cells
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-
-Table = NDArray[np.float64]
 _STEPS = WINDOW // 2
 """The steps over which the bound must rise. A whole window of them takes a tenth of the time of an
 estimate on a tree, and moves its certificate by two or three thousandths of a noise unit.
@@ -49,27 +48,28 @@ estimate on a tree, and moves its certificate by two or three thousandths of a n
 
 @dataclass(frozen=True)
 class ConsistentTables:
-    """The solution. ``bound`` is a lower bound on the squared loss of all marginals. The tables
-    agree to about 0.01 counts, unless the search ended at its deadline.
+    """The solution of the relaxation: a table for each measured set of attributes, in counts, by
+    clique (in the domain's order), and a lower bound on the squared loss of all marginals. The
+    tables agree to about 0.01 counts, unless the search ended at its deadline.
     """
 
     bound: float
-    tables: dict[Clique, Table]
+    tables: dict[Clique, Array]
     iterations: int
 
 
 class Relaxation:
-    """The problem and its dual, for one or many sets of measurements.
+    """The problem of the module docstring and its dual, for one or many sets of measurements.
 
-    Multipliers are a vector, or a matrix with a column for each set. ``total`` is a number, or one
-    for each set.
+    The multipliers are a vector, or with many sets a matrix with a column for each set. ``total``
+    is one number, or an array with one number for each set.
     """
 
     def __init__(
         self,
         domain: Domain,
         observed: Iterable[Observed],
-        total: float | Table,
+        total: float | Array,
         zeros: Sequence[Zeros],
     ) -> None:
         self.domain = domain
@@ -91,7 +91,7 @@ class Relaxation:
         self._weighted.data *= np.repeat(variance, np.diff(self._weighted.indptr))
 
     @property
-    def start(self) -> Table:
+    def start(self) -> Array:
         """Multipliers of zero."""
         return np.zeros_like(self._b)
 
@@ -101,13 +101,13 @@ class Relaxation:
         other.y, other._b = self.y[:, sets], self._b[:, sets]
         return other
 
-    def flat_tables(self, multipliers: Table) -> Table:
+    def flat_tables(self, multipliers: Array) -> Array:
         """Return the tables that minimise the Lagrangian, one after the other in one vector."""
         x = self._weighted @ multipliers
         x += self.y
         return np.asarray(np.clip(x, 0.0, self._highest, out=x))
 
-    def negative_dual(self, multipliers: Table) -> tuple[Table, Table]:
+    def negative_dual(self, multipliers: Array) -> tuple[Array, Array]:
         """Return minus the value of the dual objective (for each set), and its gradient."""
         x = self.flat_tables(multipliers)
         violated = self._constraints @ x - self._b
@@ -116,7 +116,7 @@ class Relaxation:
         linear = np.asarray(np.einsum("i...,i...->...", multipliers, violated))
         return np.asarray(linear - self.precisions @ moved / 2), violated
 
-    def tables(self, multipliers: Table) -> dict[Clique, Table]:
+    def tables(self, multipliers: Array) -> dict[Clique, Array]:
         """Return the tables that minimise the Lagrangian, by clique, in counts. The axes of the
         multipliers after the first, if any, are the last axes of each table.
         """
@@ -165,12 +165,7 @@ def consistent_tables(
         jac=True,
         callback=stalled,
         method="L-BFGS-B",
-        options={
-            "maxiter": MOST_ITERATIONS,
-            "maxcor": 20,
-            "ftol": 1e-15,
-            "gtol": 1e-10,
-        },
+        options={"maxiter": MOST_ITERATIONS, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-10},
     )
     bound = float(relaxation.spread) - float(found.fun)
     return ConsistentTables(bound, relaxation.tables(found.x), int(found.nit))
@@ -191,7 +186,7 @@ def agreement_and_totals(
 
 def agreement(
     domain: Domain, cliques: Sequence[Clique], total: float | None
-) -> tuple[scipy.sparse.csr_array, NDArray[np.float64]]:
+) -> tuple[scipy.sparse.csr_array, Array]:
     """Return B and b of the constraints B x = b: tables agree on shared attributes and in their
     sums, and, if ``total`` is not None, one of them sums to it.
 
@@ -231,8 +226,8 @@ def agreeing(
 def _sums(
     domain: Domain, cliques: Sequence[Clique], parts: Sequence[_Part], rows: int
 ) -> scipy.sparse.csr_array:
-    """Return the sparse matrix of these parts, with a column for each cell of the tables. Parts of
-    the same shape are written in one call.
+    """Return the sparse matrix that ``parts`` describe, with ``rows`` rows and a column for each
+    cell of the tables. Parts of the same shape are written in one call.
     """
     offsets = np.cumsum([0] + [domain.size(clique) for clique in cliques])
     alike: dict[tuple[tuple[int, ...], ...], list[_Part]] = {}
@@ -240,7 +235,7 @@ def _sums(
         clique = cliques[part[0]]
         key = domain.shape(clique), tuple([clique.index(name) for name in part[1]])
         alike.setdefault(key, []).append(part)
-    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
+    found: list[tuple[NDArray[np.int64], NDArray[np.int64], Array]] = []
     for group in alike.values():
         places, shared, starts, signs = zip(*group, strict=True)
         cells = domain.cell_map(cliques[places[0]], shared[0])

@@ -188,8 +188,8 @@ def _linear(model: Fitted, measurements: Sequence[Measurement]) -> LinearEstimat
 
 
 def _squares(model: Fitted, measurements: Sequence[Measurement]) -> dict[Clique, tuple[float, int]]:
-    """Return for each clique the sum of the squared standardised residuals, and the number of
-    values.
+    """Return for each measured clique the sum of the squares of its residuals, in standard
+    deviations of the noise, and the number of its measured values.
     """
     tables = model.marginals(dict.fromkeys(m.clique for m in measurements))
     found: dict[Clique, tuple[float, int]] = {}

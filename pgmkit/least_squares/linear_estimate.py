@@ -24,6 +24,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.consistency import agreement
 from pgmkit.least_squares.residual_tables import ResidualTables
+from pgmkit.least_squares.stacked_rows import written_out
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
@@ -61,6 +62,8 @@ class LinearEstimate:
     together do (`pgmkit.least_squares.residual_tables`). If only residuals were measured, the
     estimate comes from them, and structural zeros are not used. Whole tables are split into their
     residuals unless there are structural zeros.
+
+    ``total`` is the known sum of every table, or None if only the measurements tell it.
     """
 
     def __init__(
@@ -235,8 +238,8 @@ def _table(
     if sum(len(m.values) for m in group) < len(unknown):
         return None
     information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
-    for m, order in zip(group, orders, strict=True):
-        matrix = _dense(m, len(possible))[:, order[unknown]] / m.stddev
+    for m in group:
+        matrix = as_dense(written_out(domain, clique, m))[:, unknown] / m.stddev
         information += matrix.T @ matrix
         weighted += matrix.T @ (m.values / m.stddev)
     if not np.isfinite(information).all():
@@ -270,12 +273,6 @@ def _around(
     return _Table(
         clique, values, covariance, statistic, sum(len(m.values) for m in group) - unknown
     )
-
-
-def _dense(m: Measurement, cells: int) -> Array:
-    if m.matrix is None:
-        return np.eye(cells)
-    return m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else as_dense(m.matrix)
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:

@@ -5,7 +5,7 @@ nearly all of them are zero in the optimum, x = max(0, y + s^2 B'l), and a cell 
 to the dual. So the dual is minimised over the cells that are kept, first those which a table alone
 would have above zero if there were twice as many records. Then every table is gone over once, and
 the cells which the multipliers l raise above zero are kept too. When there are none the multipliers
-solve the whole problem: the conditions of its optimum hold in all cells.
+solve the whole problem, since the conditions of its optimum hold in all cells.
 
 Kept cells alone may have no tables that agree, and then no finite multipliers are best. So in each
 turn a multiplier moves the cells of a table by a standard deviation at most, and by twice as much
@@ -21,8 +21,7 @@ which these raise as they grow. They grow as powers of two, so a few tens of tur
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +29,14 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NotCertified
 from pgmkit.least_squares.conjugate_gradients import solution
-from pgmkit.least_squares.consistency import Table, agreeing
+from pgmkit.least_squares.consistency import agreeing
 from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
 from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, MOST_ROUNDS, SLIGHT, SOLVED, SUFFICIENT
-from pgmkit.runtime.precision import EPSILON
+from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.sizes import CELL_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _Places = NDArray[np.intp]
 _Chosen = tuple[int, list[_Places]]
@@ -51,12 +48,13 @@ the table in these rows."""
 
 def nonnegative_tables(
     domain: Domain, measurements: Iterable[Measurement], total: float
-) -> dict[Clique, Table]:
-    """Return the nonnegative tables nearest to identity measurements (at least one) that agree on
-    shared attributes to about 0.01 counts, in counts, by clique; ``total`` is their sum.
+) -> dict[Clique, Array]:
+    """Return nonnegative tables, in counts, by clique, that each sum to ``total`` and agree on
+    shared attributes: those nearest to the measured tables, of which there must be at least one.
 
-    Warns of NotCertified if rounding keeps them further apart (and by more than half of the digits
-    of the total), as where standard deviations differ by a factor of a billion.
+    The tables agree to about 0.01 counts. Warns of NotCertified if rounding keeps them further
+    apart (by more than half of the digits of the total too), as where standard deviations differ by
+    a factor of a billion.
 
     >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
     >>> nonnegative_tables(Domain({"a": 2}), y, total=2.0)[("a",)].round(6)
@@ -88,7 +86,7 @@ def nonnegative_tables(
             table.keep(np.arange(table.noisy.size))
         multipliers, _ = _solved(tables, multipliers, np.full_like(reach, np.inf), total)
     apart = float(np.abs(_negative_dual(tables, multipliers, total)[1]).max())
-    if not apart <= max(SLIGHT, EPSILON**0.5 * total):
+    if not apart <= max(SLIGHT, CLOSE * total):
         warnings.warn(
             f"the nonnegative tables miss their total, or one another on shared attributes, by up "
             f"to {apart:.3g} counts; look for measurements whose stddev cannot be right",
@@ -115,7 +113,7 @@ def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
     return CELL_BYTES * (2 * sum(sizes) + rows + max(sum(sizes) + rows, started))
 
 
-def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Table:
+def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Array:
     """Return by row the largest change of its multiplier that moves no cell by more than the
     standard deviation of its table.
     """
@@ -127,11 +125,11 @@ def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Table:
 
 
 def _solved(
-    tables: Sequence[_Kept], multipliers: Table, reach: Table, total: float
-) -> tuple[Table, bool]:
-    """Return the multipliers within ``reach`` of these that minimise minus the dual over the kept
-    cells, and whether the reach held them back. Newton's steps: the dual is quadratic while the
-    same cells are above zero.
+    tables: Sequence[_Kept], multipliers: Array, reach: Array, total: float
+) -> tuple[Array, bool]:
+    """Return the multipliers within ``reach`` of the given ones that minimise minus the dual over
+    the kept cells, and whether ``reach`` ended the search. It takes Newton's steps, since the dual
+    is quadratic while the same cells are above zero.
     """
     start, weight = multipliers, np.zeros_like(multipliers)
     for table in tables:
@@ -164,8 +162,8 @@ def _solved(
 
 
 def _negative_dual(
-    tables: Sequence[_Kept], multipliers: Table, total: float
-) -> tuple[float, Table]:
+    tables: Sequence[_Kept], multipliers: Array, total: float
+) -> tuple[float, Array]:
     """Return minus the dual's value over the kept cells, and its gradient."""
     violated, value = np.zeros_like(multipliers), 0.0
     for table in tables:
@@ -178,7 +176,7 @@ def _negative_dual(
     return float(multipliers @ violated) - value / 2, violated
 
 
-def _newton(tables: Sequence[_Kept], multipliers: Table, violated: Table, weight: Table) -> Table:
+def _newton(tables: Sequence[_Kept], multipliers: Array, violated: Array, weight: Array) -> Array:
     """Return Newton's step by conjugate gradients. Rows of which no kept cell is above zero have no
     curvature of their own, and get some from the kept cells' ``weight``.
     """
@@ -189,7 +187,7 @@ def _newton(tables: Sequence[_Kept], multipliers: Table, violated: Table, weight
     for table, chosen in zip(tables, above, strict=True):
         table.add(np.full(chosen[0], table.variance), chosen, diagonal, squared=True)
 
-    def curved(direction: Table) -> Table:
+    def curved(direction: Array) -> Array:
         found = damping * direction
         for table, chosen in zip(tables, above, strict=True):
             x = table.spread(direction, chosen)
@@ -216,7 +214,7 @@ class _Kept:
         self.keep(np.flatnonzero(noisy.values > _threshold(noisy.values, 2 * total)))
 
     def keep(self, cells: _Places) -> None:
-        """Go over these cells of the table."""
+        """Make ``cells``, places in the flat table, the kept cells."""
         self.cells, self.values = cells, self.noisy[cells]
         places = np.unravel_index(cells, self._domain.shape(self.clique))
         codes = dict(zip(self.clique, places, strict=True))
@@ -227,22 +225,24 @@ class _Kept:
         self.kept: _Chosen = len(cells), rows
 
     def chosen(self, cells: _Places) -> _Chosen:
-        """Return some of the kept cells, given their places among these."""
+        """Return those of the kept cells whose places in the list of kept cells are ``cells``."""
         return len(cells), [rows[cells] for rows in self.kept[1]]
 
     def parts(self) -> list[slice]:
-        """Return the rows of the table: its sum, and the cells of each agreement."""
+        """Return the rows of constraints on the table: that of its sum, then those of the cells of
+        each agreement.
+        """
         sizes = [(first, self._domain.size(names)) for names, first, _ in self._shared]
         return [slice(first, first + size) for first, size in [(self.row, 1), *sizes]]
 
-    def of_kept(self, multipliers: Table) -> Table:
+    def of_kept(self, multipliers: Array) -> Array:
         """Return the kept cells of the table that minimises the Lagrangian."""
         x = self.spread(multipliers, self.kept)
         x *= self.variance
         x += self.values
         return np.asarray(np.maximum(x, 0.0, out=x))
 
-    def spread(self, multipliers: Table, chosen: _Chosen) -> Table:
+    def spread(self, multipliers: Array, chosen: _Chosen) -> Array:
         """Return for each of the chosen cells the sum of the multipliers of its rows."""
         count, rows = chosen
         x = np.full(count, multipliers[self.row])
@@ -251,7 +251,7 @@ class _Kept:
             x += (sign * part)[places]
         return x
 
-    def add(self, x: Table, chosen: _Chosen, sums: Table, *, squared: bool = False) -> None:
+    def add(self, x: Array, chosen: _Chosen, sums: Array, *, squared: bool = False) -> None:
         """Add to ``sums``, by row, the sums of the chosen cells ``x`` with the table's signs, or
         with their squares.
         """
@@ -261,7 +261,7 @@ class _Kept:
             added = np.bincount(places, x, size)
             sums[first : first + size] += added if squared else sign * added
 
-    def whole(self, multipliers: Table) -> Table:
+    def whole(self, multipliers: Array) -> Array:
         """Return the table that minimises the Lagrangian."""
         x = np.full(self._domain.shape(self.clique), multipliers[self.row])
         for names, first, sign in self._shared:
@@ -271,8 +271,10 @@ class _Kept:
         x += self.noisy.reshape(x.shape)
         return np.asarray(np.maximum(x, 0.0, out=x))
 
-    def keep_raised(self, multipliers: Table) -> int:
-        """Keep the cells too which the multipliers raise above zero; return how many were not."""
+    def keep_raised(self, multipliers: Array) -> int:
+        """Add the cells that the multipliers raise above zero to the kept ones. Return the number
+        of added cells.
+        """
         raised = self.whole(multipliers).reshape(-1) > 0
         raised[self.cells] = False
         found = np.flatnonzero(raised)
@@ -281,7 +283,7 @@ class _Kept:
         return len(found)
 
 
-def _threshold(values: Table, total: float) -> float:
+def _threshold(values: Array, total: float) -> float:
     """Return t such that the positive parts of ``values`` - t sum to ``total``: the mean excess of
     all values, then of those above it, until none is below (Michelot, 1986).
     """

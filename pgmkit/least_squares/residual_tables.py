@@ -329,12 +329,14 @@ class ResidualTables:
         return turned.reshape(asked.answer_shape)
 
     def holds(self, attributes: Clique) -> bool:
-        """Return whether queries over these attributes can be answered."""
+        """Return True if queries over these attributes can be answered: the residuals of all their
+        subsets were measured.
+        """
         inside = residuals_inside(self.domain, attributes)
         return all(residual in self._answers for residual in inside)
 
     def marginal(self, attrs: Iterable[str]) -> Array:
-        """Return every cell of a marginal; axes in the order of `attrs`."""
+        """Return the unbiased marginal over `attrs`, in counts; axes in the order of `attrs`."""
         return self.answer(attrs)
 
     def variance(self, query: QueryLike) -> Array:

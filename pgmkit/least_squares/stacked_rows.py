@@ -54,7 +54,7 @@ class Rows:
 
         first = parts[0][0].clique
         clique = first if all(m.clique == first for m, _ in parts) else domain.ordered(first)
-        matrices = [_written_out(domain, clique, m) for m, _ in parts]
+        matrices = [written_out(domain, clique, m) for m, _ in parts]
         order = sorted(range(len(parts)), key=lambda place: is_sparse(matrices[place]))
         dense = [each for each in matrices if isinstance(each, np.ndarray)]
         upper = [scipy.sparse.csr_array(np.concatenate(dense))] if dense else []
@@ -107,7 +107,7 @@ class Rows:
         return bool((self.matrix.data == 1).all()) and len(np.unique(self.matrix.indices)) == cells
 
     def table(self) -> Part:
-        """Return the rows, which are the cells, as a measured table."""
+        """Return the rows as a measured table, if ``is_table``."""
         values = self.values[np.argsort(self.matrix.indices)]
         return Measurement(self.clique, first_set(values), 1 / float(self.weights[0])), values
 
@@ -175,7 +175,7 @@ def times(factors: Array, values: Array) -> Array:
     return factors.reshape(-1, *[1] * (values.ndim - 1)) * values
 
 
-def _written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
+def written_out(domain: Domain, clique: Clique, m: Measurement) -> Matrix:
     """Return the measurement's matrix over the cells of ``clique``, which has the same
     attributes.
     """

@@ -307,7 +307,7 @@ def _check_room(
     needed = training_memory.network_bytes(parameters, settings.hidden, rows)
     needed += training_memory.fitting_tables_bytes(columns, whole, rows)
     if settings.select == "queries":
-        cells = min(queries, sum(map(workload.domain.size, workload.cliques)))
+        cells = min(queries, settings.available(workload))
         needed += training_memory.fitting_cells_bytes(
             columns, cells, max(map(len, workload.cliques)), rows
         )

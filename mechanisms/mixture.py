@@ -188,7 +188,8 @@ def mixture(
         alone = independent_columns(domain, first, total)
         if not kept:
             most = settings.pairs * len(domain)
-            kept = [worst_pairs(curator, alone, orders[0], most, selecting)]
+            estimates = alone.marginals(orders[0])
+            kept = [worst_pairs(curator, orders[0], estimates, most, selecting)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)

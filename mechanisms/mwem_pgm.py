@@ -16,6 +16,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Progress, Round, adapt
 from mechanisms.rounds.mechanism import mechanism
+from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device, whole_number
 from mechanisms.strategies.clique_queries import CliqueQueries
 from mechanisms.workload import Workload
@@ -59,7 +60,6 @@ def mwem_pgm(
     rounds = settings.rounds or len(domain)
     check_fits_workload(domain, workload, settings.model_mb)
 
-    one_way = settings.one_way_share * curator.remaining
     per_round = (1 - settings.one_way_share) * curator.remaining / rounds
     select_cost = settings.select_share * per_round
     measure_cost = per_round - select_cost
@@ -95,8 +95,7 @@ def mwem_pgm(
         step = f"round {len(picked)}: measure"
         return [queries.measure(curator, clique, measure_cost, step=step)]
 
-    cost = one_way / len(domain)
-    first = [queries.measure(curator, (a,), cost, step="first: measure") for a in domain]
+    first, _ = measure_one_way(curator, settings.one_way_share, queries)
     update = estimator(domain, curator.public_total, device=settings.device)
     model, measurements = adapt(
         update(None, first), first, select=select, measure=measure, update=update, progress=progress

@@ -30,6 +30,7 @@ from mechanisms.families.tree_growth import TreeGrowth
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import measure_distances
+from mechanisms.rounds.drawn import worst_pairs
 from mechanisms.rounds.forest import draw_forest, pairs_of
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
@@ -100,11 +101,7 @@ def pair_graph(
     """
     domain = curator.domain
     check_fits_workload(domain, workload, settings.model_mb)
-    pairs = [
-        pair
-        for pair in pairs_of(workload)
-        if min(domain.shape(pair)) > 1 and megabytes(domain.size(pair)) <= settings.model_mb
-    ]
+    pairs = [p for p in pairs_of(workload) if megabytes(domain.size(p)) <= settings.model_mb]
     taken = list(first)
     if not taken:
         taken, _ = measure_one_way(curator, settings.one_way_share if pairs else 1.0)
@@ -164,12 +161,8 @@ def _drawn(
         return []
     noise = curator.expected_error((curator.remaining - cost) / wanted)
     penalties = [noise * domain.size(pair) for pair in fitting]
-    scored = curator.scored(fitting, model.each_marginal(fitting), penalties=penalties)
-    left, drawn = np.arange(len(fitting)), list[Clique]()
-    for i in range(wanted):
-        chosen = scored.choose(left, cost / wanted, step=f"pair {i + 1}: select")
-        left = left[left != chosen]
-        drawn.append(fitting[chosen])
+    estimates = model.each_marginal(fitting)
+    drawn = worst_pairs(curator, fitting, estimates, wanted, cost, penalties)
     return _fitting(domain, known, drawn, limit_mb)
 
 

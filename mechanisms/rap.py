@@ -22,7 +22,7 @@ import torch
 from mechanisms.families import training_memory
 from mechanisms.families.descent import descend, fitted_or_stalled
 from mechanisms.families.frequent import Frequent
-from mechanisms.families.product_mixture import Columns, ProductMixtureModel, ProductRows
+from mechanisms.families.product_mixture import Columns, FreeRows, ProductMixtureModel
 from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.targets import Targets
 from mechanisms.privacy.curator import Curator
@@ -35,13 +35,6 @@ from mechanisms.workload import Workload
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
-
-
-@dataclass(frozen=True, eq=False)
-class RapState(ProductRows):
-    """The rows between updates, and the unconstrained values that they are computed from."""
-
-    free: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -175,7 +168,7 @@ def _run(
             anneal=settings.queries is None,
         )
         update = fitter(settings)
-        start = RapState(columns, settings.relaxed(columns, free), total, free, frequent=frequent)
+        start = FreeRows(columns, settings.relaxed(columns, free), total, free, frequent=frequent)
         start = update(start, first) if first else start
         small = operator.attrgetter("small")
         state, measurements = steps.run(start, first, update, progress, small)
@@ -189,7 +182,7 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
     """Raise ModelTooLarge if a GPU's memory is too small for `queries` queries in each round."""
     columns, rows = Columns(workload.domain), settings.rows
     singles = [(name,) for name in workload.domain]
-    cells = min(settings.rounds * queries, sum(map(workload.domain.size, workload.cliques)))
+    cells = min(settings.rounds * queries, settings.available(workload))
     places = max(map(len, workload.cliques))
     needed = training_memory.fitting_tables_bytes(columns, singles, rows)
     needed += training_memory.fitting_cells_bytes(columns, cells, places, rows)
@@ -210,17 +203,17 @@ def _queries(
     """
     if settings.queries is not None:
         return settings.queries
-    available = sum(map(workload.domain.size, workload.cliques)) // settings.rounds
+    available = settings.available(workload) // settings.rounds
     wanted = round((total / curator.scale((1 - share) * curator.remaining)) ** 0.5 / 5)
     return max(1, min(available, max(5, wanted)))
 
 
-def fitter(settings: Rap) -> Callable[[RapState, Sequence[Measurement]], RapState]:
+def fitter(settings: Rap) -> Callable[[FreeRows, Sequence[Measurement]], FreeRows]:
     """Return the update: Adam on the squared errors of all noisy answers, in units of their
     noise.
     """
 
-    def update(state: RapState, measurements: Sequence[Measurement]) -> RapState:
+    def update(state: FreeRows, measurements: Sequence[Measurement]) -> FreeRows:
         known = state.frequent.measured(measurements) if state.frequent else measurements
         targets = Targets(state.columns, known, state.total, state.free.device)
         fitted = state.free.detach().clone().requires_grad_()

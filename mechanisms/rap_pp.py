@@ -31,8 +31,13 @@ import torch
 
 from mechanisms.families import training_memory
 from mechanisms.families.descent import descend, fitted_or_stalled
-from mechanisms.families.mixed_rows import MixedRows, MixedState, Ranks
-from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
+from mechanisms.families.mixed_rows import MixedRows, Ranks
+from mechanisms.families.product_mixture import (
+    Columns,
+    FreeRows,
+    ProductAnswers,
+    ProductMixtureModel,
+)
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Question, clique_of
 from mechanisms.queries.predicates import (
@@ -218,7 +223,7 @@ class _MixedRounds(SelectionRounds):
         return picked
 
     def _thresholds(
-        self, state: MixedState, pool: Predicates, cost: float, step: str
+        self, state: FreeRows, pool: Predicates, cost: float, step: str
     ) -> list[Predicate]:
         with torch.no_grad():
             lines = self._family.thresholds(pool)
@@ -252,7 +257,7 @@ class _MixedRounds(SelectionRounds):
         return found
 
 
-def _thresholds(family: MixedRows, state: MixedState, settings: RapPlusPlus) -> Predicates:
+def _thresholds(family: MixedRows, state: FreeRows, settings: RapPlusPlus) -> Predicates:
     """Return the linear thresholds that rounds select from: through the numbers of the rows, which
     come from noisy answers.
     """
@@ -274,19 +279,17 @@ def _check_room(device: torch.device, plan: _Plan, domain: Domain, settings: Rap
     needed = max(needed, training_memory.answering_bytes(columns, plan.marginals, rows))
     if plan.thresholds:
         selected = plan.rounds * settings.queries
-        needed += training_memory.fitting_predicates_bytes(
-            columns, free, selected, 1, numbers, rows
-        )
-        needed += training_memory.answering_predicates_bytes(plan.thresholds, 1, numbers, rows)
+        needed += training_memory.fitting_predicates_bytes(columns, free, selected, numbers, rows)
+        needed += training_memory.answering_predicates_bytes(plan.thresholds, numbers, rows)
     check_room(device, needed, f"RAP++ with {rows:,} rows of {free:,} parameters")
 
 
 def _fitter(
     family: MixedRows, settings: RapPlusPlus
-) -> Callable[[MixedState, Sequence[Measured]], MixedState]:
+) -> Callable[[FreeRows, Sequence[Measured]], FreeRows]:
     """Return the update: Algorithm 1 on all noisy answers so far, in units of their noise."""
 
-    def update(state: MixedState, measurements: Sequence[Measured]) -> MixedState:
+    def update(state: FreeRows, measurements: Sequence[Measured]) -> FreeRows:
         loss_at = _loss(family, measurements, state.total)
         with torch.no_grad():
             best, least = state.free, float(loss_at(state.free, None))

@@ -172,7 +172,7 @@ def k_way(domain: Domain, k: int) -> Workload:
     >>> k_way(Domain({"a": 2, "b": 3, "c": 4}), 2).cliques
     (('a', 'b'), ('a', 'c'), ('b', 'c'))
     """
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(domain):
+    if not 1 <= k <= len(domain):
         raise InvalidInput(f"k must be a whole number from 1 to {len(domain)}, got {k!r}")
     return Workload(domain, itertools.combinations(domain.attributes, k))
 
@@ -207,10 +207,8 @@ def table_workload(
     >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 1, "a").cliques
     (('a',), ('b',), ('c',), ('b', 'c', 'a'))
     """
-    if asked is None:
-        wanted = _all_of(domain, min(2, len(domain)))
-    elif isinstance(asked, int):
-        wanted = _all_of(domain, asked)
+    if asked is None or isinstance(asked, int):
+        wanted = _all_of(domain, 2 if asked is None else asked)
     else:
         wanted = Workload.over(domain, asked)
     if target is None:
@@ -289,7 +287,7 @@ def random_k_way(domain: Domain, k: int, count: int, seed: int | np.random.Gener
     2
     """
     every = k_way(domain, k).cliques
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(every):
+    if not 1 <= count <= len(every):
         raise InvalidInput(f"count must be a whole number from 1 to {len(every)}, got {count!r}")
     places = generator(seed, "seed").choice(len(every), size=count, replace=False)
     return Workload(domain, [every[place] for place in sorted(places.tolist())])

@@ -20,13 +20,12 @@ def adam(
     rate: float,
     last_rate: float,
     betas: tuple[float, float],
-    epsilon: float = 1e-8,
 ) -> None:
     """Minimise a function of `variables`, which are changed in place, by `steps` steps of Adam.
     `gradient(variables)` returns the gradient; it may also change the variables in place.
 
-    `betas` and `epsilon` are the paper's. The rate falls from `rate` to `last_rate` along a cosine
-    over all steps.
+    `betas` are the paper's beta_1 and beta_2; its epsilon is 1e-8. The rate falls from `rate` to
+    `last_rate` along a cosine over all steps.
 
     >>> x = torch.tensor([3.0])
     >>> adam(x, lambda x: 2 * x, 200, rate=0.5, last_rate=1e-3, betas=(0.9, 0.99))
@@ -42,5 +41,5 @@ def adam(
         now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
         # The means start at 0, so both are divided by the total weight of their terms.
         root = (1 - of_square ** (step + 1)) ** 0.5
-        scale = square.sqrt().div_(root).add_(epsilon)
+        scale = square.sqrt().div_(root).add_(1e-8)
         variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

@@ -11,14 +11,13 @@ inverse temperature.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mechanisms.families.product_mixture import Columns, ProductRows
+from mechanisms.families.product_mixture import Columns, FreeRows
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
@@ -26,15 +25,6 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array
 
 Groups = NDArray[np.intp]
-
-
-@dataclass(frozen=True, eq=False)
-class MixedState(ProductRows):
-    """The rows between updates, and the free parameters (see `MixedRows`) that they are computed
-    from.
-    """
-
-    free: torch.Tensor
 
 
 class Thresholds(NamedTuple):
@@ -186,12 +176,12 @@ class MixedRows:
         rows = torch.cat([parts[name] for name in self.ranks.whole], dim=1)
         return rows, torch.stack(numbers, dim=1) if numbers else rows[:, :0]
 
-    def state(self, free: torch.Tensor, total: float) -> MixedState:
+    def state(self, free: torch.Tensor, total: float) -> FreeRows:
         """Return the state with these parameters and the product rows over all codes that follow
         from them.
         """
         rows = self.ranks.expand(self.rows(free.detach(), None)[0])
-        return MixedState(Columns(self.ranks.whole), rows, total, free)
+        return FreeRows(Columns(self.ranks.whole), rows, total, free)
 
     def thresholds(self, predicates: Predicates) -> Thresholds:
         """Return predicates as tensors; their codes must be of categorical attributes."""

@@ -232,6 +232,15 @@ class ProductRows:
         return rows if self.frequent is None else self.frequent.expand(rows)
 
 
+@dataclass(frozen=True, eq=False)
+class FreeRows(ProductRows):
+    """The rows of a mixture together with the unconstrained values `free` that they are computed
+    from; each row of `free` has the values of one row.
+    """
+
+    free: torch.Tensor
+
+
 class ProductMixtureModel(QueryAnswers):
     """A released mixture: K product distributions, scaled to `total` counts.
 

@@ -66,37 +66,35 @@ def fitting_cells_bytes(columns: Columns, cells: int, places: int, rows: int) ->
     return _FLOAT * (gathered + codes + _CELLS * cells) + 2 * _INDEX * places * cells
 
 
-def answering_predicates_bytes(predicates: int, places: int, numbers: int, rows: int) -> int:
-    """Return the bytes of answering ``predicates`` predicates by the true thresholds, each over at
-    most ``places`` categorical codes and ``numbers`` numeric attributes.
+def answering_predicates_bytes(predicates: int, numbers: int, rows: int) -> int:
+    """Return the bytes of answering ``predicates`` predicates by the true thresholds, each over one
+    categorical code and ``numbers`` numeric attributes.
     """
     # Thresholds add five arrays with a number for every row and predicate: sums of weights, reach,
     # the predicates that are met, and their product with the codes.
-    return _index_bytes(predicates, places, numbers) + _FLOAT * 5 * predicates * rows
+    return _index_bytes(predicates, numbers) + _FLOAT * 5 * predicates * rows
 
 
 def fitting_predicates_bytes(
-    columns: Columns, free: int, predicates: int, places: int, numbers: int, rows: int
+    columns: Columns, free: int, predicates: int, numbers: int, rows: int
 ) -> int:
     """Return the bytes of ``rows`` rows of ``free`` parameters, and of fitting them to predicates
-    with smooth thresholds. ``predicates``, ``places`` and ``numbers`` are as in
-    `answering_predicates_bytes`.
+    with smooth thresholds. ``predicates`` and ``numbers`` are as in `answering_predicates_bytes`.
 
-    The state is also kept as product rows of all ``columns``.
+    Product rows of all ``columns`` are kept beside the parameters.
     """
     # Five arrays of product rows may exist at once: those of the states before and after an update,
     # and the parts from which the latter is joined.
     held = _ROWS * free + 5 * columns.width
-    # The sigmoids and their gradients hold eight arrays, each with a number for every row and
-    # predicate.
-    gathered = (2 * places + 8) * predicates
-    indexed = _index_bytes(predicates, places, numbers)
-    return indexed + _FLOAT * (rows * (held + gathered) + _CELLS * predicates)
+    # The codes, the sigmoids and their gradients hold ten arrays, each with a number for every row
+    # and predicate.
+    work = rows * (held + 10 * predicates) + _CELLS * predicates
+    return _index_bytes(predicates, numbers) + _FLOAT * work
 
 
-def _index_bytes(predicates: int, places: int, numbers: int) -> int:
+def _index_bytes(predicates: int, numbers: int) -> int:
     """Return the bytes of the places of the predicates' codes, their weights and their bounds."""
-    return predicates * (_INDEX * places + _FLOAT * (numbers + 1))
+    return predicates * (_INDEX + _FLOAT * (numbers + 1))
 
 
 def _operands(columns: Columns, cliques: Iterable[Clique]) -> list[tuple[int, int, int]]:

@@ -33,8 +33,8 @@ class Distances:
         one-way marginals, in counts and at least 0, if the model has independent columns.
 
         `counts`: by attribute, the model's counts of its codes, at least 0; `known`: by attribute,
-        their expected absolute noise. A count is not below 0, and so is hardly further off than
-        twice itself.
+        the expected absolute noise in such a count. Since counts are not below 0, the noise is
+        taken to be at most twice the count.
 
         Distances are first shrunk towards their mean by the factor 1 - (noise variance) / (observed
         variance). A distance is then near the root of the sum of the squares of the dependence and
@@ -61,8 +61,8 @@ class Distances:
 def measure_distances(
     curator: Curator, columns: Answers, pairs: Sequence[Clique], cost: float, *, step: str
 ) -> Distances:
-    """Return the noisy distances of the marginals of `pairs` from those of the model `columns`,
-    which often has independent columns. `cost` pays for all of them.
+    """Return the noisy L1 distances of the marginals of `pairs` from those of the model `columns`,
+    which often has independent columns. `cost` pays for all distances together.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> from pgmkit import Dataset, Domain, Measurement, estimate

@@ -9,19 +9,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from mechanisms.privacy.curator import Curator
+from mechanisms.privacy.scores import Tables
 from mechanisms.rounds.loop import Answers
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
 
 
 def worst_pairs(
-    curator: Curator, model: Answers, pairs: Sequence[Clique], most: int, cost: float
+    curator: Curator,
+    pairs: Sequence[Clique],
+    estimates: Tables,
+    most: int,
+    cost: float,
+    penalties: Sequence[float] | None = None,
 ) -> list[Clique]:
-    """Draw `most` of these pairs (all if there are fewer) with the largest errors under the model,
-    one by one without replacement. `cost` pays for all draws.
+    """Draw `most` of the pairs (all if there are fewer) whose marginals differ most in L1 norm from
+    the `estimates`, which are in counts. `cost` pays for all draws.
+
+    Each pair is drawn by the exponential mechanism among those that are left. `penalties`: for each
+    pair a number of counts that is subtracted from its distance.
     """
     wanted = min(len(pairs), most)
-    scored = curator.scored(pairs, model.marginals(pairs))
+    scored = curator.scored(pairs, estimates, penalties=penalties)
     left, picked = np.arange(len(pairs)), []
     for i in range(wanted):
         place = scored.choose(left, cost / wanted, step=f"pair {i + 1}: select")
@@ -33,9 +42,9 @@ def worst_pairs(
 def measure_worst(
     curator: Curator, model: Answers, sets: Sequence[Clique], select_share: float
 ) -> Measurement:
-    """Spend all that remains on the one of these sets that the model answers worst beyond the noise
-    of measuring it: `select_share` of it to draw the set by the exponential mechanism, and the rest
-    to measure its marginal.
+    """Draw one of the sets by the exponential mechanism and measure its marginal, with all that
+    remains of the budget: `select_share` of it for the draw, the rest for the measurement. The
+    score of a set is the L1 error of the model's marginal minus the expected noise of measuring it.
     """
     cost = select_share * curator.remaining
     noise = curator.expected_error(curator.remaining - cost)

@@ -31,8 +31,8 @@ def draw_forest(
     cost: float,
     queries: Queries | None = None,
 ) -> list[Clique]:
-    """Draw a spanning forest by Kruskal's algorithm, each edge by the exponential mechanism on L1
-    errors.
+    """Draw a maximum spanning forest of the pairs by Kruskal's algorithm: each edge is drawn by the
+    exponential mechanism, with the L1 errors of the pairs' marginals as scores.
 
     `model`: the model whose marginals are compared with those of the data. `cost`: the cost of all
     draws together, in equal parts. `queries`: as in `Curator.choose`.
@@ -56,8 +56,8 @@ def draw_forest(
 
 
 def spanning_edges(pairs: Sequence[Clique]) -> int:
-    """Return the number of edges of a spanning forest: the attributes minus the connected
-    components.
+    """Return the number of edges of a spanning forest of the pairs: the number of attributes minus
+    the number of connected components.
 
     >>> spanning_edges([("a", "b"), ("b", "c"), ("a", "c"), ("d", "e")])
     3

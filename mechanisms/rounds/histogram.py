@@ -1,6 +1,7 @@
-"""The part that MWEM, PMW-Pub and PEP share: a histogram, rounds of queries, and its updates.
+"""The run that MWEM, PMW-Pub and PEP share: a histogram is updated in rounds by measured queries.
 
-The start is the public distribution, or the product of the measured one-way marginals, or uniform.
+The first histogram is the distribution of public records, the product of the measured one-way
+marginals, or uniform.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PUBLIC_RULES = {"queries": RoundsRule(0.0035, power=2), "marginals": RoundsRule(
 """The rules for the number of rounds on public records, by the value of the setting `select`."""
 _ROUND_BYTES = 6 * CELL_BYTES
 """The bytes that each weight takes on a GPU: before and after an update, in the sum of all
-histograms, in partial sums, and in the copy made there.
+histograms, in partial sums, and in a copy of the weights.
 """
 
 
@@ -55,7 +56,7 @@ class HistogramSettings(SelectionSettings):
 
     @abstractmethod
     def updates(self) -> Update:
-        """Return the update of the histogram by the answers."""
+        """Return the function that updates a histogram by measured cells."""
 
     @property
     def averages(self) -> bool:
@@ -71,10 +72,9 @@ class HistogramSettings(SelectionSettings):
 @dataclass(frozen=True)
 class MeasuredCell:
     """A measured query: its cell, the noisy answer and the noise's standard deviation, both as
-    shares of the total.
+    fractions of the total.
 
-    The answer is moved inside (0, 1): answers of data lie in [0, 1], and the ends would need
-    infinite weights.
+    The answer is strictly between 0 and 1 (`measured_cells`): at 0 and 1 weights would be infinite.
     """
 
     cell: Cell
@@ -92,8 +92,8 @@ many of the last cells are new.
 class HistogramState:
     """The histogram between updates.
 
-    `summed`: the sum of all histograms so far (for the average iterate). `known`: the number of
-    measurements it was updated by.
+    `total`: the number of records. `summed`: the sum of all histograms so far, each with the sum 1,
+    or None if their average is not released. `known`: the number of measurements so far.
     """
 
     histogram: Histogram
@@ -186,8 +186,9 @@ def run_histogram(
 def updater(
     update: Update, first: int, total: float, average: bool
 ) -> Callable[[HistogramState, Sequence[Measurement]], HistogramState]:
-    """Return the update step, which uses all but the first `first` measurements. `average`: whether
-    the states keep the sum of all histograms.
+    """Return the update step of the rounds, which applies `update` to a copy of the histogram with
+    all but the first `first` measurements. `average`: whether the states keep the sum of all
+    histograms.
     """
 
     def updated(state: HistogramState, measurements: Sequence[Measurement]) -> HistogramState:
@@ -218,8 +219,8 @@ def check_public(domain: Domain, public: Dataset) -> None:
 
 
 def product_of_marginals(domain: Domain, first: Sequence[Measurement]) -> np.ndarray[Any, Any]:
-    """Return the product of the noisy one-way marginals, as shares over the domain; noisy counts
-    below 0.5 count as 0.5.
+    """Return the product of the noisy one-way marginals as fractions, of the domain's shape; noisy
+    counts below 0.5 count as 0.5. Every attribute of more than one value needs a marginal.
     """
     weights = np.ones(())
     for m in first:

@@ -25,7 +25,7 @@ from pgmkit.runtime.typed import typed
 
 
 class Answers(Protocol):
-    """The model that is updated from round to round; it answers marginals, in counts."""
+    """A model that answers marginals, in counts; `adapt` updates one from round to round."""
 
     def marginals(self, cliques: Sequence[Clique], /) -> Mapping[Clique, NDArray[np.float64]]: ...
 
@@ -36,8 +36,8 @@ Picked = TypeVar("Picked", bound=Question)
 
 @dataclass(frozen=True)
 class Round(Generic[Model, Picked]):
-    """One round as it may be published, of the same form for every mechanism; it holds nothing
-    exact.
+    """One round of any mechanism, in a form that may be published: it holds nothing exact about the
+    private data.
 
     Attributes:
         index: The number of the round, from 0.
@@ -76,10 +76,11 @@ def adapt(
 ) -> tuple[Model, tuple[Any, ...]]:
     """Run rounds until `select` returns None; return the last model and all measurements.
 
-    `select(model, last_round)` gets None as the last round before the first, and returns the
-    selected queries as a sequence; `update(model, measurements)` gets all measurements so far. An
-    exception from a step or from `progress` (KeyboardInterrupt too) is passed on at once, and
-    nothing half-done is returned.
+    The loop starts from `model` and `measurements`. `select(model, last_round)` returns the
+    selected queries as a sequence; in the first round `last_round` is None. `measure(picked)`
+    returns the noisy answers to these queries. `update(model, measurements)` gets all measurements
+    so far, and returns the next model. An exception from a step or from `progress`
+    (KeyboardInterrupt too) is passed on at once, and nothing half-done is returned.
 
     >>> steps = iter([[("a",)], [("b",), ("a",)], None])
     >>> class Count(int):

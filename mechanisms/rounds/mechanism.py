@@ -18,9 +18,10 @@ def mechanism(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]
     """Return a decorator for the function of a mechanism whose settings are of this kind.
 
     The function takes a Curator, a Workload over the Curator's domain, the settings, and further
-    arguments by name. Its callers may also give a workload as cliques, and leave the settings out,
-    which then have their defaults, as its signature says. All arguments are checked by their
-    annotations. Raises InvalidInput, before anything is spent, for a workload over another domain.
+    arguments by name. Callers of the decorated function may also give the workload as cliques, and
+    may leave out the settings, which then have their defaults. All arguments are checked by their
+    annotations. The decorated function raises InvalidInput, before anything is spent, for a
+    workload over another domain.
     """
 
     def decorated(function: Callable[..., R]) -> Callable[..., R]:

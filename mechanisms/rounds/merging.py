@@ -52,7 +52,7 @@ class Tables:
     and single attributes.
 
     `groups`: for each pair, the group of each code of its first and of its second attribute.
-    `pairs`: the shares of the pairs; `singles`: the shares of the attributes.
+    `pairs`: the share of each pair; `singles`: the share of each attribute.
     """
 
     groups: list[tuple[Groups, Groups]]
@@ -64,8 +64,9 @@ class Tables:
 class Noise:
     """Expected absolute noise, in counts.
 
-    `singles`: that in the counts of each attribute so far. `cell`: that of a cell measured with the
-    whole budget. `pure`: True for Laplace noise, False for Gaussian noise.
+    `singles`: for each attribute, the noise in a code's count as far as it is known already.
+    `cell`: the noise of a cell measured with the whole budget. `pure`: True for Laplace noise,
+    False for Gaussian noise.
     """
 
     singles: Mapping[str, float]
@@ -107,11 +108,12 @@ def best_tables(
     others: Mapping[str, float] | None = None,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget, for which the
-    predicted error of all pairs together is least. The error of a pair is the mean of two errors:
-    that of its table, which includes the noise in the counts of both attributes, and that of its
-    dependence, which does not. An error above the mean of all that are not 0 counts by its square:
-    a pair with twice the mean error has the weight 2, also in the errors of its attributes.
-    Otherwise the largest tables, whose errors fall slowly with the cost, would get little.
+    predicted error of all pairs together is least. The error of a pair is the mean of the error of
+    its table, which includes the noise in the counts of both attributes, and of the error of its
+    dependence, which does not. Let the mean error be that of all pairs whose error is not 0. An
+    error above it counts by its square: a pair with twice the mean error has the weight 2, also in
+    the errors of its attributes. Otherwise the largest tables, whose errors fall slowly with the
+    cost, would get little.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
     of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
@@ -120,9 +122,9 @@ def best_tables(
     for each attribute, the number of tables besides those of `pairs` that the noise in its counts
     enters; 0 for an attribute that is left out.
 
-    With a distance of d, as a share of the records, these are assumed to be concentrated on a share
-    1 - d / 2 of the cells (which is 1 / n if one attribute is a function of the other, with n
-    codes), but on no fewer cells than the larger attribute has.
+    If the distance is a share d of the number of records, the records are assumed to be
+    concentrated on a share 1 - d / 2 of the cells (which is 1 / n if one attribute is a function of
+    the other, with n codes), but on no fewer cells than the larger attribute has codes.
     """
     names = list(counts)
     further = np.array([(others or {}).get(name, 0.0) for name in names])
@@ -244,8 +246,8 @@ def measure_tables(
     *,
     residuals: bool,
 ) -> list[Measurement]:
-    """Measure single attributes, and residuals or tables of pairs, at their shares of `cost`;
-    attributes and pairs with the share 0 are not measured.
+    """Measure the attributes `names` by themselves, and residuals (or tables, unless `residuals`)
+    of the pairs, at their shares of `cost`; attributes and pairs with the share 0 are not measured.
     """
     measure_pair = _measure_residual if residuals else _measure_table
     scale = cost / (tables.pairs.sum() + tables.singles.sum())
@@ -274,6 +276,9 @@ def _sums(both: tuple[Groups, Groups]) -> list[Array]:
 def _measure_table(
     curator: Curator, pair: Clique, sums: Sequence[Array], cost: float
 ) -> Measurement:
+    """Measure the table of a pair on its groups of codes, whose matrices are `sums`, at this
+    cost.
+    """
     if all(each.shape[0] == each.shape[1] for each in sums):
         return curator.measure(pair, cost, step=_STEP)
     return curator.measure_queries(pair, sums, cost, step=_STEP)
@@ -282,8 +287,9 @@ def _measure_table(
 def _measure_residual(
     curator: Curator, pair: Clique, sums: Sequence[Array], cost: float
 ) -> Measurement:
-    """Measure the residual of a pair on its groups of codes, at this cost. Its rows are made whole
-    numbers for exact noise, so values and noise are divided by the number of cells afterwards.
+    """Measure the residual of a pair on its groups of codes, whose matrices are `sums`, at this
+    cost. For exact noise the residual is multiplied by the number of cells, which makes its rows
+    whole numbers; values and noise are divided by this number afterwards.
     """
     whole = [len(each) * each - 1 for each in sums]
     found = curator.measure_queries(pair, whole, cost, step=_STEP)

@@ -96,11 +96,12 @@ def check_total(curator: Curator, one_way_share: float) -> None:
 def measure_one_way(
     curator: Curator, share: float, queries: CliqueQueries | None = None
 ) -> tuple[list[Measurement], float]:
-    """Measure every one-way marginal at an equal part of `share` of what remains, with `queries` by
-    the rows that suit them; return the measurements and the total.
+    """Measure every one-way marginal at an equal part of `share` of what remains of the budget;
+    return the measurements and the total. With `queries` each attribute is measured by the rows
+    that suit its queries.
 
     The total is public under replace-one and estimated from these answers otherwise (at least 1, as
-    data sets have rows). Nothing is measured when the share is 0.
+    data sets have rows). Attributes of one value are not measured, and none is if the share is 0.
     """
     names = varied(curator.domain)
     cost = share * curator.remaining / len(names)
@@ -128,13 +129,14 @@ class RoundsRule:
     """A rule that derives the number of rounds from public figures: `factor` sqrt(total /
     noise)^power, at least 1.
 
-    `noise` is the scale of the noise if all of the remaining budget measured one marginal. In T
-    rounds of one query each, the noise is sqrt(T) times as large under zCDP; under a pure budget it
-    is T times as large, and the square root of the rule becomes a cube root.
+    `total` is the number of records; `noise` is the scale of the noise if all of the remaining
+    budget measured one marginal. In T rounds of one query each, the noise is sqrt(T) times as large
+    under zCDP; under a pure budget it is T times as large, and the square root of the rule becomes
+    a cube root.
 
     With power 1 the noise of a round is near the errors that are left to correct. A start from
     public records has errors of about a percent whatever the budget is, and a round is useful only
-    if its noise is smaller than these, which power 2 achieves.
+    if its noise is smaller than they are, which power 2 achieves.
     """
 
     factor: float
@@ -165,9 +167,11 @@ class RoundsRule:
 
 
 class SelectionRounds(ABC):
-    """The select and measure steps of `rounds` equal rounds; the last measurement spends the rest.
+    """The select and measure steps of `rounds` rounds, which share what remains of the budget
+    equally; the last measurement spends all that is left.
 
-    `queries`: the number selected in each round.
+    `queries`: the number of queries that a round selects. `select_share`: the share of a round's
+    budget for its selection.
     """
 
     def __init__(
@@ -206,7 +210,9 @@ class SelectionRounds(ABC):
         progress: Progress,
         view: Callable[[Model], Answers] = lambda model: model,
     ) -> tuple[Model, tuple[Any, ...]]:
-        """Run all rounds by `adapt`. Queries are selected by the answers of `view(model)`."""
+        """Run all rounds by `adapt`, and return the last model and all measurements, `first`
+        included. Queries are selected by the answers of `view(model)`.
+        """
         return adapt(
             model,
             first,
@@ -244,15 +250,16 @@ class SelectionRounds(ABC):
         return (1 - self._select_share) * self._per_round
 
     def _worst(self, left: dict[Clique, float], model: Answers, part: float, step: str) -> Clique:
-        """Select the marginal with the largest weighted L1 error minus the expected noise, with
-        this part of a round's costs, and take it out of `left`: the weights of those that are left.
+        """Select the marginal in `left` with the largest weight times (L1 error minus the expected
+        noise of measuring it), and take it out of `left`, which has the weights by clique. The
+        selection is paid for with the fraction `part` of the round's budget for selections.
         """
-        noise = self._curator.expected_error(part * self._measure_cost)
+        noise, cliques = self._curator.expected_error(part * self._measure_cost), list(left)
         picked = self._curator.choose(
-            list(left),
-            model.marginals(list(left)),
+            cliques,
+            model.marginals(cliques),
             part * self._select_cost,
-            penalties=[noise * self._curator.domain.size(clique) for clique in left],
+            penalties=[noise * self._curator.domain.size(clique) for clique in cliques],
             weights=list(left.values()),
             step=step,
         )
@@ -267,14 +274,16 @@ class SelectionRounds(ABC):
 
 
 class CellRounds(SelectionRounds):
-    """Rounds of single queries, each measured with its own noise. A measured query is not selected
-    again, unless `repeat`.
+    """Rounds of single queries, each measured with its own noise. A measured query is selected
+    again only if `repeat` is true.
 
     With `anneal`, the budget of every further round doubles each time that the selections find
-    nothing but noise: the median distance of the last answers (five or more) from the model's
-    answers is at most the standard deviation of their noise. There are then fewer than `rounds`.
-    AIM anneals by the same principle. With `codes`, queries with other codes are left out; the
-    models' tables hold these codes, in this order, before any others
+    nothing but noise: the median distance of the last answers (five, or all of a round if these are
+    more) from the model's answers is at most the standard deviation of their noise. There are then
+    fewer than `rounds`. AIM anneals by the same principle.
+
+    `codes`: by attribute, the codes that queries may have, in place of all codes. The models'
+    tables then have the given codes first along each axis, in this order
     (`mechanisms.families.frequent`).
     """
 
@@ -350,8 +359,8 @@ class MarginalRounds(SelectionRounds):
 
 
 _WINDOW = 5
-"""The number of last answers by which annealing is decided. If they are noise alone, their median
-is within one standard deviation in 85 of 100 cases.
+"""The least number of answers by which annealing is decided. If they are noise alone, their median
+distance is within one standard deviation in 85 of 100 cases.
 """
 SELECTIONS: dict[str, type[SelectionRounds]] = {"queries": CellRounds, "marginals": MarginalRounds}
 """The kinds of selection, by the value of the setting `select`."""

@@ -30,8 +30,9 @@ def spend(
     shares: Mapping[Clique, float],
     measure: Callable[[Clique, float], Measurement],
 ) -> list[Measurement]:
-    """Spend all that remains of the budget on measurements of the cliques, in proportion to their
-    shares, by a function of a clique and its cost. The last clique also takes what rounding leaves.
+    """Spend all that remains of the budget on measurements of the cliques of `shares`, in
+    proportion to their shares: `measure(clique, cost)` returns the measurement of a clique at a
+    cost. The last clique also takes what rounding leaves.
     """
     whole, together = curator.remaining, math.fsum(shares.values())
     *others, last = shares

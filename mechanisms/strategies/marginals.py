@@ -76,8 +76,7 @@ class MarginalsStrategy:
             zip(map(domain.ordered, places), (sizes / precisions).tolist(), strict=True)
         )
         variances[()] *= not total_known
-        codes = {name: n * np.eye(n) - 1 for name, n in domain.sizes.items() if n > 1}
-        along = {name: ResidualBasis.of(rows) for name, rows in codes.items()}
+        along = _code_bases(domain)
         bases = {part: {name: along[name] for name in part if name in along} for part in variances}
         return ResidualNoise(domain, bases, variances)
 
@@ -192,13 +191,16 @@ def _coefficients(workload: Workload, places: Mapping[frozenset[str], int]) -> A
     over s, stands for R_s of precision v_s: so a_s is n_s times its coefficient in the error.
     """
     domain, lattice = workload.domain, Lattice(workload.domain, workload.sets)
-    rows = {name: n * np.eye(n) - 1 for name, n in domain.sizes.items() if n > 1}
-    bases = {name: ResidualBasis.of(each) for name, each in rows.items()}
-    seen = lattice.seen(*lattice.errors(bases, full=False))
+    seen = lattice.seen(*lattice.errors(_code_bases(domain), full=False))
     coefficients = np.zeros(len(places))
     for residual, each in zip(lattice.residuals, seen, strict=True):
         coefficients[places[frozenset(residual)]] = each * domain.size(residual)
     return coefficients
+
+
+def _code_bases(domain: Domain) -> dict[str, ResidualBasis]:
+    """Return the basis with the rows n I - J of each attribute of more than one value."""
+    return {x: ResidualBasis.of(n * np.eye(n) - 1) for x, n in domain.sizes.items() if n > 1}
 
 
 def _inside(domain: Domain, lattice: Sequence[Clique], candidates: Sequence[Clique]) -> Array:

@@ -19,12 +19,12 @@ def expected_error(gram: Array, strategy: Array) -> float:
     return float(np.trace(np.linalg.solve(strategy.T @ strategy, gram)))
 
 
-def p_identity(gram: Array, codes_per_row: int = 16) -> Array:
-    """Return the strategy with columns of L1 norm 1 that answers W'W = `gram` best: (n + p) x n,
-    where p = n / `codes_per_row` + 1; the paper has 16.
+def p_identity(gram: Array) -> Array:
+    """Return the p-Identity strategy, with columns of L1 norm 1, that answers the queries W on n
+    codes best, where W'W = `gram`. It has n + p rows, with the paper's p = n / 16 + 1.
 
-    It is optimised by L-BFGS from a few fixed starts; the identity matrix is returned where none is
-    better.
+    It is optimised by L-BFGS from a few fixed starts; the identity matrix is returned if none of
+    them leads to a better strategy.
 
     >>> from mechanisms.queries.query_sets import query_gram
     >>> gram = query_gram("prefix", 64)
@@ -37,7 +37,7 @@ def p_identity(gram: Array, codes_per_row: int = 16) -> Array:
     from scipy.optimize import minimize
 
     n = len(gram)
-    p = n // codes_per_row + 1
+    p = n // 16 + 1
     best, lowest = np.eye(n), float(np.trace(gram))
     rng = np.random.default_rng(0)
     for _ in range(3):

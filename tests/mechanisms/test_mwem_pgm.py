@@ -259,3 +259,15 @@ def test_adult_pairs_are_no_worse_than_the_peer() -> None:
         release = mwem_pgm(curator, workload, MwemPgm(rounds=13))
         errors.append(total_variation(data, release.sample(rng=seed), workload))
     assert np.mean(errors) <= 0.0318
+
+
+def test_an_attribute_of_one_value_is_not_measured_by_itself() -> None:
+    """Its count is the total: the others share the budget for one-way marginals."""
+    domain = Domain({"a": 2, "one": 1, "b": 3})
+    data = Dataset(domain, {"a": [0, 1] * 20, "one": [0] * 40, "b": [0, 1, 2, 2] * 10})
+    curator = Curator(data, Budget(1.0, 1e-6), neighbours="add/remove", seed=0)
+    release = mwem_pgm(curator, k_way(domain, 2), MwemPgm(rounds=1))
+    first = [e for e in curator.ledger.entries if e.step.startswith("first")]
+    assert [e.step for e in first] == ["first: measure a", "first: measure b"]
+    assert [e.cost for e in first] == pytest.approx([0.1 * curator.ledger.budget.total] * 2)
+    assert release.model.marginal(["one"]) == pytest.approx([release.model.total])

@@ -12,12 +12,12 @@ from seams import draw_from
 from mechanisms import run
 from mechanisms.datasets.census import census
 from mechanisms.families.descent import stalled
-from mechanisms.families.product_mixture import Columns
+from mechanisms.families.product_mixture import Columns, FreeRows
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.queries.cells import Cell
-from mechanisms.rap import Rap, RapSoftmax, RapState, fitter, rap, rap_softmax
+from mechanisms.rap import Rap, RapSoftmax, fitter, rap, rap_softmax
 from mechanisms.workload import Workload, k_way
 from pgmkit import InvalidInput
 
@@ -58,7 +58,7 @@ def test_the_fit_reaches_answers_that_can_be_reached() -> None:
     cells = [Cell(("sex", "income"), i) for i in range(truth.size)]
     exact = curator.measure_cells(cells, curator.remaining)
     values = torch.randn(200, columns.width, generator=torch.Generator().manual_seed(0))
-    start = RapState(columns, columns.softmax(values), 3000.0, values)
+    start = FreeRows(columns, columns.softmax(values), 3000.0, values)
     fitted = fitter(RapSoftmax(steps=800))(start, exact)
     from mechanisms.families.product_mixture import ProductMixtureModel
 

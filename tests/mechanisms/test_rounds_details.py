@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -171,6 +171,7 @@ def test_the_number_of_rounds_follows_its_formula(delta: float, root: int, power
         halved = max(1, min(5 // 2, expected))
         assert rule.of(owner, ONES, Mwem(rounds=None, queries=2), total, share) == halved
         assert rule.of(owner, ONES, Mwem(rounds=None, queries=5), total, share) == 1
+        assert rule.of(owner, ONES, Gem(), total, share) == most  # queries is None
     assert rule(owner, 1e4) == rule(owner, 1e4, 0.0)
     assert RoundsRule(3.0).power == 1.0
 
@@ -187,6 +188,8 @@ def test_no_more_is_selected_than_there_is() -> None:
     for wrong in (Mwem(rounds=6), Mwem(rounds=2, queries=3), Mwem(rounds=3, select="marginals")):
         with pytest.raises(InvalidInput, match="ask for fewer"):
             check_queries(owner, ONES, wrong)
+    for one_each in (Gem(select="marginals", rounds=2), Gem(rounds=5)):  # queries is None
+        check_queries(owner, ONES, one_each)
     check_queries(owner, ONES, Mwem(rounds=None, queries=5))
     with pytest.raises(InvalidInput, match="ask for fewer"):
         check_queries(owner, ONES, Mwem(rounds=None, queries=6))
@@ -211,10 +214,14 @@ def test_the_total_is_known_or_measured() -> None:
     for share in (0.0, 0.1):
         check_total(public, share)
     check_total(private, 0.1)
-    with pytest.raises(InvalidInput, match="one_way_share must be above 0"):
-        check_total(private, 0.0)
+    for check in (
+        lambda: check_total(private, 0.0),
+        lambda: check_queries(private, ONES, Mwem(one_way_share=0.0)),
+    ):
+        with pytest.raises(InvalidInput, match="one_way_share must be above 0"):
+            check()
     assert known_total(public, []) == least_total(public) == 100.0
-    assert least_total(private) == 1.0
+    assert least_total(private) == 1.0 and type(known_total(public, [])) is float
     empty = curator(data=NO_ROWS)
     assert known_total(empty, []) == least_total(empty) == 1.0
     first = [Measurement(("a",), [30.0, 20.0], 1.0), Measurement(("b",), [30.0, 20.0, 2.0], 1.0)]
@@ -315,3 +322,91 @@ def test_rounding_makes_no_round_fewer(epsilon: float, share: float) -> None:
             steps.measure(picked)
         measured = [each for each in owner.ledger.entries if each.step.endswith("measure")]
         assert len(measured) == rounds
+
+
+class Fixed:
+    """A model whose tables never change."""
+
+    tables: ClassVar = {("a",): np.array([60.0, 40.0]), ("b",): np.array([50.0, 7.0, 20.0])}
+
+    def marginals(self, cliques: Any) -> Any:
+        return {clique: self.tables[clique] for clique in cliques}
+
+
+def costs_of_rounds(planned: int, distances: list[float]) -> list[float]:
+    """The costs of the measurements of annealed rounds, in units of the planned cost, if the noisy
+    answers are at these distances from the model, in standard deviations.
+    """
+    owner = curator()
+    unit, exact, left = owner.remaining / planned, owner.measure_cells, iter(distances)
+
+    def measured(cells: Any, cost: float, *, step: str) -> list[Measurement]:
+        paid = exact(cells, cost, step=step)
+        counts = [Fixed.tables[cell.clique][cell.index] for cell in cells]
+        return [
+            Measurement(m.clique, [count + 2.0 * next(left)], 2.0, m.matrix)
+            for m, count in zip(paid, counts, strict=True)
+        ]
+
+    owner.measure_cells = measured  # type: ignore[method-assign]
+    rounds = SELECTIONS["queries"](owner, ONES, planned, 1, 0.25, repeat=True, anneal=True)
+    for _ in distances:
+        picked = rounds.select(Fixed())
+        if picked is None:
+            break
+        rounds.measure(picked)
+    costs = [e.cost for e in owner.ledger.entries if e.step.endswith("measure")]
+    return [cost / (0.75 * unit) for cost in costs]
+
+
+@pytest.mark.parametrize(
+    "distances, costs",
+    [
+        ([0.75] * 12, [1] * 5 + [2] * 5 + [4] * 2),
+        ([0.5, -3.0, 0.5, 1.0, 3.0, 0.0], [1] * 5 + [2]),  # the median is the noise
+        ([1.5] * 7, [1] * 7),
+        ([-3.0] * 5 + [0.5] * 4, [1] * 8 + [2]),  # the last five count
+    ],
+)
+def test_the_budget_doubles_where_rounds_find_only_noise(
+    distances: list[float], costs: list[float]
+) -> None:
+    assert costs_of_rounds(64, distances) == pytest.approx(costs)
+
+
+def test_a_round_takes_what_is_too_little_for_another() -> None:
+    """Of eight rounds, three are left after five: one of twice the budget, and a half of one."""
+    costs = costs_of_rounds(8, [0.0] * 8)
+    assert costs == pytest.approx([1] * 5 + [(3 - 0.25 * 2) / 0.75])
+
+
+def test_queries_are_selected_by_the_answers_of_the_view() -> None:
+    owner, asked = curator(), []
+
+    class Other(Fixed):
+        def marginals(self, cliques: Any) -> Any:
+            asked.append(self)
+            return super().marginals(cliques)
+
+    model, other = Fixed(), Other()
+    rounds = SELECTIONS["queries"](owner, ONES, 2, 1, 0.25)
+    last, measurements = rounds.run(model, (), lambda now, _: now, None, view=lambda now: other)
+    assert last is model and len(measurements) == 2 and asked == [other] * 2
+
+
+def test_only_some_settings_average_repeat_and_anneal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechanisms.dispatch import run_on
+    from mechanisms.registry import entry_of
+
+    given: list[tuple[bool, bool]] = []
+
+    class Seen(SELECTIONS["queries"]):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any, repeat: bool, anneal: bool) -> None:
+            given.append((repeat, anneal))
+            super().__init__(*arguments, repeat=repeat, anneal=anneal)
+
+    monkeypatch.setitem(SELECTIONS, "queries", Seen)
+    for settings in (Pep(rounds=1), Pep(), Mwem(), Mwem(rounds=2, past_queries=False)):
+        run_on(curator(), entry_of(settings), settings, ONES)
+    assert given == [(False, False), (False, True), (False, True), (True, False)]
+    assert [each.averages for each in (Pep(), Mwem(), Mwem(result="average"))] == [0, 0, 1]

@@ -42,11 +42,11 @@ class CliqueTree(Settings):
         one_way_share: The share of the budget for the one-way marginals, above 0 and below 1.
         select_share: The share of the budget for the errors of the pairs, by which the tree is
             grown, above 0 and below 1.
-        noise_left: The share of a table's noise that is expected to remain in an estimate, above 0;
-            a quarter if most cells are empty.
-        most_noise: The largest such noise in a table of more than two attributes, as a share of the
-            total, above 0; it is small because most of the information in such a table is in its
-            pairs.
+        noise_left: The share of a table's noise that is expected to remain in an estimate, above 0.
+            The default is about that of tables whose cells are mostly empty.
+        most_noise: The largest L1 noise, as a share of the total, that may be expected to remain in
+            a table of more than two attributes for it to be measured, above 0. It is small because
+            most of the information in such a table is in its pairs.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """

@@ -93,8 +93,8 @@ def dual_query(
 ) -> DualQueryRelease:
     """Spend all that remains of the Curator's budget on records for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, one_way_share
-    = 0 if the number of rows is private, or Gaussian accounting.
+    Raises InvalidInput (before anything is spent) for a workload over another domain or with
+    unequal weights, one_way_share = 0 if the number of rows is private, or Gaussian accounting.
     """
     domain = curator.domain
     check_equal_weights(workload)
@@ -176,6 +176,9 @@ def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[f
 
 
 def _unit(curator: Curator, settings: DualQuery, total: float) -> float:
+    """Return the cost of the first paid round. Round t costs t^2 times as much in zCDP, and t times
+    as much in pure epsilon.
+    """
     rate = curator.neighbours.max_rows * settings.eta / total
     if curator.ledger.budget.pure:
         return 2 * settings.samples * rate
@@ -220,7 +223,9 @@ class DualQueryLoss:
         start = dict(zip(line.cliques, line.starts.tolist(), strict=True))
         satisfied = []
         self._signed = np.zeros((len(release.draws), line.size))
-        """The draws of each query in each round, those of its negation counted as -1."""
+        """The number of draws of each cell in each round, minus those of its negation: rounds x
+        cells.
+        """
         for signed, draws in zip(self._signed, release.draws, strict=True):
             alone = Records(domain, (draws.record,), 1.0)
             satisfied.append(line.joined(alone.marginals(line.cliques)))

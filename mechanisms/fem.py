@@ -43,9 +43,9 @@ class Fem(Settings):
         rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
         samples: The number of records of each round, 1 or more.
-        noise: The mean of the perturbation of every code, above 0, divided by the square root of
-            the number of queries. It grows with that number, since a constant perturbation would
-            lose its effect beside ever more queries.
+        noise: The mean of the perturbation of every code, divided by the square root of the number
+            of queries, above 0. The perturbation grows with the number of queries, since a constant
+            one would lose its effect beside ever more queries.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.
         seed: The seed of the perturbations; it protects nothing.
@@ -64,8 +64,8 @@ def fem(
 ) -> Release:
     """Spend all that remains of the Curator's budget on records for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, or
-    one_way_share = 0 if the number of rows is private.
+    Raises InvalidInput (before anything is spent) for a workload over another domain or with
+    unequal weights, or one_way_share = 0 if the number of rows is private.
     """
     domain = curator.domain
     select_and_measure.check_equal_weights(workload)

@@ -90,8 +90,8 @@ class Mixture(Settings):
             the rest, the cliques of each number of attributes get half as much as those with one
             attribute less.
         select_share: The share of the budget for selecting pairs if there are too many to measure
-            all, above 0 and below 0.5. Also the share for a larger clique, if the workload has some
-            that are sought, and the share of that for selecting it.
+            all, above 0 and below 0.5. If the workload has larger cliques that are sought, the same
+            share of the budget is for one of them, and the same share of that for selecting it.
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
         cells: The most cells of all cliques of the same number of attributes, two or more, that are

@@ -91,8 +91,9 @@ def mwem(
 ) -> Release:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, ModelTooLarge
-    for a domain that is too large.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, unequal
+    weights of single queries, more queries than there are, or one_way_share = 0 if the number of
+    rows is private; ModelTooLarge for a domain that is too large.
     """
     rule = _RULES[settings.select, settings.past_queries]
     return run_histogram("mwem", curator, workload, settings, rule, progress=progress)
@@ -102,9 +103,10 @@ def multiplicative_weights(past_queries: bool, passes: int, rng: np.random.Gener
     """Return the update A(x) <- A(x) exp(q(x) (a - q(A)) / 2) of the histogram A by the answer a to
     query q.
 
-    It is applied once to each of the `latest` answers; or, with `past_queries`, to all answers
-    whose error is at least half of the largest error of the latest ones, in `passes` passes of
-    random order, which `rng` draws.
+    The returned function takes the histogram, all answers, and how many of the last answers are
+    new. It applies the update once to each new answer; or, with `past_queries`, to all answers
+    whose error is at least half of the largest error of a new one, in `passes` passes of random
+    order, which `rng` draws.
 
     >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain

@@ -93,8 +93,9 @@ def pep(
 ) -> Release:
     """Spend all that remains of the Curator's budget on a histogram for the workload.
 
-    Raises InvalidInput (before anything is spent) for a workload over another domain, ModelTooLarge
-    for a domain that is too large.
+    Raises InvalidInput (before anything is spent) for a workload over another domain, unequal
+    weights of single queries, more queries than there are, or one_way_share = 0 if the number of
+    rows is private; ModelTooLarge for a domain that is too large.
     """
     rule = _RULES[settings.select]
     return run_histogram("pep", curator, workload, settings, rule, progress=progress)
@@ -112,7 +113,7 @@ def pep_pub(
     """Spend all that remains of the Curator's budget on weights of public records.
 
     The histogram is over the public records and starts from their distribution. Raises InvalidInput
-    (before anything is spent) for a workload or public records over another domain.
+    (before anything is spent) as `pep` does, and for public records over another domain.
     """
     rule = PUBLIC_RULES[settings.select]
     return run_histogram(
@@ -121,10 +122,12 @@ def pep_pub(
 
 
 def entropy_projection(steps: int, gamma: float) -> Update:
-    """Return the update: at most ``steps`` projections on the worst violated answer (Algorithm 4).
+    """Return the update, which takes at most ``steps`` projections, each on the answer that is
+    violated most (Algorithm 4). An answer is violated if the histogram's differs from it by more
+    than ``gamma`` standard deviations of its noise.
 
-    The projection of the histogram D on q(D) = a multiplies the records that satisfy q by a (1 -
-    q(D)) / ((1 - a) q(D)).
+    The projection of the histogram D on q(D) = a multiplies the weights of the records that satisfy
+    q by a (1 - q(D)) / ((1 - a) q(D)).
 
     >>> from mechanisms.queries.cells import Cell
     >>> from mechanisms.families.histogram import FullDomain

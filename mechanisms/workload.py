@@ -248,6 +248,7 @@ def _with_sought(workload: Workload, cliques: Iterable[Clique], weight: float) -
 
 
 def _predictors(domain: Domain, target: str) -> Iterator[Clique]:
+    """Yield the sets of attributes that `with_predictors` adds, without the target."""
     others = [name for name in varied(domain) if name != target]
     total = math.comb(len(others), 2)
     for k in range(3, len(others) + 1):

@@ -3,8 +3,8 @@
 The error depends on an attribute's basis only through its inside and outside errors
 (`mechanisms.strategies.residual_lattice`). So bases are made in rounds: each attribute gets the
 basis that is best for the present derivatives of T, the square root of the error, with respect to
-these. If several kinds of queries are asked along an attribute, each residual may then get rows of
-its own (`mechanisms.strategies.own_rows`).
+its two errors. If several kinds of queries are asked along an attribute, each residual may then get
+rows of its own (`mechanisms.strategies.own_rows`).
 """
 
 from __future__ import annotations

@@ -143,6 +143,9 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
 
 def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
+    """Return the marginals that may be measured: the cliques of `lattice`, and all of one attribute
+    more than the largest unless these are too many; of the latter none that is too large.
+    """
     domain = workload.domain
     size = len(lattice[-1]) + 1
     named = [name for name in domain if any(name in clique for clique in workload.cliques)]

@@ -55,8 +55,9 @@ class OwnRows:
 
     Attributes:
         bases: The bases of each attribute, all of which have the same p.
-        which: The place in `bases` for each residual (a row) along each slot of the lattice.
-        root: T, the square root of the error, for rows scaled to sensitivity 1.
+        which: The number of the basis, among those of the attribute, that each residual (a row)
+            uses along each slot of the lattice (a column).
+        root: T, the square root of the workload's error, for rows scaled to sensitivity 1.
     """
 
     bases: Mapping[str, Sequence[ResidualBasis]]
@@ -75,7 +76,7 @@ class OwnRows:
         return np.array(inside), outside
 
     def by_residual(self, lattice: Lattice) -> dict[Clique, dict[str, ResidualBasis]]:
-        """Return the bases of each residual along its attributes."""
+        """Return the basis of each residual along each of its attributes."""
         slot = {name: place for place, name in enumerate(lattice.names)}
         return {
             part: {name: self.bases[name][self.which[at, slot[name]]] for name in part}

@@ -101,17 +101,19 @@ class Lattice:
         return self._slots[name, kind]
 
     def mixed(self, slots: Sequence[int], parts: Iterable[float]) -> Array:
-        """Return the weighted sum of the Gram matrices of these slots, all of one attribute."""
+        """Return the sum of the Gram matrices (of full rank) of these slots, all of one attribute,
+        weighted by `parts`.
+        """
         codes = self.domain.sizes[self.names[slots[0]]]
         pairs = zip(parts, (self.full[slot] for slot in slots), strict=True)
         grams = (part * (np.eye(codes) if gram is None else gram) for part, gram in pairs)
         return sum(grams, np.zeros((codes, codes)))
 
     def errors(self, bases: Mapping[str, ResidualBasis], full: bool) -> tuple[Array, Array]:
-        """Return the inside and outside errors of each slot, for the bases of the attributes, with
-        noise of variance 1 on the answers to their rows.
+        """Return the inside and outside errors of each slot, given one basis of each attribute, for
+        noise of variance 1 on the answers to its rows. An attribute without a basis has one value.
 
-        `full`: whether the grams are those of full rank.
+        `full`: whether the Gram matrices `self.full` are used, in place of `self.grams`.
         """
         inside, outside = np.zeros(len(self.names)), np.zeros(len(self.names))
         grams = self.full if full else self.grams

@@ -95,8 +95,8 @@ class ResidualsStrategy:
         shares: The share of each residual; shares sum to 1.
         noise: The bases of the residuals, and the variances of any answer, at a budget of 1.
         expected_error: The sum of the variances of all queries, by their weights.
-        objective: The value of the objective.
-        lower_bound: No shares of these residuals have a smaller value of the objective.
+        objective: What was minimised: the sum of the variances, or the largest of them, weighted.
+        lower_bound: A lower bound on `objective` for any shares of the same residuals.
     """
 
     shares: Mapping[Clique, float]
@@ -124,7 +124,8 @@ def residuals_strategy(
     `objective`: "sum" minimises the sum of the variances of all queries, "largest" the largest
     variance of a query, both weighted by the sets' weights. The bases are those for "sum" in both
     cases. For "largest" the shares are then within 0.1% of the best shares for these bases. `norm`
-    1 is for Laplace noise, 2 for Gaussian.
+    is 1 for Laplace noise, 2 for Gaussian. `total_known`: whether the number of rows is public, so
+    that the total is not measured.
 
     Raises InvalidInput if nothing needs to be measured, for queries that do not fit the domain,
     and, for "largest", if more than a million queries have different variances.

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -128,10 +129,7 @@ def _pairs_of_each(pairs: Sequence[Clique]) -> dict[str, float]:
     """Return for each attribute half the number of pairs that contain it, since half of a pair's
     error is counted for each of its two attributes.
     """
-    found: dict[str, float] = {}
-    for name in itertools.chain(*pairs):
-        found[name] = found.get(name, 0.0) + 0.5
-    return found
+    return {name: n / 2 for name, n in Counter(itertools.chain(*pairs)).items()}
 
 
 def _drawn(

@@ -62,19 +62,16 @@ class Workload:
             if frozenset(clique) in seen:
                 raise InvalidInput(f"the workload names {clique!r} twice; name it once")
             seen.add(frozenset(clique))
-        object.__setattr__(self, "domain", domain)
-        object.__setattr__(self, "cliques", checked)
-        object.__setattr__(self, "weights", _checked_weights(weights, len(checked)))
-        sets = (
+        weighted = _checked_weights(weights, len(checked))
+        sets = tuple(
             QuerySet(clique, (CODES,) * len(clique), weight)
-            for clique, weight in zip(checked, self.weights, strict=True)
+            for clique, weight in zip(checked, weighted, strict=True)
         )
-        object.__setattr__(self, "sets", tuple(sets))
         known = {frozenset(domain.clique(clique, "sought")) for clique in sought}
         if known and known >= seen:
             raise InvalidInput("all cliques of the workload are sought; give one that is asked")
         kept = tuple(clique for clique in checked if frozenset(clique) in known)
-        object.__setattr__(self, "sought", kept)
+        vars(self).update(domain=domain, cliques=checked, weights=weighted, sets=sets, sought=kept)
 
     @classmethod
     def of(cls, domain: Domain, sets: Sequence[QuerySet]) -> Workload:
@@ -93,7 +90,7 @@ class Workload:
             cliques.setdefault(own, each.clique)
             weights[own] = weights.get(own, 0.0) + each.weight
         found = cls(domain, cliques.values(), list(weights.values()))
-        object.__setattr__(found, "sets", tuple(sets))
+        vars(found)["sets"] = tuple(sets)
         return found
 
     def asking(self, queries: Mapping[str, Asked]) -> Workload:
@@ -302,14 +299,19 @@ def downward_closure(workload: Workload) -> tuple[Clique, ...]:
     >>> downward_closure(Workload(Domain({"a": 2, "b": 3, "c": 4}), [("c", "a")]))
     (('a',), ('c',), ('a', 'c'))
     """
-    domain = workload.domain
-    subsets = {
-        subset
-        for clique in workload.cliques
-        for size in range(1, len(clique) + 1)
-        for subset in itertools.combinations(domain.ordered(clique), size)
-    }
-    return tuple(sorted(subsets, key=lambda c: (len(c), [domain.places[a] for a in c])))
+    return tuple(subsets(workload.domain, workload.cliques)[1:])
+
+
+def subsets(domain: Domain, cliques: Iterable[Clique]) -> list[Clique]:
+    """Return every subset of the cliques, once, in the domain's order, small ones first. The first
+    is the empty one.
+    """
+    found: set[Clique] = {()}
+    for clique in cliques:
+        ordered = domain.ordered(clique)
+        for size in range(1, len(ordered) + 1):
+            found.update(itertools.combinations(ordered, size))
+    return sorted(found, key=lambda c: (len(c), [domain.places[a] for a in c]))
 
 
 def _checked_weights(weights: Sequence[float] | None, length: int) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
+from pgmkit.linear.named_axes import spread
 from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 
 Weighted = tuple[Cell, float]
@@ -80,11 +81,7 @@ class Oracle:
     def _enumerated(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
         scores = np.zeros(self.domain.shape())
         for clique, table in tables.items():
-            kept = [name for name in self.domain if name in clique]
-            ordered = table.transpose([clique.index(name) for name in kept])
-            scores += ordered.reshape(
-                [self.domain.sizes[n] if n in clique else 1 for n in self.domain]
-            )
+            scores += spread(self.domain.attributes, clique, table)
         best = np.unravel_index(int(np.argmax(scores)), scores.shape)
         return dict(zip(self.domain, map(int, best), strict=True))
 

@@ -18,7 +18,9 @@ from mechanisms.families.weights import binned, copied, index, numbers, on_host,
 from mechanisms.queries.cells import Cell
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
+from pgmkit.linear.named_axes import spread, sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
@@ -69,9 +71,7 @@ class FullDomain:
         """Return a mask of the records with an allowed code, in a shape that broadcasts over the
         weights.
         """
-        shape = [1] * len(self.shape)
-        shape[self.domain.attributes.index(attribute)] = len(allowed)
-        return allowed.reshape(shape)
+        return spread(self.domain.attributes, (attribute,), allowed)
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
         """Return the marginals of the weights; small ones are computed from larger ones."""
@@ -81,12 +81,7 @@ class FullDomain:
         sets = list(dict.fromkeys(map(frozenset, wanted)))
         _sum_out(weights, tuple(self.domain), tuple(order), sets, found)
         held = dict(zip(found, on_host([*found.values()]), strict=True))
-        return {
-            clique: held[frozenset(clique)].transpose(
-                [[n for n in self.domain if n in clique].index(name) for name in clique]
-            )
-            for clique in wanted
-        }
+        return {c: sum_to(held[frozenset(c)], self.domain.ordered(c), c) for c in wanted}
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """Return the codes of records, given their flat indices into the weights."""
@@ -265,10 +260,8 @@ class HistogramModel(QueryAnswers):
                 f"weights must be at least 0, of shape {support.shape} and with a finite sum above "
                 f"0; got shape {given.shape} and sum {mass:g}"
             )
-        if not (np.isfinite(total) and total > 0):
-            raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
-        self._weights = given * (total / mass)
-        self.total = float(total)
+        self.total = checked_total(total)
+        self._weights = given * (self.total / mass)
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> HistogramModel:
         """Return the exact model of the records in which each attribute has the given code, or one

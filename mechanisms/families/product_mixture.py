@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from mechanisms.families.frequent import Frequent
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
@@ -143,12 +144,8 @@ class ProductAnswers:
     def __init__(self, columns: Columns, cliques: Iterable[Clique]) -> None:
         self._columns = columns
         # The largest attribute comes last, so that only the others' product is formed row by row.
-        rank = {
-            name: place
-            for place, name in enumerate(
-                sorted(columns.domain, key=lambda name: columns.domain.sizes[name])
-            )
-        }
+        ranked = sorted(columns.domain, key=columns.domain.sizes.__getitem__)
+        rank = {name: place for place, name in enumerate(ranked)}
         # A key is a clique's attributes in this order but for the last; its values are pairs of
         # the clique as given and the clique in this order.
         self.groups: dict[Clique, list[tuple[Clique, Clique]]] = {}
@@ -264,11 +261,16 @@ class ProductMixtureModel(QueryAnswers):
     ) -> None:
         self.domain = domain
         self._columns = Columns(domain)
-        self.rows = self._checked(np.array(rows, dtype=np.float64))
+        self.rows = np.array(rows, dtype=np.float64)
+        width = self._columns.width
+        if self.rows.ndim != 2 or self.rows.shape[0] == 0 or self.rows.shape[1] != width:
+            raise InvalidInput(
+                f"rows have the shape {self.rows.shape}, but must be K x {width}, one column for "
+                "each code of each attribute, K at least 1"
+            )
+        self._check_rows()
         self.rows.flags.writeable = False
-        if not (np.isfinite(total) and total > 0):
-            raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
-        self.total = float(total)
+        self.total = checked_total(total)
         weights = np.ones(len(self.rows)) if shares is None else np.array(shares, dtype=np.float64)
         if (
             weights.shape != (len(self.rows),)
@@ -384,21 +386,16 @@ class ProductMixtureModel(QueryAnswers):
     def _simplex(self, name: str) -> Array:
         return self.rows[:, self._columns.of(name)]
 
-    def _checked(self, rows: Array) -> Array:
-        if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != self._columns.width:
-            raise InvalidInput(
-                f"rows have the shape {rows.shape}, but must be K x {self._columns.width}, one "
-                f"column for each code of each attribute, K at least 1"
-            )
-        if not np.isfinite(rows).all():
-            raise InvalidInput("rows must be finite numbers")
+    def _check_rows(self) -> None:
+        """Raise InvalidInput for rows that are no probabilities; scale the others, whose sums may
+        be off by rounding, to sum to 1.
+        """
         for name in self.domain:
-            part = rows[:, self._columns.of(name)]
+            part = self._simplex(name)
             sums = part.sum(1, keepdims=True)
-            if part.min() < 0 or np.abs(sums - 1).max() > 1e-4:
+            if not (part.min() >= 0 and np.abs(sums - 1).max() <= 1e-4):
                 raise InvalidInput(
                     f"the rows' values of {name!r} must be probabilities, at least 0 and summing "
                     f"to 1; normalise them, or use RelaxedRowsModel for rows off the simplex"
                 )
             part /= sums
-        return rows

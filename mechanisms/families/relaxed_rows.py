@@ -28,13 +28,10 @@ class RelaxedRowsModel(ProductMixtureModel):
             "relaxed rows are no distribution and cannot be conditioned; use rap-softmax"
         )
 
-    def _checked(self, rows: Array) -> Array:
-        width = self._columns.width
-        if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != width:
-            raise InvalidInput(f"rows have the shape {rows.shape}, but must be K x {width}")
-        if not (np.abs(rows) <= 1).all():
+    def _check_rows(self) -> None:
+        """Raise InvalidInput for rows with entries outside [-1, 1]."""
+        if not (np.abs(self.rows) <= 1).all():
             raise InvalidInput("relaxed rows must lie in [-1, 1]; clamp them first")
-        return rows
 
     def _simplex(self, name: str) -> Array:
         positive = np.maximum(self.rows[:, self._columns.of(name)], 0.0)

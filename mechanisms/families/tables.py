@@ -17,6 +17,7 @@ from mechanisms.settings import Settings, at_least, one_of, setting, torch_devic
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.inference.potentials import checked_total
 from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
 from pgmkit.least_squares.mostly_zero import nonnegative_bytes, nonnegative_tables
 from pgmkit.linear.kronecker import Kronecker
@@ -57,10 +58,8 @@ class TablesModel(QueryAnswers):
     def __init__(self, domain: Domain, tables: Mapping[Clique, ArrayLike], total: float) -> None:
         if not tables:
             raise InvalidInput("tables is empty; give at least one table by its clique")
-        if not (np.isfinite(total) and total > 0):
-            raise InvalidInput(f"total must be a finite number above 0, got {total!r}")
         self.domain = domain
-        self.total = float(total)
+        self.total = checked_total(total)
         self.tables = {
             clique: self._checked(domain.clique(clique, "table"), table)
             for clique, table in sorted(tables.items(), key=lambda item: np.size(item[1]))

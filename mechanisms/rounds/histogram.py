@@ -32,6 +32,7 @@ from mechanisms.settings import fraction, one_of, setting, torch_device, whole_n
 from mechanisms.workload import Workload
 from pgmkit import Dataset, InvalidInput, Measurement
 from pgmkit.domain import Clique, Domain
+from pgmkit.linear.named_axes import spread
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.sizes import CELL_BYTES
 
@@ -224,8 +225,6 @@ def product_of_marginals(domain: Domain, first: Sequence[Measurement]) -> np.nda
     """
     weights = np.ones(())
     for m in first:
-        shares = np.maximum(m.values, 0.5)
-        shape = [1] * len(domain)
-        shape[domain.attributes.index(m.clique[0])] = len(shares)
-        weights = weights * (shares / shares.sum()).reshape(shape)
+        counts = np.maximum(m.values, 0.5)
+        weights = weights * spread(domain.attributes, m.clique, counts / counts.sum())
     return np.broadcast_to(weights, domain.shape())

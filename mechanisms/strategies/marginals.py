@@ -15,32 +15,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.strategies.residual_lattice import Lattice
-from mechanisms.workload import Workload
+from mechanisms.workload import Workload, subsets
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 from pgmkit.runtime.arrays import Array
-
-
-def subsets(cliques: Iterable[Clique]) -> list[Clique]:
-    """Return every subset of the cliques, the empty one first, each once, in the first clique's
-    order.
-
-    >>> subsets([("b", "a"), ("a", "b")])
-    [(), ('b',), ('a',), ('b', 'a')]
-    """
-    found: dict[frozenset[str], Clique] = {}
-    for clique in cliques:
-        for size in range(len(clique) + 1):
-            for subset in itertools.combinations(clique, size):
-                found.setdefault(frozenset(subset), subset)
-    return sorted(found.values(), key=len)
 
 
 @dataclass(frozen=True)
@@ -68,13 +53,11 @@ class MarginalsStrategy:
         the matrix of ones) and noise of variance n_s / v_s determines R_s with the same precision,
         so that it stands for the measured marginals.
         """
-        places = subsets(self.shares)
+        places = subsets(domain, self.shares)
         inside = _inside(domain, places, list(self.shares))
         precisions = inside @ np.array(list(self.shares.values())) ** power
         sizes = np.array([float(domain.size(place)) for place in places])
-        variances = dict(
-            zip(map(domain.ordered, places), (sizes / precisions).tolist(), strict=True)
-        )
+        variances = dict(zip(places, (sizes / precisions).tolist(), strict=True))
         variances[()] *= not total_known
         along = _code_bases(domain)
         bases = {part: {name: along[name] for name in part if name in along} for part in variances}
@@ -101,11 +84,9 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
     """
     from scipy.optimize import minimize
 
-    lattice = subsets(workload.cliques)
+    lattice = subsets(workload.domain, workload.cliques)
     candidates = _candidates(workload, lattice)
-    coefficients = _coefficients(
-        workload, {frozenset(clique): i for i, clique in enumerate(lattice)}
-    )
+    coefficients = _coefficients(workload, lattice)
     coefficients[0] *= not total_known  # the empty clique comes first
     inside = _inside(workload.domain, lattice, candidates)
 
@@ -186,19 +167,17 @@ def _worth(
     return kept | np.array([frozenset(clique) in bare for clique in candidates])
 
 
-def _coefficients(workload: Workload, places: Mapping[frozenset[str], int]) -> Array:
-    """Return a_s for every set s, at its place in `places`: the weighted squared norm of the
-    workload's queries within R_s, over the cells of the clique.
+def _coefficients(workload: Workload, places: Sequence[Clique]) -> Array:
+    """Return a_s for every set s of `places`: the weighted squared norm of the workload's queries
+    within R_s, over the cells of the clique.
 
     A residual over s in the basis n I - J whose noise has the variance n_s / v_s, with n_s cells
     over s, stands for R_s of precision v_s: so a_s is n_s times its coefficient in the error.
     """
     domain, lattice = workload.domain, Lattice(workload.domain, workload.sets)
     seen = lattice.seen(*lattice.errors(_code_bases(domain), full=False))
-    coefficients = np.zeros(len(places))
-    for residual, each in zip(lattice.residuals, seen, strict=True):
-        coefficients[places[frozenset(residual)]] = each * domain.size(residual)
-    return coefficients
+    found = {s: v * domain.size(s) for s, v in zip(lattice.residuals, seen, strict=True)}
+    return np.array([found.get(s, 0.0) for s in places])
 
 
 def _code_bases(domain: Domain) -> dict[str, ResidualBasis]:

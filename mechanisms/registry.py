@@ -35,7 +35,8 @@ class Entry:
             constraints. The model of a mechanism with the setting `inference` has both too, unless
             the setting is "exact".
         records: Whether synthetic records can be drawn from its model.
-        consistent: Whether its tables are at least 0 and agree with each other.
+        consistent: Whether the tables of its model are at least 0 and, if it runs in rounds, sum to
+            the total.
         queries: Whether it selects and measures by the workload's own queries. Other mechanisms
             measure, cell by cell, the tables that the queries are about.
         measures: Whether it draws nothing but additive noise, and selects nothing by another

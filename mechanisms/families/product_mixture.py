@@ -277,7 +277,10 @@ class ProductMixtureModel(QueryAnswers):
             or not (weights >= 0).all()
             or not 0 < weights.sum() < np.inf
         ):
-            raise InvalidInput(f"shares must be {len(self.rows)} numbers of at least 0, not all 0")
+            raise InvalidInput(
+                f"shares must be {len(self.rows)} numbers of at least 0, not all 0; got shape "
+                f"{weights.shape} and sum {weights.sum():g}"
+            )
         self.shares = weights / weights.sum()
         self.shares.flags.writeable = False
 

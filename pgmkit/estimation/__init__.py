@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 from typing import Literal, TypedDict, Unpack, get_args, overload
 
 import torch
@@ -250,9 +250,16 @@ def _searched(
     warm_start: GraphicalModel | None,
 ) -> Point:
     """Return the best point that a search by the requested method finds. Raises NumericalFailure if
-    a second computation of its marginals or loss contradicts it.
+    a second computation of its marginals or loss contradicts it, and InvalidInput for a callable
+    loss that is not finite at the start of the search.
     """
     start = best_start(problem, monitor, request, known, zeros, warm_start)
+    if callable(request.loss) and not isfinite(value := problem.loss.value(start.marginals)):
+        raise InvalidInput(
+            "loss must be a callable that returns a finite number for the tables from which the "
+            f"search starts, got {value}; avoid logarithms, roots and quotients of negative numbers "
+            "or zero"
+        )
     point = (
         minimise(problem, start, monitor, request.method)
         if request.used

@@ -71,8 +71,8 @@ def has_possible_value(
 
 
 def enough(draw: Callable[[int], Columns], n: int) -> Columns:
-    """Return ``n`` records. ``draw(m)`` draws m records and returns those for which zeros left a
-    value; it is called again until there are enough.
+    """Return the columns of ``n`` records. ``draw(m)`` draws m records and returns the columns of
+    those for which zeros left a value of every attribute; it is called until there are ``n``.
 
     Raises ``InvalidInput`` if that takes too many calls.
     """

@@ -35,7 +35,9 @@ samples of one distribution differ less.
 
 
 def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights, float]:
-    """Return the weights (0 or 1) that select the largest cell of a marginal, and its count."""
+    """Return the weights (0 or 1) that select the largest cell of the marginal ``found`` over
+    ``clique``, and the count in this cell.
+    """
     cell = np.unravel_index(int(found.argmax()), found.shape) if clique else ()
     chosen = zip(clique, cell, strict=True)
     weights = {name: np.eye(1, domain.sizes[name], int(value))[0] for name, value in chosen}
@@ -43,8 +45,8 @@ def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights,
 
 
 def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
-    """Return the answer of largest magnitude and the row of each attribute's factor that it belongs
-    to, as weights of the attribute's codes: (weights, answer).
+    """Return, for the answer of largest magnitude among the answers ``found``, the row of each
+    attribute's factor that it belongs to, as weights of the attribute's codes, and the answer.
     """
     place = int(np.abs(found).argmax())
     rows = np.unravel_index(place, query.shape) if query.shape else ()
@@ -54,7 +56,9 @@ def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:
 
 
 def weighted_sum(table: Array, clique: Clique, weights: Weights) -> float:
-    """Return the sum of the cells of the table over ``clique`` with these weights."""
+    """Return the sum of the cells of the table over ``clique``, each multiplied by the product of
+    its codes' weights.
+    """
     for name in reversed(clique):
         table = table @ weights.get(name, np.ones(table.shape[-1]))
     return float(table)
@@ -98,8 +102,9 @@ def check_sample(
 
 
 def check_answer(mine: float, found: float, weights: Weights, total: float, source: str) -> None:
-    """Raise ``NumericalFailure`` unless ``found`` equals ``mine``, the sum with these weights as
-    computed from ``source``, up to rounding.
+    """Raise ``NumericalFailure`` unless the answer ``found`` equals ``mine``, up to rounding: the
+    weighted sum of counts that was computed a second time, from what ``source`` names. ``total`` is
+    the number of records.
     """
     scale = total * prod(max(1.0, float(np.abs(values).max())) for values in weights.values())
     if not abs(mine - found) <= CLOSE * scale:

@@ -39,11 +39,12 @@ class Whole(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class GivenRegions(QueryAnswers):
-    """Counts of the records with given codes, as ``RegionModel.given`` returns it.
+    """A model of those records of ``model`` that meet conditions, as ``RegionModel.given`` returns
+    it. ``allowed`` has, for each attribute with a condition, a mask of the codes that meet it.
 
-    Every answer is the model's own answer to the question with the conditions added. It comes from
-    a region that contains the attributes of both, or else from records near the tables, with the
-    warning ``FromRecords``.
+    Every answer is the answer of ``model`` to the question with the conditions added. It comes from
+    a region that contains the attributes of the question and of the conditions, or if there is none
+    from records near the tables, with the warning ``FromRecords``.
     """
 
     model: Whole

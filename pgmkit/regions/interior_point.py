@@ -86,11 +86,11 @@ class Local(NamedTuple):
 
 
 class InteriorPoint:
-    """An interior-point search: ``step`` improves the state, and ``tables`` and ``bound`` are the
-    result at the present state.
+    """An interior-point search: each ``step`` improves the state, from which ``tables`` and
+    ``bound`` compute the result so far.
 
-    Methods raise OutOfTime at the ``deadline`` of ``time.perf_counter``, which leaves the state as
-    it was.
+    The constructor and ``step`` raise OutOfTime at the ``deadline`` of ``time.perf_counter``; the
+    state then stays as it was.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class InteriorPoint:
 
     @property
     def tables(self) -> Array:
-        """The tables, one after the other. They agree up to rounding and the error of the
-        constraints that is left.
+        """The tables in counts, one after the other in one vector. They agree up to rounding and
+        the error of the constraints that is left.
         """
         flat = np.zeros(self._cells)
         for region, local in zip(self.regions, self._state, strict=True):
@@ -251,9 +251,7 @@ class _Newton:
     equations that remain, of the shared residuals, are solved.
     """
 
-    def __init__(
-        self, parts: Sequence[_Elimination], shared: Shared, deadline: float = inf
-    ) -> None:
+    def __init__(self, parts: Sequence[_Elimination], shared: Shared, deadline: float) -> None:
         self.parts, self.shared, self._deadline = parts, shared, deadline
         size = len(shared.offset)
         matrix = np.zeros((size, size))
@@ -286,8 +284,9 @@ class _Newton:
 
 
 class _Inverse:
-    """The inverse of a positive definite matrix plus ``diagonal``, as a function that multiplies by
-    it; a vector stands for a diagonal matrix. A small ridge is added to a full matrix.
+    """A function that multiplies by the inverse of ``matrix`` plus ``diagonal``, whose sum must be
+    positive definite. A vector in place of the matrix stands for a diagonal matrix; to a full
+    matrix a small ridge is added.
     """
 
     def __init__(self, matrix: Array, diagonal: Array | float = 0.0) -> None:

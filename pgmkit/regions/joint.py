@@ -356,8 +356,9 @@ def _information(table: Array, i: int, j: int) -> float:
 def _targets(
     tables: Tables, variances: Mapping[Clique, float], name: str, drawn: Mapping[str, Codes]
 ) -> list[Statistics]:
-    """Return the tables over ``name`` and other attributes drawn so far: those that are contained
-    in no other, and those that are contained in others but known more precisely.
+    """Return the tables over the attribute ``name`` and attributes drawn so far, summed out of
+    ``tables``: those whose attributes no other of them contains, and those that are known more
+    precisely than every table that contains their attributes.
     """
     found: dict[frozenset[str], Statistics] = {}
     for clique, table in tables.items():
@@ -381,8 +382,8 @@ def _targets(
 
 
 def _better(smaller: Statistics, other: Statistics) -> bool:
-    """Return False if the other table contains this one's attributes and determines its counts at
-    least as well, else True.
+    """Return True unless the table ``other`` contains the attributes of ``smaller`` and determines
+    its cells at least as precisely.
     """
     cells = other.table.size / smaller.table.size
     return not set(smaller.given) <= set(other.given) or smaller.variance < cells * other.variance

@@ -102,9 +102,8 @@ class RegionModel(QueryAnswers):
         return (
             f"RegionModel({len(self.domain)} attributes, {len(self.tables)} regions, "
             f"total={self.total:.6g}, loss={self.loss:.6g}, weight={self.weight:.3g}, "
-            f"gap={self.gap:.3g}, "
-            f"certified={self.certified}, "
-            f"iterations={self.iterations}, stopped={self.stopped!r})"
+            f"gap={self.gap:.3g}, certified={self.certified}, iterations={self.iterations}, "
+            f"stopped={self.stopped!r})"
         )
 
     @cached_property

@@ -55,8 +55,8 @@ class Region:
 
     @one_blas_thread()
     def variance(self, spread: float) -> float:
-        """Return the mean variance of a cell after the measurements, if it is ``spread`` before
-        them.
+        """Return the mean, over the cells, of the variance of a cell given the measurements, in
+        squared counts, if every cell has the variance ``spread`` before them.
         """
         curvature = self.curvature(np.ones(len(self.values)))
         if curvature.ndim == 1:
@@ -70,9 +70,9 @@ Parts = tuple[list[Region], Shared]
 
 
 def needed_bytes(layout: Layout, measurements: Sequence[Measurement]) -> int:
-    """Return the bytes that the matrices take: five of cells by cells for each region measured
-    through a matrix, three of shared residuals by cells, and five of shared residuals by shared
-    residuals.
+    """Return the bytes that the matrices of an interior-point search take: for each region measured
+    through a matrix five of cells by cells, for each region three of its shared residuals by its
+    cells, and five of all shared residuals by all shared residuals.
     """
     mixed = {host(layout, m.clique) for m in measurements if m.matrix is not None}
     sizes = [part.stop - part.start for part in layout.slices]

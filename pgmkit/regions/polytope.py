@@ -42,8 +42,8 @@ error.
 
 @dataclass(frozen=True)
 class EntropicPrior:
-    """The penalty weight (x log(x / q) - x + q), summed over all cells, which is added to the
-    squared distance from a target.
+    """The penalty weight (x log(x / q) - x + q), summed over all cells x of a vector of tables; q
+    has a positive number for each cell. It is added to the squared distance from a target.
     """
 
     weight: float
@@ -231,10 +231,10 @@ class LocalPolytope:
         prior: EntropicPrior | None = None,
         deadline: float = inf,
     ) -> Array:
-        """Return the derivative of the point ``nearest`` to a target when the target moves along
-        ``direction``; ``point`` is that point.
+        """Return the derivative of the result of ``nearest`` if its target moves along
+        ``direction``. ``point`` is that result, for the same ``curvature`` and ``prior``.
 
-        Raises OutOfTime at the ``deadline``.
+        Raises OutOfTime at the ``deadline`` of ``time.perf_counter``.
         """
         matrix, transposed, _ = self.constraints
         slopes = _slopes(point, curvature, prior)
@@ -243,11 +243,6 @@ class LocalPolytope:
             left = self._newton(weights, matrix @ change, deadline)
             change = change - weights * (transposed @ left)
         return change
-
-    def off(self, point: Array) -> Array:
-        """Return the residuals B x - b of the constraints."""
-        matrix, _, sums = self.constraints
-        return np.asarray(matrix @ point - sums)
 
     def _newton(self, weights: Array, missing: Array, deadline: float) -> Array:
         matrix, transposed, _ = self.constraints

@@ -13,12 +13,12 @@ from pgmkit.runtime.precision import AGREEMENT
 
 
 def raked(table: Array, wanted: Sequence[Array], rounds: int) -> Array:
-    """Return the table after scaling it to each of the ``wanted`` sums in turn, for at most
-    ``rounds`` rounds.
+    """Return the table after scaling it until it has each of the ``wanted`` sums in turn, for at
+    most ``rounds`` rounds.
 
-    Each wanted table has the axes of ``table``, with length 1 along those that are summed. If some
-    table has all these sums, the result approaches the nearest one in relative entropy. The last
-    sums are always met, except in cells whose addends are all zero.
+    Each wanted array has the axes of ``table``, with length 1 along those that are summed. If some
+    table has all these sums, the result approaches the one that is nearest to ``table`` in relative
+    entropy. The last sums are always met, except those of cells that are all zero.
 
     >>> sums = np.array([[30.0], [70.0]]), np.array([[40.0, 60.0]])
     >>> raked(np.array([[1.0, 1.0], [1.0, 1.0]]), sums, 10)

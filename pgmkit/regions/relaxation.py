@@ -83,8 +83,9 @@ def _minimise(search: Search, loss: MeasuredLoss, squares: Array, parts: Parts |
 
 
 class Search:
-    """The best tables so far, in counts, concatenated to one vector, their requested loss, and a
-    lower bound on the loss of any tables; the number of steps, and why the search stopped.
+    """The record of a search in a local polytope: the best ``tables`` so far, in counts,
+    concatenated to one vector; their ``loss``, a value of ``target``; ``bound``, a lower bound on
+    the loss of any tables; the number of ``steps``; and in ``stopped`` why the search has ended.
     """
 
     def __init__(
@@ -104,8 +105,8 @@ class Search:
 
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
         """Record the tables of a step, report the progress, and set ``stopped`` if the search is to
-        end. ``history`` has the losses of the present stage so far, to which ``stage``, that of
-        these tables, is added.
+        end. ``stage`` is the loss of these tables that the present stage minimises, and ``history``
+        the lowest such loss after each step of the stage, to which one more is added.
         """
         self.steps += 1
         loss = self.target.value(torch.from_numpy(tables))
@@ -142,8 +143,8 @@ class Search:
 
 
 def _centred(search: Search, loss: MeasuredLoss, parts: Parts) -> Array:
-    """Return the last tables of the interior-point search. After each step they are projected, so
-    that they agree up to rounding.
+    """Return the last tables of an interior-point search. After each step its tables are projected
+    onto the polytope, so that they agree up to rounding, and recorded in ``search``.
     """
     inner = InteriorPoint(search.polytope, parts, loss.penalty, search.deadline)
     tables, length = inner.tables, 1.0
@@ -163,7 +164,9 @@ def _centred(search: Search, loss: MeasuredLoss, parts: Parts) -> Array:
 
 
 def _descend(search: Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
-    """Minimise by projected gradients, with momentum that restarts whenever the loss rises."""
+    """Minimise the loss ``stage`` by projected gradients from the tables ``start``, with momentum
+    that restarts whenever the loss rises. Return the last tables; ``search`` has the best ones.
+    """
     before = point = start
     multipliers: Array | None = None
     momentum, history = 1.0, list[float]()
@@ -179,7 +182,11 @@ def _descend(search: Search, stage: MeasuredLoss, curvature: Array, start: Array
                 raise
             search.stopped = f"rounding: {failure}"
             break
-        _raise_bound(search, stage, point, multipliers)
+        # The loss of a stage is a lower bound of the loss that it approximates, so its cuts hold
+        # for that loss too.
+        cut = stage.cut(torch.from_numpy(point))
+        bound = cut.offset + search.polytope.lowest(cut.gradient.numpy(), multipliers)
+        search.bound = max(search.bound, bound)
         value = stage.value(torch.from_numpy(after))
         if history and value > history[-1]:
             momentum = 1.0
@@ -188,14 +195,6 @@ def _descend(search: Search, stage: MeasuredLoss, curvature: Array, start: Array
         point = after + (momentum - 1) / following * (after - before)
         before, momentum = after, following
     return before
-
-
-def _raise_bound(search: Search, stage: MeasuredLoss, point: Array, multipliers: Array) -> None:
-    # The loss of a stage is a lower bound of the loss that it approximates, so its cuts hold for
-    # that loss too.
-    cut = stage.cut(torch.from_numpy(point))
-    bound = cut.offset + search.polytope.lowest(cut.gradient.numpy(), multipliers)
-    search.bound = max(search.bound, bound)
 
 
 def hessian_bound(layout: Layout, measurements: Sequence[Measurement]) -> Array:

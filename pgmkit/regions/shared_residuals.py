@@ -66,8 +66,8 @@ class Shared:
 
 
 def shared_sizes(domain: Domain, cliques: Sequence[Clique]) -> tuple[int, list[int]]:
-    """Return the length of the vector of all shared residuals, and the number of rows of each
-    table.
+    """Return the length of the vector of all shared residuals, and for each table the number of
+    rows that its matrix has in ``shared_residuals``.
 
     >>> shared_sizes(Domain({"a": 3, "b": 4, "c": 2}), [("a", "b"), ("b", "c")])
     (3, [4, 4])

@@ -90,10 +90,9 @@ def shrunk(
     try:
         for made in (independent, of_pairs) if larger else (independent,):
             search = RiskSearch(polytope, best, target, curvature, seen, made, deadline)
-            weights = (_MOST * alike / _COARSE**i for i in range(FEW_ROUNDS))
-            _ = all(
-                search.improved(weight) for weight in weights
-            )  # stops at the first that is no better
+            for i in range(FEW_ROUNDS):
+                if not search.improved(_MOST * alike / _COARSE**i):
+                    break
             for side in (_COARSE**0.5, _COARSE**-0.5):
                 search.improved(side * search.chosen.weight)
             if search.surely:
@@ -106,9 +105,9 @@ def shrunk(
 
 
 class RiskSearch:
-    """The search for the weight of smallest estimated risk, for the prior tables that the function
-    ``made`` derives from the best fit. ``chosen`` has the best tables so far, ``risk`` their
-    estimated risk, and ``unshrunk`` that of the best fit.
+    """The search for the weight of smallest estimated risk, for one kind of prior tables: those
+    that the function ``made`` derives from the best fit ``best``. ``chosen`` has the best tables so
+    far, ``risk`` their estimated risk, and ``unshrunk`` the estimated risk of the best fit.
     """
 
     def __init__(
@@ -154,7 +153,8 @@ class RiskSearch:
         risk = self._risk(tables, along)
         if risk >= self.risk:
             return False
-        gap = abs(float(start @ self.polytope.off(tables)))
+        matrix, _, sums = self.polytope.constraints
+        gap = abs(float(start @ (matrix @ tables - sums)))
         unseen = (self.curvature * (tables - self.target) ** 2)[~self.seen].sum() / 2
         penalty = prior.penalty(tables) + float(unseen)
         self.chosen, self.risk = Shrunk(tables, weight, penalty, gap), risk
@@ -178,8 +178,8 @@ class RiskSearch:
 
 
 def independent(polytope: LocalPolytope, tables: Array) -> Array:
-    """Return the products of the one-way tables of ``tables``, over the polytope's cliques, as one
-    vector.
+    """Return the table over each of the polytope's cliques that has the one-way tables of
+    ``tables``, mixed with a little of uniform ones, and no interaction; in counts, as one vector.
     """
     margins = dict[str, Array]()
     for clique, table in zip(polytope.cliques, polytope.split(tables), strict=True):
@@ -198,7 +198,9 @@ def independent(polytope: LocalPolytope, tables: Array) -> Array:
 
 
 def of_pairs(polytope: LocalPolytope, tables: Array) -> Array:
-    """Return the tables of maximum entropy with the two-way tables of ``tables``, as one vector."""
+    """Return the table of maximum entropy over each of the polytope's cliques that has the two-way
+    tables of ``tables``, mixed with a little of independent ones; in counts, as one vector.
+    """
     products, found = polytope.split(independent(polytope, tables)), []
     for table, fitted in zip(polytope.split(tables), products, strict=True):
         mixed = (1 - _ELSEWHERE) * np.maximum(table, 0) + _ELSEWHERE * fitted

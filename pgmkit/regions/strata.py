@@ -109,6 +109,8 @@ def _largest_prime(limit: int, exponent: int) -> int | None:
 
 
 def _directions(prime: int, exponent: int) -> NDArray[np.int64]:
-    """Return all directions, as numbers whose leading digit to the base ``prime`` is 1."""
+    """Return all directions of columns of an array (see ``_Block``): the numbers of at most
+    ``exponent`` digits to the base ``prime`` whose leading digit is 1.
+    """
     powers = [prime**place for place in range(exponent)]
     return np.concatenate([power + np.arange(power) for power in powers])

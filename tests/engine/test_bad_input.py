@@ -84,6 +84,13 @@ def test_nothing_measured() -> None:
         estimate({"sex": 2}, [GOOD], total=10)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("method", ["auto", "dual_averaging", "lbfgs"])
+def test_a_callable_loss_without_a_finite_value(wrong: float, method: str) -> None:
+    with pytest.raises(InvalidInput, match=f"returns a finite number .* got {wrong}"):
+        estimate(DOMAIN, [GOOD], total=10, loss=lambda t: wrong * t["sex",].sum(), method=method)
+
+
 def test_totals() -> None:
     undetermined = Measurement(("sex",), [1.0], 1.0, np.array([[1.0, 0.0]]))
     with pytest.raises(TotalUndetermined, match="total"):

@@ -199,7 +199,7 @@ def gem_pub(
     """Spend all that remains on a generator that is first fitted to the marginals of public data.
 
     The public data may lack attributes. Raises InvalidInput as `gem` does, and for public data
-    without rows, over another domain, or that hold no workload clique completely.
+    whose attributes differ from the private ones, or that hold no workload clique completely.
     """
     _check_public(curator.domain, workload, public)
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None
@@ -330,5 +330,3 @@ def _check_public(domain: Domain, workload: Workload, public: Dataset) -> None:
         raise InvalidInput(
             "the public data hold no workload clique whole; use others, or run without public data"
         )
-    if len(public) == 0:
-        raise InvalidInput("the public data have no rows; run without public data")

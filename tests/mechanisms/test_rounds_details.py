@@ -10,7 +10,7 @@ import pytest
 from mechanisms.families.histogram import FullDomain, Histogram
 from mechanisms.gem import Gem
 from mechanisms.mwem import Mwem
-from mechanisms.pep import Pep
+from mechanisms.pep import Pep, pep_pub
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
@@ -410,3 +410,31 @@ def test_only_some_settings_average_repeat_and_anneal(monkeypatch: pytest.Monkey
         run_on(curator(), entry_of(settings), settings, ONES)
     assert given == [(False, False), (False, True), (False, True), (True, False)]
     assert [each.averages for each in (Pep(), Mwem(), Mwem(result="average"))] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "settings, workload, message",
+    [
+        (Mwem(), Workload(DOMAIN, [("a",), ("b",)], [1.0, 2.0]), "unequal weights"),
+        (Pep(rounds=6), ONES, "ask for fewer"),
+        (Mwem(one_way_share=0.0), ONES, "one_way_share must be above 0"),
+    ],
+)
+def test_what_rounds_do_not_support_is_refused_before_spending(
+    settings: Any, workload: Workload, message: str
+) -> None:
+    from mechanisms.dispatch import run_on
+    from mechanisms.registry import entry_of
+
+    owner = curator(relation="add/remove")
+    with pytest.raises(InvalidInput, match=message):
+        run_on(owner, entry_of(settings), settings, workload)
+    assert owner.ledger.spent == 0
+
+
+def test_public_records_over_another_domain_are_refused_before_spending() -> None:
+    owner = curator(relation="add/remove")
+    other = Dataset(Domain({"a": 2, "b": 4}), {"a": [0], "b": [0]})
+    with pytest.raises(InvalidInput, match="another domain"):
+        pep_pub(owner, ONES, public=other)
+    assert owner.ledger.spent == 0

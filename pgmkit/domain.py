@@ -147,7 +147,7 @@ class Domain:
         """Return, for every cell of the table over `source` (in C order), the flat index of the
         cell of the table over `target` into which it is summed.
 
-        Both order the axes of their tables. Raises InvalidInput for unknown or duplicate
+        The axes of each table are in the order given. Raises InvalidInput for unknown or duplicate
         attributes, and for one of `target` that is not in `source`.
 
         >>> Domain({"a": 2, "b": 3}).cell_map(["a", "b"], ["b"])
@@ -163,8 +163,8 @@ class Domain:
         return _cell_map(shape, places)
 
     def allowed(self, attribute: str, codes: int | Sequence[int]) -> NDArray[np.bool_]:
-        """Return a Boolean for each code of an attribute: True for the code, or any of the codes,
-        in `codes`.
+        """Return a Boolean for each code of an attribute: True for those in `codes`, which is one
+        code or several.
 
         Raises InvalidInput for an unknown attribute, no codes, or one outside the domain.
 

@@ -91,9 +91,9 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
 
 
 def check_known(names: Iterable[object], known: Iterable[object], said: str, they: str) -> None:
-    """Raise InvalidInput for a name that is not a known one.
+    """Raise InvalidInput unless each of `names` is a string among `known`.
 
-    `said`: the message before the name. `they`: the words before the list of known names.
+    `said`: the message before the wrong name. `they`: the words before the list of known names.
 
     >>> check_known(["wages"], ["age", "wage"], "there is no column", "columns are")
     Traceback (most recent call last):

@@ -280,7 +280,7 @@ class FactorGraph:
         """Return the mean over the records of log p(record), in nats; minus infinity if a record is
         impossible.
 
-        Raises InvalidInput for data without records or that lack an attribute.
+        Raises InvalidInput if the data hold no records or lack an attribute.
         """
         instance(data, Dataset, "data")
         if not len(data):

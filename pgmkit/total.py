@@ -61,9 +61,10 @@ def estimate_total(
 def estimate_totals(
     measurements: Sequence[Measurement], values: Sequence[NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """Return the value of ``estimate_total`` for many sets of noisy values at once. The
-    measurements give the matrices and the noise; instead of their own values, ``values`` has for
-    each of them an array with a row for each value and a column for each set.
+    """Return the value of ``estimate_total``, in counts, for each of many sets of noisy values.
+
+    The measurements give the matrices and the noise. ``values`` has, in place of each measurement's
+    own values, an array with a row for each value and a column for each set.
 
     >>> m = Measurement(["a"], [1.0, 2.0], stddev=1.0)
     >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])

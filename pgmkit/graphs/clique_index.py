@@ -23,8 +23,8 @@ class CliqueIndex:
                 self.places.setdefault(name, []).append(place)
 
     def containing(self, attrs: Collection[str]) -> list[int]:
-        """Return the positions of the cliques that contain all of `attrs`, ascending; every
-        clique contains an empty `attrs`.
+        """Return the positions of the cliques that contain all of `attrs`, ascending; all positions
+        if `attrs` is empty.
         """
         if not attrs:
             return list(range(len(self.sets)))

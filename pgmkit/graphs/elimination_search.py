@@ -60,7 +60,7 @@ class Search:
     maximal cliques in `cells`.
 
     Args:
-        neighbours: the set of neighbours of each attribute.
+        neighbours: the set of neighbours of each attribute; the search changes this list.
         sizes: the sizes of the attributes.
         among: the set of attributes to order; all when left out.
     """

@@ -89,17 +89,18 @@ def mean_field(
     field = _Field(domain, tables, parts)
     found = field.bound(singles, deadline)
     if found == -inf:
-        modes = {name: np.eye(len(law))[int(law.argmax())] for name, law in singles.items()}
+        modes = {name: np.eye(len(p))[int(p.argmax())] for name, p in singles.items()}
         found = field.bound(modes, deadline)
     return found
 
 
 class _Field:
-    """Blocks of attributes with their oracles.
+    """The mean field: the blocks of attributes, each with an oracle, and the logarithms of all
+    tables, ``logs``, in one vector.
 
-    The marginals of all blocks are in one vector. ``places`` has, for each block and each cell of
-    every table, the place in this vector of the cell of the block's marginal that agrees with it;
-    for a block with no attribute of the table it is -1, the last entry, which is 1.
+    The marginals of all blocks are in another vector, whose last entry is 1. ``places`` has, for
+    each block, an index into that vector for each entry of ``logs``: the cell of the block's
+    marginal with the same codes, or -1 if the block has no attribute of the table.
     """
 
     def __init__(self, domain: Domain, tables: Sequence[Table], parts: Sequence[int]) -> None:
@@ -129,8 +130,9 @@ class _Field:
         self.places, self.starts = places, starts
 
     def bound(self, singles: Mapping[str, Array], deadline: float) -> float:
-        """Return the bound after rounds over all blocks: at least one, until the bound has
-        converged or the deadline has passed. ``singles`` are the distributions to start from.
+        """Return the lower bound on log Z after one or more rounds over all blocks, which end when
+        the bound has converged or the deadline has passed. ``singles`` are the distributions of the
+        single attributes to start from.
         """
         marginals = self._product(singles)
         reached = -inf

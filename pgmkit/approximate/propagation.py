@@ -42,12 +42,12 @@ def propagate(
     tolerance: float,
     deadline: float,
 ) -> MessageSearch:
-    """Return the search for messages between sites whose bags have at most ``most`` cells. Every
-    attribute is in some bag. ``order`` is an elimination order.
+    """Return a search that has ended, for messages between sites whose bags have at most ``most``
+    cells. Every attribute is in some bag. ``order`` is an elimination order.
 
-    The search has ended when all sites agree within ``tolerance``, or at ``deadline``
-    (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site leaves no
-    record possible.
+    The search ends when all sites agree within ``tolerance``, when rounds no longer help, or at
+    ``deadline`` (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site
+    leaves no record possible.
     """
     search = MessageSearch(_Sites(domain, tables, order, most), deadline, tolerance)
     search.settle()
@@ -57,8 +57,8 @@ def propagate(
 
 
 class _Sites:
-    """The bags of the base, each with the attributes that are summed out in it as its last axes,
-    and the tables and oracles of the sites.
+    """The sites: the bags of the base, the tables that are assigned to each site, and its oracle
+    over the bags and these tables. The last axes of a bag are the attributes summed out in it.
     """
 
     def __init__(
@@ -156,6 +156,9 @@ class MessageSearch:
                 step, history = step / 2, []
 
     def sweep(self, step: float) -> None:
+        """Infer every site once, and change its message, and so the base, by ``step`` times the
+        change after which the base has the site's marginals.
+        """
         sites = self.sites
         for site, message in enumerate(self.messages):
             marginals, log_partition = sites.pass_through(site, self.prior - message)
@@ -168,8 +171,8 @@ class MessageSearch:
         self.iterations += 1
 
     def double_loop(self) -> None:
-        """Run rounds with a convex inner problem, which converge without a choice of step
-        length.
+        """Run rounds that each solve a convex problem with the base fixed, and then give the base
+        the sites' mean marginals. They converge without a choice of step length.
         """
         sites, count = self.sites, len(self.messages)
         ends = sites.cells + np.cumsum([0, *map(len, sites.logs)])
@@ -213,8 +216,9 @@ class MessageSearch:
         return np.array([marginals[: self.sites.cells] for marginals in self.marginals])
 
     def found(self) -> tuple[dict[Clique, Array], float]:
-        """Return the marginals (over the bags the mean of the sites') and the estimate of log Z by
-        the free energy: sum_k log Z_k - (K - 1) log Z of the base's distribution, for K sites.
+        """Return the marginal of every bag (the mean over the sites) and of every table outside the
+        base, as probabilities, and the estimate of log Z by the free energy: the sum of the sites'
+        log Z minus K - 1 times log Z of the base's distribution, for K sites.
         """
         sites, bags = self.sites, np.mean(self._bags, axis=0)
         # By Gibbs' inequality this is log Z of the base, up to second-order terms in the sites'

@@ -39,7 +39,7 @@ def inferred(oracle: MarginalOracle, potentials: Array) -> tuple[Array, float]:
 
 @dataclass(frozen=True)
 class Shared:
-    """One way to divide the tables among the subgraphs, and the inference results for it."""
+    """One division of the tables among the subgraphs, with the subgraphs' marginals and log Z."""
 
     value: float
     tables: list[Array]
@@ -73,7 +73,9 @@ class Split:
         return np.bincount(np.concatenate(self.cells), minlength=self.size).astype(np.float64)
 
     def mean(self, parts: Sequence[Array]) -> Array:
-        """Return the mean of each cell over the subgraphs that have it."""
+        """Return a flat vector of all tables with the mean of each cell over the subgraphs that
+        have it; ``parts`` has the cells of each subgraph.
+        """
         gathered = np.zeros(self.size)
         for cells, part in zip(self.cells, parts, strict=True):
             gathered[cells] += part

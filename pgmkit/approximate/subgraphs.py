@@ -84,9 +84,9 @@ class Bags:
         return True
 
     def cliques(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the maximal bags: for each the set of attributes that it shares with later bags,
-        and those that are summed out in it. The distribution is the product of the bags'
-        conditional distributions of the latter given the former.
+        """Return the maximal bags, each as two groups of attributes: those that it shares with
+        later bags, as bits, and those that are summed out in it, in order. The distribution is the
+        product, over the bags, of the conditional distribution of the second given the first.
         """
         hosts, kept = dict[int, int](), dict[int, list[int]]()
         for v in self.order:
@@ -123,9 +123,9 @@ def cover(
 def blocks(
     order: Sequence[int], sizes: tuple[int, ...], scopes: Sequence[int], most: int
 ) -> list[int]:
-    """Return a partition of the attributes into sets such that the parts of the scopes within each
-    set need no bag of more than ``most`` cells. An attribute is left to a later set only if an
-    earlier one cannot take it, so earlier sets tend to be larger.
+    """Return a partition of the attributes into sets, as bits, such that the parts of the scopes
+    within each set need no bag of more than ``most`` cells. An attribute is left to a later set
+    only if an earlier one cannot take it, so earlier sets tend to be larger.
 
     If a scope would exceed the limit, the attribute of it that is in the most scopes is left to a
     later set.

@@ -257,8 +257,8 @@ def _searched(
     if callable(request.loss) and not isfinite(value := problem.loss.value(start.marginals)):
         raise InvalidInput(
             "loss must be a callable that returns a finite number for the tables from which the "
-            f"search starts, got {value}; avoid logarithms, roots and quotients of negative numbers "
-            "or zero"
+            f"search starts, got {value}; avoid logarithms, roots and quotients of numbers that "
+            "may be negative or zero"
         )
     point = (
         minimise(problem, start, monitor, request.method)

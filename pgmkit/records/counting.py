@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.errors import ModelTooLarge
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT as MODEL_LIMIT
 from pgmkit.runtime.memory import counted
 from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS
@@ -24,12 +25,13 @@ from pgmkit.runtime.sizes import BLOCK_CELLS, CACHE_CELLS
 MEMORY_LIMIT = MODEL_LIMIT // 2
 """The most bytes that the int64 tables returned by one call may take together (2 GiB)."""
 
-# Cliques are planned so many at a time, since the time for planning grows with their square.
 BATCH = 512
+"""The number of cliques that are planned together; the time for planning grows with its square."""
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Table = NDArray[np.int64]
 Block = tuple[Clique, list[Clique]]
+"""The attributes of a table that is counted, and the cliques whose tables are summed out of it."""
 
 
 def count_marginals(
@@ -223,13 +225,7 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
         yield attributes, [cliques[i] for i in np.flatnonzero(covered)]
 
 
-def _grown(
-    start: NDArray[np.float64],
-    member: NDArray[np.float64],
-    direct: NDArray[np.float64],
-    size: NDArray[np.float64],
-    rows: int,
-) -> NDArray[np.float64]:
+def _grown(start: Array, member: Array, direct: Array, size: Array, rows: int) -> Array:
     """Return the best block that holds the attributes `start`, as a 0/1 vector over the attributes.
     `member` has such a vector for each clique that is not covered yet, `direct` the seconds of
     counting each alone, and `size` the attributes' sizes.

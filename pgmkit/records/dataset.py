@@ -142,8 +142,8 @@ class Dataset:
         return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
 
     def on(self, device: str | torch.device) -> Counts:
-        """Return the same records, counted on a CUDA GPU (`pgmkit.records.device_records`), or this
-        data set itself for "cpu".
+        """Return the same records on a CUDA GPU, which counts their marginals there
+        (`pgmkit.records.device_records`), or this data set itself for "cpu".
 
         "auto" uses a GPU if there is one. Raises InvalidInput for a device that is not there,
         ModelTooLarge if a GPU has not enough free memory.

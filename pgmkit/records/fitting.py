@@ -60,9 +60,10 @@ def fit_records(
 ) -> Dataset:
     """Return the records with some codes exchanged, so that pairs of columns are near the tables.
 
-    `tables` are tables of pairs of attributes, with finite entries of at least 0 and any total
-    above 0. No code is put where a table is 0. Rows keep their places. The domain has at most
-    `LARGEST_WIDTH` codes in all. `rng`: a seed, a numpy Generator, or None for a fresh one.
+    `tables` are tables of pairs of attributes, in counts or fractions: finite entries of at least
+    0, with any total above 0. No record is given two codes whose cell in a table is 0. Rows keep
+    their places. The domain must have at most `LARGEST_WIDTH` codes in all. `rng`: a seed, a numpy
+    Generator, or None for a fresh one.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -93,8 +94,8 @@ def fit_records(
 
 
 def _sweeps(columns: _Columns) -> int:
-    """Return the most sweeps over the columns, so that all together make about `_ALL_LOOKUPS`
-    lookups.
+    """Return the largest number of sweeps over the columns that make at most `_ALL_LOOKUPS` lookups
+    together.
     """
     cells = len(columns.sizes) * int(columns.ends[-1])
     of_one = min(min(len(columns.places), _LOOKED_AT) * cells, _LOOKUPS)
@@ -154,8 +155,8 @@ class _Columns:
 def _targets(
     columns: _Columns, tables: Mapping[Clique, ArrayLike]
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Return one matrix over all pairs of codes with the tables, each scaled to the number of
-    records, and a mask of its cells that a table covers.
+    """Return a matrix of wanted counts over all pairs of codes, made of the tables, each scaled to
+    the number of records, and a mask of the cells of this matrix that a table covers.
     """
     width = int(columns.ends[-1])
     wanted, asked = np.zeros((width, width)), np.zeros((width, width), dtype=bool)
@@ -178,13 +179,13 @@ def _exchange(
     step: float,
     random: np.random.Generator,
 ) -> float:
-    """Give some records another code of column j, update `away` (counts minus tables, over all
-    pairs of codes) in place, and return the next step. `weights` are those of the objective, and
-    `barred` marks the cells where a table is 0.
+    """Give some records of `columns` another code of column j, update `away` (counts minus tables,
+    over all pairs of codes) in place, and return the `step` for the column's next exchange.
+    `weights` are those of the objective, and `barred` marks the cells where a table is 0.
 
     The step is the share of the improvable records that is changed, those with the largest gains
     first. Gains assume that only one record changes, so a large number of changes together can go
-    too far: `length` is the multiple of the step at which the sum of squares is least.
+    too far: `length` is the multiple of these changes at which the sum of squares is least.
     """
     size, rows = columns.sizes[j], len(columns.places)
     lookups = len(columns.sizes) * int(columns.ends[-1])

@@ -170,11 +170,16 @@ def given_out(
     occupied: np.ndarray,
     width: int,
 ) -> np.ndarray:
-    """Assign a cell to each record, so that each group has the given counts, in random order.
-    `groups` is the group of each record, and `counts_of` returns a row of counts for each of the
-    groups that it is given.
+    """Return a cell for each record, in random order within each group of records, so that the
+    cells of a group have given counts.
 
-    `occupied`: the groups that have records, ascending; `width`: the number of cells of a group.
+    Args:
+        groups: the group of each record.
+        rng: the generator for the order.
+        counts_of: a function that returns, for an array of groups, a row of counts for each; the
+            row's sum is the number of records in the group.
+        occupied: the groups that have records, ascending.
+        width: the number of cells of a group, the length of a row.
     """
     cells = np.empty(len(groups), dtype=np.min_scalar_type(width))
     # The records of a group may be sorted by attributes drawn before. Cells assigned in that order
@@ -200,7 +205,9 @@ def blocks(groups: np.ndarray, width: int) -> Iterator[np.ndarray]:
 
 
 def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the order of the records by group, uniformly random within each group."""
+    """Return the indices of the records sorted by group, in uniformly random order within each
+    group.
+    """
     order = rng.permutation(len(groups))
     # A stable sort of 16-bit keys is a radix sort. Two of them, for groups of 32 bits, are faster
     # than one comparison sort.
@@ -213,7 +220,8 @@ def _shuffled_order(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def rounded_counts(
     table: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, clique: Clique
 ) -> np.ndarray:
-    """Return integer counts with row sums `sizes`, each the floor or ceiling of its expected value.
+    """Return integer counts of the shape of `table` with row sums `sizes`, each the floor or the
+    ceiling of its expected value: the table's row scaled to sum to the row's size.
 
     The fractions are resolved by a tournament in every row at once (the pivotal method of Deville
     and Tille 1998, along a binary tree). Two cells with fractions a and b are compared: if a + b <
@@ -249,8 +257,8 @@ def rounded_counts(
 
 
 def check_mass(mass: np.ndarray, clique: Clique) -> None:
-    """Raise NumericalFailure if ``mass``, the sums of the marginal over groups that have records,
-    has an entry that is zero, infinite or NaN.
+    """Raise NumericalFailure if an entry of ``mass`` is zero, infinite or NaN: the sum of the
+    marginal over ``clique`` for a separator cell that has records.
     """
     if mass.size and not (mass.min() > 0 and mass.max() < np.inf):
         raise NumericalFailure(

@@ -53,10 +53,9 @@ class PartedSample:
 
     def some_cell(self) -> tuple[dict[str, int], int]:
         """Return the codes of a cell of one of the cliques, by attribute, and the number of records
-        in it.
+        in it. It is the cell of a record, which the seed chooses, as it chooses the clique.
 
-        The seed decides which clique, and which of its records has the cell. Without records or
-        cliques, no codes and the number of all records are returned.
+        Without records or cliques, no codes and the number of all records are returned.
         """
         if not self.n or not self.counts:
             return {}, self.n
@@ -76,9 +75,11 @@ class PartedSample:
         return made
 
     def parts(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the parts from `start` to before `stop`, one after the other, with shared cuts.
+        """Yield the parts from `start` to before `stop`, one after the other. A cut that several
+        parts need is made once.
 
         As many parts are made at once as there are cores; each is the same as when made alone.
+        Raises InvalidInput for parts that do not exist.
         """
         if not 0 <= start <= stop <= self.count:
             raise InvalidInput(f"parts are numbered 0 to {self.count - 1}; got {start} to {stop}")
@@ -192,8 +193,9 @@ def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -
 def without_replacement(
     counts: NDArray[np.int32], sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw without replacement, from the records that each row of `counts` counts, the number in
-    `sizes`, and return the counts of those drawn (multivariate hypergeometric).
+    """Return the counts of records drawn without replacement (multivariate hypergeometric), in the
+    shape of `counts`: for each row, of which `counts` has the number of records in each cell, as
+    many are drawn as its entry of `sizes` says.
 
     The draws are shared among the halves of a row, then among halves of halves, for all rows at
     once.
@@ -225,7 +227,9 @@ def without_replacement(
 def _records(
     tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return records with exactly these counts, otherwise at random."""
+    """Return a column of codes for each attribute: `n` records, in random order, that have exactly
+    these counts over the tree's cliques.
+    """
     columns: dict[str, np.ndarray] = {}
     for i, table in enumerate(counts):
         groups = ravel(tree.domain, tree.separators[i], columns, n)

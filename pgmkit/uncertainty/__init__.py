@@ -137,6 +137,9 @@ class Uncertainty:
         return BatchedAnswers(replicates) if small else None
 
     def _reused(self) -> Iterable[Estimated]:
+        """Return the replicates. If the tables that they keep from one query to the next would take
+        too much memory together, copies are returned, which are discarded after the query.
+        """
         if isinstance(self.model, RegionModel):
             return self.replicates
         if 2 * self.model.tree.bytes() * self._count <= _CACHE_BYTES:
@@ -157,10 +160,10 @@ def error_bars(
 
     Queries within measured cliques are answered at once, in closed form. The first other query
     re-estimates the model from ``replicates`` redrawn sets of the measurements, each of which takes
-    about as long as the last estimation of an adaptive mechanism; later queries use the same
-    replicates. Only the model and the measurements are used, never the records.
-    Error bars of other queries than those within measured cliques cover noise alone, not the
-    model's own error about attributes that were not measured together.
+    about as long as an estimate that starts from a similar model; later queries use the same
+    replicates. Only the model and the measurements are used, never the records. Error bars of other
+    queries than those within measured cliques cover noise alone, not the model's own error about
+    attributes that were not measured together.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is
@@ -243,8 +246,9 @@ def _redrawn(
     rng: np.random.Generator,
     scale: float,
 ) -> Iterator[list[Measurement]]:
-    """Yield redrawn measurements: the model's answers plus noise, ``scale`` times the stated
-    standard deviation, to account for noise that the stated weights underestimate.
+    """Yield ``replicates`` sets of redrawn measurements: the model's answers plus Gaussian noise of
+    ``scale`` times the stated standard deviation. The scale is above 1 if the measurements are
+    farther apart than their stated noise explains.
     """
     tables = model.marginals([m.clique for m in measurements])
     expected = [m.applied(tables[m.clique].reshape(-1)) for m in measurements]
@@ -256,6 +260,9 @@ def _redrawn(
 
 
 def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float | None:
+    """Return the model's total if it was given, or None if it is the one that the measurements
+    imply.
+    """
     try:
         implied = estimate_total(measurements).value
     except TotalUndetermined:

@@ -21,8 +21,9 @@ _SMALLEST_MEAN = CLOSE**0.5
 
 
 def nonnegative_interval(values: Array, stddev: Array, level: float) -> tuple[Array, Array]:
-    """Return the lower and upper ends of intervals for the means, which are at least 0, of Gaussian
-    ``values`` with standard deviations ``stddev``, some of which may be 0.
+    """Return the lower and upper ends of intervals that each cover, with probability ``level``, the
+    mean of one of the Gaussian ``values``, which is at least 0. Some of the standard deviations
+    ``stddev`` may be 0; the interval then is the value, or 0 if that is negative.
 
     Below a level of about 0.55, means near zero are covered slightly more often than stated.
 

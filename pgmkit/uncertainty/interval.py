@@ -65,8 +65,8 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
 
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
-    """Return the interval of an unbiased ``answer``, widened so that it holds the model's answer
-    ``estimate``.
+    """Return the interval of coverage ``level`` around the unbiased ``answer``, widened so that it
+    holds the model's answer ``estimate``.
     """
     from scipy.special import ndtri
 

@@ -36,8 +36,8 @@ class Answers(Protocol):
 class MeasuredBars:
     """Error bars in closed form of a model's answers within measured tables.
 
-    ``measurements``: the measurements that the model was fitted to, with independent noise. A query
-    that the measurements do not determine within one table raises ``NotMeasured``.
+    ``measurements`` are those that the model was fitted to, with independent noise. ``answer`` and
+    ``marginal`` raise ``NotMeasured`` for a query that no measured table determines.
 
     >>> from pgmkit import Domain, Measurement, estimate
     >>> noisy = [Measurement(("a", "b"), [[400.0, 100.0], [300.0, 203.0]], stddev=10.0)]

@@ -24,9 +24,10 @@ from pgmkit.runtime.typed import typed, typed_class
 
 @dataclass(frozen=True)
 class Predicate:
-    """The records that have all of the codes `codes`, and for which the weighted sum of numeric
-    attributes, each scaled to (code + 1/2) / size, is at most `bound`. Without weights there is no
-    threshold.
+    """A condition on records. A record meets it if it has every code in `codes`, which are pairs of
+    an attribute and a code, and if the sum of its numeric attributes, each scaled to
+    (code + 1/2) / size and multiplied by its weight in `weights`, is at most `bound`. Without
+    weights there is no threshold.
 
     >>> Predicate((("sex", 1),), (("age", 1.0),), 0.25)
     Predicate(codes=(('sex', 1),), weights=(('age', 1.0),), bound=0.25)

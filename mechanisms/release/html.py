@@ -28,7 +28,9 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
 
 
 def fit_rows(release: Any) -> list[list[str]]:
-    """Return rows on how close the model came to its best fit, and how well the tables agree."""
+    """Return rows of a table, each a title and a text, on how close the model came to its best fit
+    and how well the noisy tables agree; a row is left out if nothing is known.
+    """
     rows = [["fit of the model to them", release.certificate]] if release.certificate else []
     return [*rows, *([["agreement of the tables", str(release.fit)]] if release.fit else [])]
 

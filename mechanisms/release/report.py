@@ -55,7 +55,7 @@ def html(
     target: str | None = None,
     progress: bool = False,
 ) -> str:
-    """Return the text of the page.
+    """Return the report on a release as the text of an HTML page.
 
     `name` and `schema_file`: the name of the data and of the schema's file, for the heading.
     `target`: a column whose relations to the others are listed. `against`: private data to compare
@@ -196,8 +196,8 @@ def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
 
 
 def _interval(bars: Bars, query: FactoredQuery) -> Interval | None:
-    """Return the intervals of a query's answers; None if they take too long or no measured table
-    has them.
+    """Return the intervals of a query's answers; None if they take too long, or if the model has
+    error bars within measured tables only and none of these holds the answers.
     """
     try:
         return bars.answer(query)

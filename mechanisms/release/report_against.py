@@ -64,8 +64,8 @@ class Evaluation:
 
 
 def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[str]]:
-    """Return each section by its name; it is written as it is iterated over, and each takes seconds
-    for any table.
+    """Return the sections by name, as iterators over pieces of HTML, which are computed as they are
+    read. A section takes seconds, however large the table is.
     """
     size = min(len(against.truth), max(1, round(release.model.total)), AT_ONCE)
     # Records are drawn for the first section that asks for them, when progress is shown already.

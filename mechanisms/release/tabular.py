@@ -41,7 +41,7 @@ _PYARROW = FrameForm(nw.Implementation.PYARROW, lazy=False)
 
 
 class _Forwarded(Generic[T]):
-    """An attribute of a TableRelease that is one of its release."""
+    """An attribute of a TableRelease whose value is computed from its `release`."""
 
     def __init__(self, read: Callable[[Release], T]) -> None:
         self._read = read

@@ -27,9 +27,10 @@ from pgmkit.uncertainty import Interval
 def average_bars(
     plan: QuestionPlan, bars: Bars, values: Array, counts: Array, level: float
 ) -> Interval | None:
-    """Return the intervals of the groups' averages `values`, and as a second row those of their
-    numbers of records `counts`. None if the sums from which they are computed have no intervals in
-    closed form.
+    """Return intervals in the shape (2, groups): those of the groups' averages `values` in the
+    first row, and those of their numbers of records `counts` in the second. Each covers with
+    probability `level`. None if the sums from which they are computed have no intervals in closed
+    form.
     """
     from scipy.special import ndtri
 

@@ -19,8 +19,8 @@ LARGEST = np.iinfo(np.int64).max // 2 + 1
 
 @dataclass(frozen=True, eq=False)
 class BinCodes:
-    """Bins with ends[i] <= position < ends[i + 1], and special positions with the codes after the
-    bins.
+    """A division of positions (`Binned.position`) into bins: bin i contains the positions with
+    ends[i] <= position < ends[i + 1], and special positions have the codes after the bins.
 
     Attributes:
         ends: The ends of the bins, ascending; one more than there are bins.
@@ -65,8 +65,8 @@ class BinCodes:
 
     @cached_property
     def _looked_up(self) -> tuple[int, Codes] | None:
-        """A table of the codes of consecutive whole numbers, from one below the lowest end or
-        special value to one above the highest, after the first of these numbers.
+        """The first of consecutive whole numbers, and the codes of all of them: from one below the
+        lowest end or special value to one above the highest.
 
         None if values are not whole steps, or if the table would have more entries than a batch has
         rows. A look-up takes a tenth of the time of a search.

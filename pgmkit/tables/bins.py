@@ -25,7 +25,8 @@ from pgmkit.tables.values import distinct, is_null, numeric, parsed, text_of
 @typed_class
 @dataclass(frozen=True)
 class Binned(Column):
-    """Base of columns of ordered values: bins between edges, the last of which is closed.
+    """Base of columns of ordered values, which are coded by bins; the last bin contains its upper
+    end.
 
     Give either `edges` (ascending, including the lowest and the highest value), or `low`, `high`
     and `bins` for bins of equal width. A code of a bin is decoded as a value drawn uniformly within
@@ -106,8 +107,8 @@ class Binned(Column):
 
     @abstractmethod
     def position(self, value: object) -> int | float:
-        """Return a value as a number in units of the finest step; raise ValueError if it is no
-        value.
+        """Return a value as a position: a number is its own, and that of a date or time is the
+        number of the column's units since 1970. Raise ValueError if it is no value of this kind.
         """
 
     @abstractmethod

@@ -78,7 +78,8 @@ class Constraint(ABC):
 @typed_class
 @dataclass(frozen=True)
 class Forbid(Constraint):
-    """A combination that cannot occur: no record meets all these conditions.
+    """A combination that cannot occur: no record meets all `conditions`, each of which is a value
+    of a column, a list of values, or a range (`codes_of`). Raises InvalidInput without conditions.
 
     >>> from pgmkit.tables.numbers import Integer
     >>> from pgmkit.tables.labelled import Categorical
@@ -108,7 +109,10 @@ class Forbid(Constraint):
 @typed_class
 @dataclass(frozen=True)
 class Require(Constraint):
-    """A rule that every record which meets the conditions `when` also meets those of `then`."""
+    """A rule that every record which meets all conditions of `when` also meets all of `then`. A
+    condition is a value, a list of values, or a range (`codes_of`). Raises InvalidInput if either
+    is empty, or if both have a condition on the same column.
+    """
 
     when: Mapping[str, Condition]
     then: Mapping[str, Condition]

@@ -206,7 +206,7 @@ class Categorical(_Labelled):
 
     @cached_property
     def _decoded(self) -> list[Any]:
-        """The value to which each own code is decoded."""
+        """The decoded value of each code, except that of missing values."""
         listed = list(self.values) if self.other is None else [*self.values, self.other]
         return [_converted(value, self.kind) for value in listed]
 

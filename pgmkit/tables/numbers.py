@@ -176,8 +176,8 @@ class Numeric(_Numbers):
         return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)
 
     def grid(self, bins: int) -> Numeric:
-        """Return the column with `bins` bins of equal width in place of quantiles; inner edges are
-        found from the counts of these bins.
+        """Return the column with `bins` bins of equal width, from whose counts the quantiles, its
+        inner edges, are to be found.
         """
         return replace(self, bins=bins, quantiles=False)
 

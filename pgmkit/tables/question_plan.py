@@ -111,7 +111,7 @@ class QuestionPlan:
 
     @property
     def half_widths(self) -> Array:
-        """The largest distance of a value of each code in `codes` from the code's middle."""
+        """For each code in `codes`, the largest distance of one of its values from its middle."""
         low, high = self.ends()
         away = self.middles - low
         if isinstance(self.column, Binned):
@@ -151,9 +151,8 @@ class QuestionPlan:
         return FactoredQuery({name: self.factors[name] for name in order} | {own: rows})
 
     def rows(self, matrix: Array) -> Array:
-        """Return the columns of `matrix`, which belong to the codes in `codes`, at the places of
-        these codes in a matrix with a column for each code of the summarised column. The other
-        columns are 0.
+        """Return weights for all codes of the summarised column, in the shape (sums, codes). They
+        are those of `matrix` for the codes in `codes`, one column each, and 0 for all others.
         """
         spread = np.zeros((len(matrix), self.column.size))
         spread[:, self.codes] = matrix

@@ -205,7 +205,8 @@ def _deviations(plan: QuestionPlan, tables: Array) -> Array:
 
 
 def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
-    """Return for each row the smallest value that at least the share `level` does not exceed.
+    """Return for each row of `tables`, the counts of a group's codes, the smallest value that at
+    least the share `level` of the records does not exceed.
 
     NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
     numbers, or continuously.
@@ -262,26 +263,23 @@ def _with_bars(
     place, answers = next(
         (i, each) for i, (_, each) in enumerate(named, 1) if isinstance(each, np.ndarray)
     )
-    columns = dict([*named[:place], *ends.items(), *named[place:]])
+    columns, notes = dict([*named[:place], *ends.items(), *named[place:]]), list(notes)
     if weak.any():
         columns["note"] = ["unreliable" if each else "" for each in weak]
-        notes = [
-            *notes,
+        notes.append(
             f"UNRELIABLE: {int(weak.sum())} of {len(weak)} lines are mostly noise, with a standard "
-            "error above a third of their size; combine values or drop conditions",
-        ]
+            "error above a third of their size; combine values or drop conditions"
+        )
     if method == "bootstrap":
-        notes = [
-            *notes,
+        notes.append(
             "the intervals cover the effect of noise on the model, but not the model's own error "
-            "about columns that were not measured together",
-        ]
+            "about columns that were not measured together"
+        )
     elif _near_an_end(answers, ends["low"], ends["high"]).any():
-        notes = [
-            *notes,
+        notes.append(
             "answers are the model's, and intervals are those of the noisy table; some answers lie "
-            "near an end of theirs",
-        ]
+            "near an end of theirs"
+        )
     return Reply(columns, tuple(notes))
 
 

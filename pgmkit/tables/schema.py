@@ -141,9 +141,9 @@ class Schema:
         return {**self.columns, **{name: each.column for name, each in self.groups.items()}}
 
     def behind(self, name: str, mask: NDArray[np.bool_]) -> tuple[str, NDArray[np.bool_]]:
-        """Return the column of records that determines the shown column `name`, and `mask`, a
-        Boolean for each code of the shown column, as a Boolean for each code of that column. For a
-        level it is the column at its base; for a column, the arguments are returned.
+        """Return the name of a column of records, and a Boolean for each of its codes. For a level
+        `name`, the column is the one at its base, and the Booleans are True for the codes in the
+        groups for which `mask` is True. For a column, the arguments are returned.
         """
         level = self.groups.get(name)
         return (name, mask) if level is None else (level.base, mask[level.codes])

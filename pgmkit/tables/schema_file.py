@@ -31,7 +31,7 @@ class FileFormat:
     """The format of a data file, if it differs from a plain CSV file in UTF-8.
 
     Attributes:
-        names: The columns of a file without a header line.
+        names: The columns' names, for a file without a header line.
         comment: The beginning of lines that are no records.
         separator: The sign between values; by default the one that the header line shows (comma,
             semicolon, tab or |).

@@ -348,7 +348,9 @@ def is_number(text: str) -> bool:
 
 
 def changed_fields(record: Any) -> dict[str, Any]:
-    """Return the fields of a data class's object that differ from their defaults, as `plain`."""
+    """Return the fields of a data class's object that differ from their defaults, with their values
+    in the form of `plain`.
+    """
     given = {each.name: (getattr(record, each.name), each.default) for each in fields(record)}
     return {name: plain(value) for name, (value, default) in given.items() if value != default}
 
@@ -393,8 +395,8 @@ def _objects(array: Any) -> list[Any]:
 
 
 def _object(scalar: Any) -> Any:
-    """Return an Arrow value as a Python object: texts that are not in UTF-8 with U+FFFD, and times
-    beyond Python's as Arrow writes them.
+    """Return an Arrow value as a Python object. In texts, U+FFFD stands for bytes that are not
+    UTF-8; a time beyond Python's is returned as the text that Arrow writes.
     """
     with suppress(OverflowError, ValueError):
         return scalar.as_py()

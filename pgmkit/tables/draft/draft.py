@@ -147,9 +147,9 @@ def _unseen(name: str) -> Drafted:
 
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
-    """Return the draft unless the column's name is that of an identifier. Such a column is left out
-    if it is open or has bins. If it has many values of another type, its note says that it may
-    tell to whom a row belongs.
+    """Return the draft of a column, changed if the column's name is that of an identifier: a column
+    that is open or has bins is left out, and the note of any other column with many values says
+    that it may tell to whom a row belongs.
     """
     column = drafted.column
     if not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):
@@ -255,8 +255,8 @@ def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Draf
 
 
 def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
-    """Return the column for texts with their numbers of rows; missing values are under an empty
-    text.
+    """Return the draft of a column from the number of rows of each text, `tally`, in which missing
+    values are under an empty text.
     """
     absent = _absent(tally, decimal)
     counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
@@ -284,8 +284,8 @@ def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
 def _present(
     counts: Counter[str], missing: tuple[str, ...] | None, most_values: int, decimal: str
 ) -> Drafted:
-    """Return the column for the texts that are not missing, with their numbers of rows. `missing`:
-    the texts that stand for missing values, None if no value is missing.
+    """Return the draft of a column from the number of rows of each text that is not missing,
+    `counts`. `missing`: the texts that stand for missing values, None if no value is missing.
     """
     if not counts:
         column = Categorical(("(none)",), missing=() if missing is None else missing)
@@ -312,7 +312,7 @@ def _present(
 
 
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
-    """Return the column for texts that are neither numbers nor times."""
+    """Return the draft of a column of texts that are neither numbers nor times."""
     rows = sum(counts.values())
     if rows >= SURE and len(counts) > NEARLY_ALL * rows:
         words = sum(len(text.split()) for text in counts) / len(counts)

@@ -17,7 +17,8 @@ _FULLEST = FEW / BINS
 
 
 def fullest_share(numbers: Mapping[Any, int], low: Any, high: Any, bins: int) -> float:
-    """Return the share of the rows in the fullest of `bins` bins of equal width.
+    """Return the share of the rows in the fullest of `bins` bins of equal width from `low` to
+    `high`. `numbers`: the number of rows of each number.
 
     >>> fullest_share({1: 5, 2: 1, 100: 4}, 0, 100, 20)
     0.6

@@ -63,7 +63,7 @@ class _Spark:
         return line
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Return the sum of the partitions' counts, which this process adds."""
+        """Return the number of rows of each text; this process adds the partitions' numbers."""
         found = self.frame.mapInArrow(tally.rows_of_counts, "text string, rows long")
         parts = nw.from_native(found).collect()
         added: Counter[str | None] = Counter()
@@ -94,7 +94,7 @@ class _Dask:
         return self._added(scan.line, partial(np.sum, axis=0, dtype=np.int64))
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Return the sum of the partitions' counts, which a tree of tasks adds."""
+        """Return the number of rows of each text; a tree of tasks adds the partitions' numbers."""
         return self._added(tally.counted, partial(sum, start=Counter()))
 
     def _added(self, counted: Callable[[list[Any]], T], added: Callable[[list[T]], T]) -> T:
@@ -124,7 +124,7 @@ class _Here:
         return scan.line(self.frames())
 
     def tally(self, tally: Tally) -> Counter[str | None]:
-        """Return the counts of the frames' texts as they arrive."""
+        """Return the number of rows of each text, counted in the frames as they arrive."""
         return tally.counted(self.frames())
 
     def kept(self, codec: Codec) -> Engine:

@@ -164,7 +164,8 @@ def csv_batches(
     broken: list[object] | None,
     repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Yield the wanted columns as Arrow texts, those in `repeating` as dictionaries of texts.
+    """Yield batches of the wanted columns by name: Arrow arrays of texts, and for columns in
+    `repeating` Arrow dictionaries of texts.
 
     See `pgmkit.tables.files.record_files.batches` for the arguments, and
     `pgmkit.tables.files.csv_lines` for the definition of a record.

@@ -36,7 +36,7 @@ MOST_TITLES = 20
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file's name says that it belongs to one of these programs."""
+    """Return True if a file's name says that it is one of Excel, SPSS, Stata or SAS."""
     return Path(path).suffix.lower() in (*_READERS, *_EXCEL)
 
 
@@ -103,24 +103,29 @@ def _excel(path: str | os.PathLike[str], form: FileFormat) -> Any:
     return pa.Table.from_arrays([_array(values) for values in columns], names)
 
 
+@contextmanager
+def _sheets(path: str | os.PathLike[str]) -> Iterator[list[Any]]:
+    """Give the sheets of an Excel file, without openpyxl's warnings, which would name cells."""
+    import openpyxl
+
+    with warnings.catch_warnings(action="ignore"):
+        yield openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets
+
+
 def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a sheet, each up to its last cell; without a name, those of the first
     sheet.
 
     The size that a sheet states is not used: it may be missing, or too small.
     """
-    import openpyxl
-
     try:
-        with warnings.catch_warnings(action="ignore"):  # warnings would name cells
-            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-            names = [each.title for each in book.worksheets]
-            found = names.index(sheet) if sheet in names else None
-            if sheet is not None and found is None:
+        with _sheets(path) as sheets:
+            names = [each.title for each in sheets]
+            if sheet is not None and sheet not in names:
                 raise InvalidInput(
                     f"{os.fspath(path)} has no sheet {sheet!r}; it has {_listed(names)}"
                 )
-            rows = book.worksheets[found or 0]
+            rows = sheets[0 if sheet is None else names.index(sheet)]
             rows.reset_dimensions()
             yield from rows.iter_rows(values_only=True)
     except (OSError, InvalidInput):
@@ -178,10 +183,8 @@ def other_sheets(path: str | os.PathLike[str], form: FileFormat) -> str:
     """
     if not is_excel(path) or form.sheet is not None:
         return ""
-    import openpyxl
-
-    with warnings.catch_warnings(action="ignore"):  # warnings would name cells
-        names = [each.title for each in openpyxl.load_workbook(path, read_only=True).worksheets]
+    with _sheets(path) as sheets:
+        names = [each.title for each in sheets]
     return f"; the first of its sheets was read, of {_listed(names)}: --sheet" if names[1:] else ""
 
 
@@ -191,11 +194,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collection[str]) -> str:
     """Return a clause that names the sheet or row of an Excel file whose header has these names."""
-    import openpyxl
-
-    with warnings.catch_warnings(action="ignore"):  # warnings would name cells
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        for sheet in book.worksheets:
+    with _sheets(path) as sheets:
+        for sheet in sheets:
             for above, row in enumerate(islice(sheet.iter_rows(values_only=True), MOST_TITLES)):
                 names = {str(cell).strip() for cell in row if cell is not None}
                 if set(wanted) <= names:
@@ -234,8 +234,8 @@ def _decoded(value: Any, encoding: str) -> Any:
 
 
 def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
-    """Return the encoding that a file names, or else UTF-8, and for Stata before 14 that of
-    Windows.
+    """Return the encoding `named` in a file, if Python knows it. Otherwise return that of Windows
+    for a file of Stata before version 14, and UTF-8 for any other.
     """
     with suppress(LookupError):
         if named is not None:

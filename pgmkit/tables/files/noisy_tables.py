@@ -260,9 +260,8 @@ def _measurement(
         table[np.concatenate(rows)] = values
         return Measurement(clique, table, float(noises[0]))
     lengths = np.array([len(row) for row in rows])
-    weights = np.repeat(np.ones(len(rows)) if same else 1.0 / noises, lengths)
+    scales, stddev = (1.0, float(noises[0])) if same else (noises, 1.0)
+    weights = np.repeat(np.ones(len(rows)) / scales, lengths)
     ends = np.concatenate([[0], np.cumsum(lengths)])
     matrix = scipy.sparse.csr_array((weights, np.concatenate(rows), ends), shape=(len(rows), cells))
-    if same:
-        return Measurement(clique, values, float(noises[0]), matrix)
-    return Measurement(clique, values / noises, 1.0, matrix)
+    return Measurement(clique, values / scales, stddev, matrix)

@@ -322,7 +322,8 @@ def _csv_rows(rows: Iterable[Iterable[Any]], separator: str) -> bytes:
 
 
 def written_kind(path: str | os.PathLike[str]) -> str:
-    """Return the format that the suffix selects in `write_records`: csv, parquet, json or foreign.
+    """Return the format that the suffix selects in `write_records`: csv, parquet, json, or foreign
+    for Excel, SPSS and Stata.
 
     Raises InvalidInput for another suffix.
     """

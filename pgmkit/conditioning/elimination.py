@@ -22,7 +22,7 @@ from functools import cached_property
 from pgmkit.graphs.bit_sets import cells_of, each_bit, union
 from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
-from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
+from pgmkit.runtime.sizes import CALL_CELLS, MULTIPLICATIONS_A_SECOND
 
 _MEASURES_OF_A_CELL = MEASURES_A_SECOND / (5 * MULTIPLICATIONS_A_SECOND)
 """The number of attributes that the order search may measure for each cell of the best tree so far:
@@ -110,6 +110,25 @@ class EliminationTree:
             for operand in self.operands[node]:
                 gone |= found[operand]
             found.append(gone)
+        return found
+
+    @cached_property
+    def links(self) -> dict[int, tuple[int, int]]:
+        """For each node that replaces one attribute of an operand by another of the same size, the
+        operand that is a (small) matrix over both and the operand with the replaced one.
+        """
+        found = {}
+        for node in self.made:
+            upper, operands = self.scopes[node], self.operands[node]
+            if len(operands) < 2 or upper.bit_count() != 1:
+                continue
+            for matrix, below in (operands, operands[::-1]):
+                lower = self.scopes[below]
+                if lower.bit_count() != 1 or upper == lower or self.tables[matrix] != upper | lower:
+                    continue
+                size = self.cells_of(upper)
+                if size == self.cells_of(lower) and size**3 <= CALL_CELLS:
+                    found[node] = matrix, below
         return found
 
     def lowest(self, members: int) -> Iterator[tuple[int, int]]:

@@ -28,9 +28,18 @@ class Kernel:
     broadcasting, and the result has the memory order of the larger one.
     """
 
-    __slots__ = ("away", "cells", "first", "form", "left", "out", "right", "second", "shape")
-    left: tuple[list[int] | None, list[int] | tuple[int, ...]]
-    right: tuple[list[int] | None, list[int] | tuple[int, ...]]
+    __slots__ = (
+        "away",
+        "cells",
+        "first",
+        "form",
+        "left",
+        "orders",
+        "out",
+        "right",
+        "second",
+        "shape",
+    )
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         self.first: tuple[int, ...] = ()
@@ -53,14 +62,12 @@ class Kernel:
         # Without rows and columns, `matmul` would compute each cell of the batch as a matrix
         # product of its own.
         self.form = "inner" if r == c == 1 else "matrix"
-        orders = [batch + rows + summed, batch + summed + columns]
-        order = batch + rows + columns
-        shapes = [(b, r, s), (b, s, c)]
-        self.left = _permuted(one, orders[0]), shapes[0]
-        self.right = _permuted(other, orders[1]), shapes[1]
+        order, turned = batch + rows + columns, (batch + rows + summed, batch + summed + columns)
+        held = each_bit(one), each_bit(other)
+        self.orders = [[held[i].index(v) for v in turned[i]] for i in (0, 1)]
+        self.left, self.right = [b, r, s], [b, s, c]
         self.shape = [sizes[v] for v in order]
-        ascending = sorted(order)
-        self.out = None if ascending == list(order) else [order.index(v) for v in ascending]
+        self.out = [order.index(v) for v in sorted(order)]
 
     def _broadcast(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         """Plan a product with broadcasting, then a sum."""
@@ -68,8 +75,8 @@ class Kernel:
         # Membership is faster in a short tuple than in an integer, which may have many digits.
         kept = each_bit((one | other) & wanted)
         self.form = "multiply"
-        self.left = None, [sizes[v] if v in held else 1 for v in axes]
-        self.right = None, [sizes[v] if v in more else 1 for v in axes]
+        self.left = [sizes[v] if v in held else 1 for v in axes]
+        self.right = [sizes[v] if v in more else 1 for v in axes]
         self.away = tuple([axis for axis, v in enumerate(axes) if v not in kept])
         self.cells = _cells(kept, sizes)
 
@@ -78,17 +85,13 @@ class Kernel:
             one = sum_axes(one, self.first)
         if self.second:
             other = sum_axes(other, self.second)
-        order, shape = self.left
-        a = one if order is None else one.transpose(order)
-        order, columns = self.right
-        b = other if order is None else other.transpose(order)
-        a, b = a.reshape(shape), b.reshape(columns)
         if self.form == "multiply":
-            made = a * b
+            made = one.reshape(self.left) * other.reshape(self.right)
             return np.asarray(np.add.reduce(made, self.away)) if self.away else made
+        a = one.transpose(self.orders[0]).reshape(self.left)
+        b = other.transpose(self.orders[1]).reshape(self.right)
         made = np.einsum("brs,bsc->b", a, b) if self.form == "inner" else np.matmul(a, b)
-        made = made.reshape(self.shape)
-        return made if self.out is None else made.transpose(self.out)
+        return made.reshape(self.shape).transpose(self.out)
 
 
 def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:
@@ -102,10 +105,3 @@ def axes_alone(members: int, others: int) -> tuple[int, ...]:
     if not members & ~others:
         return ()
     return tuple(axis for axis, v in enumerate(each_bit(members)) if not others >> v & 1)
-
-
-def _permuted(members: int, order: tuple[int, ...]) -> list[int] | None:
-    held = each_bit(members)
-    if held == order:
-        return None
-    return [held.index(v) for v in order]

@@ -87,17 +87,14 @@ def check_room(
     Traceback (most recent call last):
     pgmkit.errors.ModelTooLarge: the answer needs 1,099,511,627,776 bytes at once; the limit ...
     """
-    size = f"{counted(needed)} bytes"
-    advice = f"{remedy}, or " if remedy else ""
     if limit is not None and needed > limit:
-        raise ModelTooLarge(
-            f"{what} needs {size} at once; the limit is {limit:,} bytes; {advice}raise memory_limit"
-        )
-    if needed - held > _COUNTED and needed - held > (left := room()):
-        raise ModelTooLarge(
-            f"{what} needs {size} at once, and {left:,} bytes are left to this process; "
-            f"{advice}give it more memory"
-        )
+        reason, last = f"; the limit is {limit:,} bytes", "raise memory_limit"
+    elif needed - held > _COUNTED and needed - held > (left := room()):
+        reason, last = f", and {left:,} bytes are left to this process", "give it more memory"
+    else:
+        return
+    advice = f"{remedy}, or {last}" if remedy else last
+    raise ModelTooLarge(f"{what} needs {counted(needed)} bytes at once{reason}; {advice}")
 
 
 def counted(number: int) -> str:

@@ -16,6 +16,7 @@ from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.registry import MECHANISMS, Entry, configure, entry_of
 from mechanisms.release.record import Release
+from mechanisms.release.unfinished import kept, unfinished
 from mechanisms.rounds.loop import Progress
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit import Dataset, Measurement, Zeros
@@ -64,7 +65,7 @@ def run(
     measures = only_measures(entry, settings, workload)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
     curator = Curator(data, budget, neighbours=neighbours, seed=seed, ledger=ledger)
-    with closing(curator.ledger):
+    with kept(lambda: unfinished(curator, entry.name)), closing(curator.ledger):
         release = run_on(curator, entry, settings, workload, public=public, progress=progress)
     warn_of_poor_fit(release)
     return release

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -11,19 +12,18 @@ import click
 
 from mechanisms.cli.options import FILE, as_json, device_option, emit, read_schema, writable
 from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, check_known
-from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
-    from pgmkit import GraphicalModel, Measurement, RegionModel, Schema
+    from mechanisms.release.tabular import TableRelease
+    from pgmkit import Schema
 
 
 @click.command()
 @click.argument("tables", nargs=-1, required=True, type=FILE)
 @click.option(
     "--schema",
-    required=True,
     type=FILE,
-    help="Schema file of the columns; its constraints hold in the model.",
+    help="Schema file of the columns; its constraints hold in the model. A release has its own.",
 )
 @click.option("--out", required=True, help="File for the model.")
 @click.option("--total", type=float, help="Number of records [default: as the tables imply].")
@@ -41,21 +41,20 @@ if TYPE_CHECKING:
 @click.option(
     "--inference",
     type=click.Choice(["exact", "region", "auto"]),
-    default="exact",
     help="Estimation on a junction tree (exact), by tables that agree with each other (region), or "
-    "by such tables only where no tree fits (auto).",
+    "by such tables only where no tree fits (auto) [default: exact; auto for a release].",
 )
 @device_option
 @as_json
 def estimate(
     tables: tuple[str, ...],
-    schema: str,
+    schema: str | None,
     out: str,
     total: float | None,
     stddev: float | None,
     rounding: int | None,
     value: str | None,
-    inference: Literal["exact", "region", "auto"],
+    inference: Literal["exact", "region", "auto"] | None,
     device: str | None,
     json_out: bool,
 ) -> None:
@@ -68,32 +67,29 @@ def estimate(
     <10, totals, labels such as 65+, and tables with a column for each value. The model is a
     release: query, sample and report read it.
 
+    TABLES may also be one release, such as `synth` saves of a run that did not end: a model is
+    fitted to its noisy tables, at no cost to the budget.
+
     \b
     pgmkit estimate age-sex.csv sex-income.csv --stddev 5 --schema people.yaml --out model.pgm
     pgmkit estimate tables.json --schema people.yaml --out model.pgm
+    pgmkit estimate rescued-1a2b3c4d.pgm --out people.pgm
     pgmkit query model.pgm "income | sex = F"
     pgmkit sample model.pgm --out records.csv
     """
     target = writable(out)
-    from mechanisms.release.record import Release
-    from mechanisms.release.tabular import TableRelease
-    from pgmkit.tables.files.noisy_tables import read_noisy_tables
-
-    described = read_schema(schema)
-    measurements = [
-        measurement
-        for path in tables
-        for measurement in read_noisy_tables(
-            path, described, stddev=stddev, value=value, rounding=rounding
-        )
-    ]
-    measured = {name for measurement in measurements for name in measurement.clique}
-    left_out = [name for name in described.columns if name not in measured]
-    if left_out:
-        described = _restricted(described, measured, left_out)
-    model = _fitted(described, measurements, total, inference, device)
-    release = Release("estimate", model, tuple(measurements), None, None)
-    TableRelease(release, described).save(target)
+    options = {"--schema": schema, "--stddev": stddev, "--rounding": rounding, "--value": value}
+    if zipfile.is_zipfile(tables[0]):
+        before = _release(tables, [name for name, each in options.items() if each is not None])
+        inference = inference or "auto"
+    elif schema is None:
+        raise InvalidInput("noisy tables need the schema of their columns; give it as --schema")
+    else:
+        before = _of_tables(tables, read_schema(schema), stddev, value, rounding)
+    release = _fitted(before, total, inference or "exact", device)
+    release.save(target)
+    model = release.model
+    left_out = [name for name in before.schema.columns if name not in release.schema.columns]
     lines = [f"wrote {out}: total {model.total:.6g}, loss {model.loss:.6g}, {model.certificate}"]
     if release.contradiction:
         lines.append(f"warning: {release.contradiction}")
@@ -113,49 +109,65 @@ def estimate(
     )
 
 
-def _restricted(schema: Schema, measured: set[str], left_out: Sequence[str]) -> Schema:
-    """Return the schema of the measured columns, since nothing is known of the others; warn of
-    these.
-
-    Raises InvalidInput if the tables have a column that the schema does not, or none of its
-    columns.
+def _release(paths: Sequence[str], given: Sequence[str]) -> TableRelease:
+    """Return the release in a file. Raises InvalidInput for further files, and for the options
+    `given`, which are about tables.
     """
+    from mechanisms.release.tabular import TableRelease
+
+    if len(paths) > 1 or given:
+        raise InvalidInput(
+            f"{paths[0]} is a release, which has its own tables and schema; leave "
+            f"{', '.join([*paths[1:], *given])} out"
+        )
+    return TableRelease.load(paths[0])
+
+
+def _of_tables(
+    paths: Sequence[str],
+    schema: Schema,
+    stddev: float | None,
+    value: str | None,
+    rounding: int | None,
+) -> TableRelease:
+    """Return a release of the noisy tables in these files, without a model. Raises InvalidInput if
+    they have a column that the schema does not, or none of its columns.
+    """
+    from mechanisms.release.record import Release
+    from mechanisms.release.tabular import TableRelease
+    from mechanisms.release.unfitted import Unfitted
+    from pgmkit.tables.files.noisy_tables import read_noisy_tables
+
+    measurements = [
+        measurement
+        for path in paths
+        for measurement in read_noisy_tables(
+            path, schema, stddev=stddev, value=value, rounding=rounding
+        )
+    ]
+    measured = {name for measurement in measurements for name in measurement.clique}
     said = "the tables have a column that the schema does not:"
     check_known(sorted(measured), schema.columns, said, "columns are")
     if not measured:
         raise InvalidInput(
             "no table has a column of the schema; name the tables' columns as the schema does"
         )
-    click.echo(
-        printable(f"warning: in no table, and so left out of the model: {', '.join(left_out)}"),
-        err=True,
-    )
-    return schema.restricted(measured)
+    empty = Unfitted(schema.domain, None)
+    return TableRelease(Release("estimate", empty, tuple(measurements), None, None), schema)
 
 
 def _fitted(
-    schema: Schema,
-    measurements: Sequence[Measurement],
+    release: TableRelease,
     total: float | None,
     inference: Literal["exact", "region", "auto"],
     device: str | None,
-) -> GraphicalModel | RegionModel:
-    from pgmkit import estimate as fit
-
+) -> TableRelease:
     if total is not None and not (math.isfinite(total) and total > 0):
         raise InvalidInput(f"--total must be a number above 0, got {total:g}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Contradictory)  # reported after the file is written
-            return fit(
-                schema.domain,
-                measurements,
-                total=total,
-                zeros=schema.zeros,
-                inference=inference,
-                device=device,
-                progress=True,
-            )
+            return release.estimated(total=total, inference=inference, device=device, progress=True)
     except TotalUndetermined as error:
         reason = str(error).partition("; pass total=")[0]
         raise InvalidInput(

@@ -5,8 +5,10 @@ user named.
 from __future__ import annotations
 
 import secrets
+import signal
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
     from pgmkit.tables.schema import Schema
 
+_ENDINGS = ("SIGTERM", "SIGHUP", "SIGXCPU")
+"""The signals that end a process unless it handles them: a request to end, a terminal that closes,
+and a limit of processor time.
+"""
+
 
 @contextmanager
 def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator[None]:
@@ -30,19 +37,60 @@ def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator
     """
     saved = False
     try:
-        if save is not None:
-            release.save(save)
-            saved = True
-        yield
-    except (OSError, PgmkitError) as error:
-        if not saved and (rescued := _saved(release, ".pgm")):
+        with interrupted_by_signals():
+            if save is not None:
+                release.save(save)
+                saved = True
+            yield
+    except BaseException as error:
+        if saved:
+            click.echo(f"the release is in {save}", err=True)
+        elif rescued := _saved(release, ".pgm"):
             click.echo(
-                f"could not write ({getattr(error, 'strerror', None) or error}), but the budget is "
-                f"spent: the release was saved to {rescued}; `pgmkit sample {rescued}` draws "
-                "records from it",
+                f"could not write ({_cause(error)}), but the budget is spent: the release was "
+                f"saved to {rescued}; `pgmkit sample {rescued}` draws records from it",
                 err=True,
             )
         raise
+
+
+@contextmanager
+def rescued_tables(target: str) -> Iterator[None]:
+    """If the block ends by an exception that holds noisy tables which were paid for (`unfinished`),
+    save them in a new file in the folder of `target`, or else where `keeping` saves a release,
+    print its name, and raise the exception again.
+    """
+    try:
+        with interrupted_by_signals():
+            yield
+    except BaseException as error:
+        paid = getattr(error, "unfinished", None)
+        if paid and (rescued := _saved(paid, ".pgm", str(Path(target).parent))):
+            click.echo(
+                f"the run did not end; the noisy tables that it had paid for "
+                f"({len(paid.measurements)}) were saved to {rescued}: `pgmkit estimate {rescued} "
+                "--out NEW.pgm` makes a release of them at no further cost",
+                err=True,
+            )
+        raise
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let the signals by which others end this process interrupt the block as Ctrl-C does, unless
+    they are ignored or handled otherwise. Signals can be caught in the main thread only.
+    """
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        known = [getattr(signal, name) for name in _ENDINGS if hasattr(signal, name)]
+        ours = [each for each in known if signal.getsignal(each) is signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
 
 
 @contextmanager
@@ -64,12 +112,22 @@ def rescued_columns(like: str) -> Iterator[None]:
         raise
 
 
-def _saved(what: TableRelease | LinkedRelease | Schema, suffix: str) -> Path | None:
-    for folder in (tempfile.gettempdir(), Path.home()):
-        rescued = Path(folder, f"rescued-{secrets.token_hex(4)}{suffix}")
-        try:
+def _cause(error: BaseException) -> str:
+    """Return what the user may see of an error: messages of unforeseen ones could quote values."""
+    if isinstance(error, OSError | PgmkitError):
+        return str(getattr(error, "strerror", None) or error)
+    return type(error).__name__
+
+
+def _saved(
+    what: TableRelease | LinkedRelease | Schema, suffix: str, folder: str = ""
+) -> Path | None:
+    places: list[Callable[[], str]] = [tempfile.gettempdir, lambda: str(Path.home())]
+    for place in [lambda: folder, *places] if folder else places:
+        try:  # a machine may have neither a folder for temporary files nor a home folder
+            rescued = Path(place(), f"rescued-{secrets.token_hex(4)}{suffix}")
             what.save(rescued)
-        except OSError:
+        except (OSError, RuntimeError):
             continue
         return rescued
     return None

@@ -10,7 +10,7 @@ import click
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.preflight import Files, preflight
-from mechanisms.cli.rescue import keeping, rescued_columns
+from mechanisms.cli.rescue import keeping, rescued_columns, rescued_tables
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 from pgmkit.runtime.progress import telling_time
@@ -152,7 +152,8 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     for each in request.planned:
         click.echo(printable(f"planned: {each}"), err=True)
     records = _records(request, files)
-    with rescued_columns(files.schema), telling_time("measuring and modelling"):
+    beside, doing = files.save or files.out or "", telling_time("measuring and modelling")
+    with rescued_columns(files.schema), rescued_tables(beside), doing:
         release = release_of(request, records)
     written = _write(release, files, rng)
     assert release.ledger is not None

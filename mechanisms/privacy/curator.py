@@ -51,6 +51,8 @@ class Curator(Discovering):
     `ledger`: a ledger that is kept across runs (`Ledger.open`); every charge is written to it as
     well.
 
+    `measurements` lists the noisy answers about marginals so far, in the order of their draws.
+
     Raises InvalidInput for an unknown relation, BudgetExceeded if the ledger across runs has less
     left than this budget.
 
@@ -78,6 +80,7 @@ class Curator(Discovering):
         self._counts: dict[Clique, NDArray[np.unsignedinteger[Any]]] = {}
         self._kept = 0.0
         self._place: str | None = None
+        self.measurements: list[Measurement] = []
         self.ledger = Ledger(
             budget,
             secure=self._noise.secure,
@@ -92,7 +95,7 @@ class Curator(Discovering):
         this cannot be checked here, and the sensitivities depend on it.
         """
         other = copy.copy(self)
-        other._data, other._counts = data, {}
+        other._data, other._counts, other.measurements = data, {}, []
         return other
 
     def table(
@@ -149,7 +152,7 @@ class Curator(Discovering):
         if self._place in checked:
             l2 /= self.domain.sizes[str(self._place)] ** 0.5
         noisy, stddev = self._noisy(f"{step} {_named(checked)}", counts, l1, l2, cost)
-        return Measurement(checked, noisy, stddev)
+        return self._listed(Measurement(checked, noisy, stddev))
 
     def measure_numbered(
         self, number: str, place: str, others: Sequence[str], cost: float
@@ -185,7 +188,7 @@ class Curator(Discovering):
         for k in range(1, most + 1):
             noisy, stddev = self._drawn(counts[k, :k], l1 * k, l2 * k**0.5, cost)
             matrix = [every[0][k : k + 1], every[1][:k], *every[2:]]
-            found.append(Measurement(checked, noisy.ravel(), stddev, matrix))
+            found.append(self._listed(Measurement(checked, noisy.ravel(), stddev, matrix)))
         return found
 
     def measure_queries(
@@ -272,7 +275,7 @@ class Curator(Discovering):
                 f"{grid.unit:.3g}, beyond what 64 bits hold; ask with smaller whole numbers, which "
                 "need fewer bits"
             )
-        return Measurement(clique, noisy * grid.unit, stddev * grid.unit, grid.matrix)
+        return self._listed(Measurement(clique, noisy * grid.unit, stddev * grid.unit, grid.matrix))
 
     def measure_errors(
         self,
@@ -321,7 +324,7 @@ class Curator(Discovering):
         most = self.neighbours.max_rows
         noisy, stddev = self._noisy(step, exact, most * len(cells), most * len(cells) ** 0.5, cost)
         return [
-            Measurement(cell.clique, [value], stddev, selector(self.domain, cell))
+            self._listed(Measurement(cell.clique, [value], stddev, selector(self.domain, cell)))
             for cell, value in zip(cells, noisy, strict=True)
         ]
 
@@ -338,6 +341,10 @@ class Curator(Discovering):
         most = self.neighbours.max_rows
         noisy, stddev = self._noisy(step, exact, most * count, most * count**0.5, cost)
         return noisy.astype(np.float64), stddev
+
+    def _listed(self, found: Measurement) -> Measurement:
+        self.measurements.append(found)
+        return found
 
     def __repr__(self) -> str:
         budget = self.ledger.budget

@@ -46,6 +46,7 @@ MODELS = {
     "pgmkit relaxed rows": "mechanisms.families.relaxed_rows:RelaxedRowsModel",
     "pgmkit histogram": "mechanisms.families.histogram:HistogramModel",
     "pgmkit tables": "mechanisms.families.tables:TablesModel",
+    "pgmkit unfinished run": "mechanisms.release.unfitted:Unfitted",
 }
 """The module and class that load a model file, by the format that its header names."""
 

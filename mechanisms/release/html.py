@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mechanisms.privacy.ledger import Ledger
+from mechanisms.release.unfitted import Unfitted
 from pgmkit.runtime.html import escape, table
 
 
@@ -18,13 +19,17 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
     rows = [
         ["promise", promise(release)],
         ["mechanism", release.mechanism],
-        ["records (estimated)", f"{release.model.total:,.0f}"],
+        ["records (estimated)", _records(release)],
         ["noisy tables", str(len(release.measurements) - release.exact)],
         *fit_rows(release),
         *more,
     ]
     spent = "" if release.ledger is None else release.ledger._repr_html_()
     return "".join(warnings(release)) + table(["", ""], rows) + spent
+
+
+def _records(release: Any) -> str:
+    return "" if isinstance(release.model, Unfitted) else f"{release.model.total:,.0f}"
 
 
 def fit_rows(release: Any) -> list[list[str]]:

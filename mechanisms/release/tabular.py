@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 import narwhals as nw
 import numpy as np
@@ -304,6 +305,52 @@ class TableRelease:
         said = f"{self.reason}; with {len(paths)} exact tables, which the promise does not cover"
         own = with_exact(self.release, self.schema, paths)
         return replace(self, release=own, reason=said, _bars={})
+
+    def estimated(
+        self,
+        *,
+        total: float | None = None,
+        inference: Literal["exact", "region", "auto"] = "auto",
+        device: str | None = None,
+        progress: bool = False,
+    ) -> TableRelease:
+        """Return the release with a model that is estimated from its noisy tables, at no cost.
+
+        This makes a release of what a run had paid for when it was interrupted or failed (the
+        attribute `unfinished` of the exception, or the file that `pgmkit synth` saved then). It
+        also gives the release of a mechanism with another kind of model, such as `mixture`, a
+        model whose error bars are for all questions. Columns in no noisy table are left out, with a
+        warning; noisy answers to thresholds (`rap++`) are not used.
+
+        `total`: the number of records, by default that of the present model, or the public one, or
+        else as the tables imply. `inference`: "exact" for a graphical model, "region" for a region
+        model, "auto" for a region model only where no junction tree fits. `device` and `progress`:
+        as for `pgmkit.estimate`.
+
+        Raises InvalidInput for a release without noisy tables, TotalUndetermined if the total is
+        not known and follows from no table.
+        """
+        from mechanisms.release.unfinished import estimated
+        from mechanisms.release.unfitted import Unfitted
+
+        measured = {name for each in self._tables for name in each.clique}
+        if not measured:
+            raise InvalidInput(
+                f"this release of {self.mechanism} has no noisy tables of columns, from which a "
+                "model could be estimated"
+            )
+        if left_out := [name for name in self.schema.columns if name not in measured]:
+            said = f"in no table, and so left out of the model: {', '.join(left_out)}"
+            warnings.warn(said, UserWarning, stacklevel=2)
+        schema = self.schema.restricted(measured)
+        given = {} if total is None else {"total": total}
+        options = {"inference": inference, "device": device, "progress": progress, **given}
+        release = estimated(self.release, schema, **options)
+        if not isinstance(self.model, Unfitted):
+            name = f"{self.mechanism.removesuffix(', estimated')}, estimated"
+            release = replace(release, mechanism=name)
+        said = f"{self.reason}; its model is estimated from its noisy tables"
+        return replace(self, release=release, schema=schema, reason=said, _bars={})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to one file, completely or not at all."""

@@ -22,6 +22,7 @@ from mechanisms.privacy.units import Excess
 from mechanisms.registry import configure
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
+from mechanisms.release.unfinished import estimated, kept, unfinished
 from mechanisms.rounds.loop import Progress, round_reports
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
@@ -39,7 +40,7 @@ from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values, warn_unchecked
 from mechanisms.workload import Workload, WorkloadLike, downward_closure
-from pgmkit import Measurement, RegionModel, Schema, estimate
+from pgmkit import RegionModel, Schema
 from pgmkit.errors import InvalidInput, ModelTooLarge, NotCertified
 from pgmkit.records.dataset import Counts, Dataset, NoRows
 from pgmkit.tables.engines.frames import FrameForm
@@ -200,15 +201,22 @@ def release_of(request: Request, data: Any) -> TableRelease:
         # all columns are of this kind.
         if request.report_unread and len(open_columns(schema)) < len(schema.columns):
             said = check_values(curator, schema, request.report_unread)
-        found = schema.unresolved
-        if found:
+        if found := schema.unresolved:
             schema, curator = resolved(data, counts, schema, curator, request.likely)
             check_labels(schema, found)
-        with keeping(schema, curator) if found else nullcontext():
-            release, why = _released(request, curator, schema, excess, report)
-    final = constrained(release, schema, request.device)
-    warn_of_poor_fit(final)
+        with kept(lambda: _unfinished(request, curator, schema, form)):
+            with keeping(schema, curator) if found else nullcontext():
+                release, why = _released(request, curator, schema, excess, report)
+            final = constrained(release, schema, request.device)
+            warn_of_poor_fit(final)
     return TableRelease(final, schema, form, why + said)
+
+
+def _unfinished(
+    request: Request, curator: Curator, schema: Schema, form: FrameForm | None
+) -> TableRelease:
+    release = unfinished(curator, request.mechanism)
+    return TableRelease(release, schema, form, "the run did not end")
 
 
 def _released(
@@ -351,17 +359,8 @@ def constrained(release: Release, schema: Schema, device: str | None) -> Release
     """
     if not schema.constraints:
         return release
-    tables = [m for m in release.measurements if isinstance(m, Measurement)]
-    total, zeros = release.model.total, schema.zeros
     region = isinstance(release.model, RegionModel)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotCertified)
-        model = estimate(
-            schema.domain,
-            tables,
-            total=total,
-            zeros=zeros,
-            device=None if region else device,
-            inference="region" if region else "auto",
-        )
-    return replace(release, model=model)
+        inference, where = ("region", None) if region else ("auto", device)
+        return estimated(release, schema, inference=inference, device=where)

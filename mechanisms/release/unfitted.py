@@ -1,0 +1,46 @@
+"""The place of a model in a release that has none yet."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.runtime.model_files import read_container, write_container
+from pgmkit.runtime.untrusted import LARGEST, refusing
+
+
+class Unfitted:
+    """The place of a model in the release of a run that did not end.
+
+    `public_total`: the number of records if it is public, otherwise None; `total` is then 1. Every
+    answer is refused with InvalidInput.
+    """
+
+    format = "pgmkit unfinished run"
+
+    def __init__(self, domain: Domain, public_total: float | None) -> None:
+        self.domain, self.public_total = domain, public_total
+        self.total = 1.0 if public_total is None else public_total
+
+    def _refused(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidInput(
+            "the run did not end, so its release has noisy tables but no model yet; `pgmkit "
+            "estimate FILE --out NEW`, in Python `release.estimated()`, makes one at no cost"
+        )
+
+    marginal = marginals = answer = sample = given = _refused
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the domain and the total to one file, completely or not at all."""
+        header = {"domain": dict(self.domain.sizes), "total": self.public_total}
+        write_container(path, self.format, header, {})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> Unfitted:
+        """Read what `save` wrote. Raises InvalidInput for any other file."""
+        with refusing(path, f"a {cls.format} file"):
+            header, _ = read_container(path, cls.format, max_bytes)
+            total = header["total"]
+            return cls(Domain(dict(header["domain"])), None if total is None else float(total))

@@ -35,10 +35,8 @@ _SPENT = (
 
 
 class _Commands(click.Group):
-    """A command group that lists its commands by what they are for, and shows exceptions and
-    warnings as one line on stderr, without a traceback.
-
-    Exceptions also set the exit code.
+    """A command group whose help lists the commands by purpose. Warnings and exceptions are shown
+    as one line on stderr, without a traceback; an exception also sets the exit code.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -89,8 +87,8 @@ def _show(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """Return the message of an exception and the exit code; unforeseen errors are described by
-    their type.
+    """Return the message of an exception, and the exit code. The message of an unforeseen error
+    names only its type.
     """
     if isinstance(error, InvalidInput):
         return str(error), 2

@@ -201,7 +201,9 @@ def report(
 
 
 def _is_release(path: str) -> bool:
-    """Return True if the file holds a release and not only a model."""
+    """Return True if the file holds a release, and False if it holds only a model or is no archive
+    at all.
+    """
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

@@ -26,11 +26,12 @@ yes_option = click.option(
 
 
 def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadValues], None]:
-    """Return the callable for `synthesize(report_unread=)`; False if all columns are open, in which
-    any value can be read.
+    """Return the argument `report_unread` of `synthesize`: a callable, or False if all columns are
+    open, since an open column can read any value.
 
-    The callable warns of columns with many unread values, or with only missing ones. It ends the
-    run unless `yes` is given or a person on a terminal consents.
+    The callable warns of columns with many unread values, or with only missing ones. If there are
+    any, it raises InvalidInput, which ends the run, unless `yes` is True or a person on a terminal
+    consents to go on.
     """
     from pgmkit.tables.labelled import OpenCategorical
 

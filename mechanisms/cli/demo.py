@@ -72,6 +72,6 @@ def _cdf(release: Release, data: Dataset) -> Iterator[str]:
 
 
 def _exact(query: FactoredQuery, data: Dataset) -> NDArray[np.float64]:
-    """Return the answers of the data themselves, without noise."""
+    """Return the exact answers of the query to the data, in counts, as one flat array."""
     table = {query.attributes: data.marginal(query.attributes).astype(np.float64)}
     return TablesModel(data.domain, table, len(data)).answer(query).ravel()

@@ -97,8 +97,8 @@ def infer(
 
 
 def _written(graph: FactorGraph, clique: tuple[str, ...], table: Array) -> str:
-    """Return a marginal on one line, such as "rain: no 0.8, yes 0.2"; values without names are
-    written as their codes.
+    """Return the posterior marginal `table` over the clique as one line, such as "rain: no 0.8, yes
+    0.2". States without names are written as their codes.
     """
     named = [graph.states.get(name, range(graph.domain.sizes[name])) for name in clique]
     cells = zip(itertools.product(*named), table.reshape(-1), strict=True)
@@ -136,8 +136,9 @@ def _emit_number(
 def _approximation(
     posterior: Posterior | ApproximatePosterior,
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the line to print above an approximate answer, and its fields in JSON, which have no
-    infinite numbers; none for an exact one.
+    """Return, for an approximate posterior, the line to print above its answers and the fields to
+    add to the JSON output, in which an infinite bound is None. Both are empty for an exact
+    posterior.
     """
     from pgmkit.approximate.posterior import ApproximatePosterior
 
@@ -155,9 +156,10 @@ def _approximation(
 
 
 def _observed(graph: FactorGraph, given: tuple[str, ...]) -> dict[str, Any]:
-    """Return the code or state of each variable observed by `NAME=STATE` or an evidence file.
+    """Return the code or the name of the state of each observed variable, from texts that are
+    NAME=STATE or the name of a UAI evidence file.
 
-    Raises InvalidInput for a variable that is observed twice.
+    Raises InvalidInput for other texts, and for a variable that is observed twice.
     """
     from pgmkit import uai
 

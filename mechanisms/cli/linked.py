@@ -228,9 +228,11 @@ def _frames(
     links: Sequence[Link],
     ignore_extra: bool,
 ) -> dict[str, Any]:
-    """Return the tables as frames of the schemas' columns and those that link rows.
+    """Return each table as a data frame with the columns of its schema and those that link or order
+    its rows.
 
-    The columns of all files are checked before a record of any file is read.
+    The column names of all files are checked before a record of any file is read. Raises
+    InvalidInput for a file without one of these columns or, unless `ignore_extra`, with others.
     """
     from mechanisms.linked.link import linking
     from pgmkit.tables.files.record_files import check_columns, read_frame

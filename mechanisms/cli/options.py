@@ -38,7 +38,7 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
 
 
 class _SchemaFile(click.Path):
-    """The path of a schema; where it is not given, the message says how to make one."""
+    """The path of a schema. If the option is left out, the error says how to make a schema."""
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return (
@@ -69,8 +69,8 @@ budget_options = _together(
 
 
 def _settings(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> Any:
-    """Return NAME=VALUE settings, with each value parsed as JSON, or else kept as text. Raises
-    InvalidInput for another form, and for a name given twice.
+    """Return the settings in texts NAME=VALUE by name. A value is parsed as JSON or, if it is none,
+    kept as text. Raises InvalidInput for another form, and for a name given twice.
     """
     found: dict[str, Any] = {}
     for each in given:
@@ -115,10 +115,13 @@ def _questions(_context: click.Context, _option: click.Parameter, path: str | No
 
 
 def settle_budget(context: click.Context, options: dict[str, Any], rows: int | None) -> None:
-    """Replace the text of --within by a number of records and leave --epsilon to follow from it.
+    """If --within is given, replace its text in `options` by a number of records, and epsilon by
+    None, since epsilon follows from that number.
 
-    `rows`: the number that a percentage without a number refers to, if it is public. Raises
-    InvalidInput for another text, and for both options.
+    `options`: the options of a command by name, which are changed in place. `rows`: the public
+    number of rows, to which a percentage such as "1%" refers; None if it is private. Raises
+    InvalidInput for a text that is neither a number nor a percentage, for a percentage of a private
+    number of rows, and if --epsilon is given too.
     """
     text = options["within"]
     if text is None:
@@ -265,13 +268,15 @@ allow_modified_option = click.option(
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text to a file in UTF-8, completely or not at all."""
+    """Write a text to a file in UTF-8; the file has the whole text or is not changed at all."""
     with atomic_writer(path) as file:
         file.write(text.encode("utf-8"))
 
 
 def emit(values: Mapping[str, Any], text: str, json_out: bool, caution: str = "") -> None:
-    """Print the values as JSON, or the text, together with the caution of an insecure release."""
+    """Print the values as JSON if `json_out`, and otherwise the text. `caution`: the warning of an
+    insecure release, which is printed too; an empty text if there is none.
+    """
     if json_out:
         said = {"INSECURE": caution} if caution else {}
         click.echo(json.dumps({**values, **said}, indent=2, default=_plain))
@@ -284,7 +289,9 @@ def _plain(value: Any) -> Any:
 
 
 def read_schema(path: str, **given: Any) -> Schema:
-    """Return the schema in a file; the options `given` override what it says of the data's file."""
+    """Return the schema in a file. The options `given`, by their names in `FORMAT`, override what
+    the schema says of the format of the data's file.
+    """
     from pgmkit.tables.schema import Schema
 
     found = Schema.load(path)
@@ -292,9 +299,8 @@ def read_schema(path: str, **given: Any) -> Schema:
 
 
 def file_format(form: FileFormat, **given: Any) -> FileFormat:
-    """Return the format with those options of `file_options` that are given, by their names.
-
-    The separators `tab` and \\t stand for a tab.
+    """Return the format of a data file, changed by the options `given`, which have the names in
+    `FORMAT`; an option that is None changes nothing. The separators `tab` and \\t stand for a tab.
     """
     named = {name: value for name, value in given.items() if value is not None}
     if named.get("separator") in ("tab", "\\t"):
@@ -314,7 +320,9 @@ def generator(seed: int | None) -> np.random.Generator | None:
 
 
 def writable(path: str) -> Path:
-    """Return the path; raise InvalidInput, before any work, if nothing can be written there."""
+    """Return the path of a file to be written. Raises InvalidInput if it names a folder, or if its
+    folder does not exist or cannot be written to.
+    """
     target = Path(path)
     folder = target.parent
     if target.is_dir():
@@ -327,7 +335,9 @@ def writable(path: str) -> Path:
 
 
 def writable_folder(path: str) -> None:
-    """Raise InvalidInput, before any work, if no folder of this name can be written to."""
+    """Raise InvalidInput if files cannot be written to a folder of this name, or if the folder does
+    not exist and cannot be created.
+    """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{path} is a file; name a folder")
@@ -338,7 +348,9 @@ def writable_folder(path: str) -> None:
 
 
 def records_file(path: str) -> Path:
-    """Return the path; raise InvalidInput, before any work, if no records can be written there."""
+    """Return the path of a file of records to be written. Raises InvalidInput for a suffix of no
+    known format, and as `writable` does.
+    """
     from pgmkit.tables.files.record_files import written_kind
 
     written_kind(path)

@@ -100,7 +100,9 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
-    """Yield remarks on the budget, on charges that the plan leaves out, and on weak protection."""
+    """Yield, as lines of text, remarks on the budget, on charges that the plan leaves out, and on
+    weak protection.
+    """
     from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
     from pgmkit.tables.draft.thresholds import BINS
 

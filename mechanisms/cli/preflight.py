@@ -63,7 +63,7 @@ class Files:
 
 
 def check_kept(save: str | None) -> None:
-    """Raise InvalidInput if the file to save a release in exists, or the folder has releases."""
+    """Raise InvalidInput if `save` is a file that exists, or a folder with releases in it."""
     if save is not None and (Path(save).is_file() or any(Path(save).glob("*.pgm"))):
         raise InvalidInput(
             f"--save {save!r} exists, and a release that was paid for is not replaced; give "
@@ -72,9 +72,8 @@ def check_kept(save: str | None) -> None:
 
 
 def check_apart(read: Iterable[tuple[str, str]], written: Iterable[tuple[str, str]]) -> None:
-    """Raise InvalidInput if a file that is to be written is also read, or is named by two
-    options or tables. Each file is given as a pair: the option or table that names it, and its
-    path.
+    """Raise InvalidInput if a file to be written is also read, or is to be written for two options
+    or tables. Each file is a pair of the option or table that names it and its path.
     """
     known = {Path(path).resolve(): name for name, path in read}
     for name, path in written:
@@ -86,8 +85,9 @@ def check_apart(read: Iterable[tuple[str, str]], written: Iterable[tuple[str, st
 def preflight(request: Request, files: Files) -> None:
     """Check whatever can be checked of a run's files before anything is spent.
 
-    Raises InvalidInput for files that cannot be written, records from a mechanism that draws none,
-    data without the schema's columns, and a disk without enough room.
+    Raises InvalidInput for files that cannot be written, a file of records from a mechanism that
+    draws none, data without the schema's columns, a sheet of a file that is not Excel, a disk
+    without enough room, and values or numbers of records that the format of the output cannot hold.
     """
     from mechanisms.registry import MECHANISMS
     from pgmkit.tables.files.foreign import is_excel
@@ -113,9 +113,8 @@ def preflight(request: Request, files: Files) -> None:
 
 
 def _check_room(out: Path, schema: Schema, rows: int) -> None:
-    """Raise InvalidInput if the disk has no room for this number of records.
-
-    An unknown number of rows counts as one: the number of private rows must not decide.
+    """Raise InvalidInput if the disk has no room for `rows` records. For an unknown number of
+    records the caller passes 1, since the number of private rows must not decide.
     """
     # A value and its separator take two bytes or more in a CSV file; parquet may take less.
     needed = 2 * rows * len(schema.columns) if out.suffix.lower() == ".csv" else 1

@@ -30,10 +30,11 @@ and a limit of processor time.
 
 @contextmanager
 def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator[None]:
-    """Save a release in the file `save` (for linked tables a folder), if one is given, before the
-    block writes its records and pages, since the spent budget cannot be spent again. If this fails,
-    or the block fails and no `save` is given, the release is saved in a folder for temporary files,
-    or else in the home folder, and its name is printed. The error is raised again.
+    """Save a release in the file `save` (for linked tables a folder), if one is given, and then run
+    the block, which writes records and pages. The budget is spent already and must not be lost: if
+    the release could not be saved, or if no `save` is given and the block fails, the release is
+    saved in the folder for temporary files, or else in the home folder, and its path is printed.
+    The error is raised again.
     """
     saved = False
     try:

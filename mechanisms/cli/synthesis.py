@@ -197,7 +197,9 @@ def _records(request: Request, files: Files) -> Any:
 
 
 def _spent(ledger: Ledger, save: str | None) -> list[str]:
-    """Return the ledger's lines; only the last ones if it is saved and longer than a screen."""
+    """Return the lines of the ledger. If it has more than 40 charges and is saved in the file
+    `save`, only the lines after the charges are returned, with a line that says where they are.
+    """
     lines = str(ledger).splitlines()
     if save is None or len(ledger.entries) <= 40:
         return lines
@@ -206,7 +208,9 @@ def _spent(ledger: Ledger, save: str | None) -> list[str]:
 
 
 def _write(release: TableRelease, files: Files, rng: np.random.Generator | None) -> int:
-    """Write the files and return the number of records."""
+    """Save the release, write its records and its report to the files that are named, and return
+    the number of records that were written.
+    """
     import numpy as np
 
     from pgmkit.tables.files.record_files import write_records
@@ -227,7 +231,9 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
 
 
 def _public_frame(path: str, schema: Schema) -> Any:
-    """Return the columns of the schema that the file of public records has."""
+    """Return the public records in a file as a data frame of those columns of the schema that the
+    file has. Raises InvalidInput if it has none of them.
+    """
     from pgmkit.tables.files.record_files import names_of, read_frame
 
     names = names_of(path, schema.file)

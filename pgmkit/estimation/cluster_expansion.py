@@ -94,8 +94,8 @@ class ClusterExpansion:
         self._groups = [_Group(s, members, traces, device) for s, members in alike.items()]
 
     def potentials(self, fractions: torch.Tensor) -> torch.Tensor:
-        """Return the potentials of approximately the model with these tables, which must be
-        positive and each sum to one.
+        """Return potentials, flat, whose model has approximately the given tables. These are flat
+        too, must be positive, and each sum to one.
         """
         tables = fractions.new_zeros(self._trace_cells)
         tables.index_add_(0, self._rows, fractions[self._columns])
@@ -133,7 +133,9 @@ def _places(layout: Layout, trace: Clique, start: int) -> tuple[np.ndarray, np.n
 
 
 class _Group:
-    """Regions with the same signature, fitted together by iterative scaling."""
+    """Regions with the same shape and the same axes of traces, fitted together by iterative
+    scaling. ``members`` has the traces of each region and its counting number.
+    """
 
     def __init__(
         self,

@@ -196,7 +196,9 @@ class _Joint:
         return float(self.penalty.value(torch.as_tensor(self.residual(state.shares))))
 
     def first_step(self, state: _State, goal: float) -> float:
-        """Return the step, at most total / ``goal``, at which loss and entropy curve alike."""
+        """Return the length of the first step, at most total / ``goal``: the one at which loss and
+        entropy have about the same curvature.
+        """
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
         return min(
@@ -307,9 +309,11 @@ class _Joint:
         return self.curvature + state.barrier * (state.above**-2 + state.below**-2)
 
     def _search(self, state: _State, way: _Way, falls: float) -> tuple[_State, Array, Array] | None:
-        """Shorten the longest step, at most 1, that keeps the multipliers within their bounds,
-        until the dual objective rises at its end at no more than 0.9 ``falls``. Return the state
-        there, its probabilities and gradient; None if none is short enough.
+        """Return the state after a step along ``way``, its probabilities and its gradient; None if
+        no step is short enough.
+
+        The longest step, at most 1, that keeps the multipliers within their bounds is shortened
+        until the slope of the dual objective at its end is at most 0.9 ``falls``.
         """
         change = way[1]
         ahead = np.where(change > 0, state.above, state.below)
@@ -366,8 +370,8 @@ def _least_norm(wide: Array, right: Array) -> tuple[Array, Array]:
 
 
 def _least_squares(tall: Array, right: Array) -> tuple[Array, Array]:
-    """Return the least-squares solution and its residual, which is refined to be orthogonal to the
-    columns.
+    """Return the x that minimises |``tall`` x - ``right``|, and the residual ``right`` - ``tall``
+    x, which is refined to be orthogonal to the columns of ``tall``.
     """
     order = np.argsort(-np.abs(tall).max(axis=1), kind="stable")
     tall, right = tall[order], right[order]

@@ -89,8 +89,8 @@ class Monitor:
 
     The search is certified when ``best loss - best bound <= tolerance * loss.unit``, up to the
     effect of the marginals' rounding on the loss. Progress has stalled when the best loss has
-    fallen by less than a quarter of that over the last ``max(patience, iterations / 5)``
-    iterations; a method may set a longer patience.
+    fallen by less than a quarter of ``tolerance * loss.unit`` over the last ``max(patience,
+    iterations / 5)`` iterations; a method may set a longer patience.
     """
 
     def __init__(

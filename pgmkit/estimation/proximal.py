@@ -143,8 +143,8 @@ class _Subproblem:
         return None if point is None else (point, self.dual + change)
 
     def bounded_minimum(self, settled: Callable[[], bool]) -> torch.Tensor:
-        """Return the scaled change of the multipliers for a penalty with bounded slope, which
-        bounds the multipliers.
+        """Return the scaled change of the multipliers for a penalty whose slope is bounded, as the
+        multipliers then are. The search ends when ``settled()`` returns True.
         """
 
         def on_host(scaled: Array) -> tuple[float, Array]:

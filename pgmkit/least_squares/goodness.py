@@ -152,8 +152,8 @@ def is_gross(statistic: float, degrees: int) -> bool:
     than even Laplace noise would make it.
 
     A square has mean 1 and variance 5; the largest of them is below log(degrees / p)^2 / 2 with
-    probability 1 - p. The limit is the mean plus 6 standard deviations plus twice that largest
-    square. Gaussian sums are far below it.
+    probability 1 - p. With p = RARE, the limit is the mean plus 6 standard deviations plus twice
+    that largest square. Gaussian sums are far below it.
     """
     return degrees > 0 and statistic > _limit(degrees)
 

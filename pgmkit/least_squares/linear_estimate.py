@@ -48,7 +48,9 @@ class _Table:
 
 @dataclass(frozen=True)
 class Answer:
-    """Unbiased answers, flat, in counts, whose noise does not depend on the truth."""
+    """Unbiased answers, flat, in counts, with their standard errors, which do not depend on the
+    truth. ``nonnegative`` is True if the true answers cannot be negative.
+    """
 
     values: Array
     stddev: Array
@@ -261,8 +263,9 @@ def _around(
     values: Array,
     covariance: scipy.sparse.csr_array,
 ) -> _Table:
-    """Return the table with the squared distance between it and its measurements, in standard
-    deviations. ``orders`` has for each measurement the place of every cell in its own order.
+    """Return the table of these ``values``, with the squared distance between it and the
+    measurements of ``group``, in standard deviations. ``orders`` has an array for each measurement:
+    the place, among the measurement's cells, of every cell of the table.
     """
     statistic = 0.0
     for m, order in zip(group, orders, strict=True):

@@ -114,8 +114,8 @@ def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
 
 
 def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Array:
-    """Return by row the largest change of its multiplier that moves no cell by more than the
-    standard deviation of its table.
+    """Return, for each row of the constraints, the largest change of its multiplier that moves no
+    cell by more than the standard deviation of the cell's table.
     """
     reach = np.full(rows, np.inf)
     for table in tables:
@@ -164,7 +164,7 @@ def _solved(
 def _negative_dual(
     tables: Sequence[_Kept], multipliers: Array, total: float
 ) -> tuple[float, Array]:
-    """Return minus the dual's value over the kept cells, and its gradient."""
+    """Return minus the dual objective over the kept cells, and its gradient by the multipliers."""
     violated, value = np.zeros_like(multipliers), 0.0
     for table in tables:
         x = table.of_kept(multipliers)
@@ -236,7 +236,9 @@ class _Kept:
         return [slice(first, first + size) for first, size in [(self.row, 1), *sizes]]
 
     def of_kept(self, multipliers: Array) -> Array:
-        """Return the kept cells of the table that minimises the Lagrangian."""
+        """Return the kept cells, in counts, of the table that minimises the Lagrangian with these
+        multipliers.
+        """
         x = self.spread(multipliers, self.kept)
         x *= self.variance
         x += self.values
@@ -262,7 +264,7 @@ class _Kept:
             sums[first : first + size] += added if squared else sign * added
 
     def whole(self, multipliers: Array) -> Array:
-        """Return the table that minimises the Lagrangian."""
+        """Return the table, in counts, that minimises the Lagrangian with these multipliers."""
         x = np.full(self._domain.shape(self.clique), multipliers[self.row])
         for names, first, sign in self._shared:
             part = multipliers[first : first + self._domain.size(names)]

@@ -31,7 +31,9 @@ some hundreds.
 
 
 def first_set(values: Array) -> Array:
-    """Return the values of the first set."""
+    """Return the column of the first set, if ``values`` has one for each of many sets; otherwise
+    ``values``.
+    """
     return values if values.ndim == 1 else values[:, 0]
 
 
@@ -49,7 +51,7 @@ class Rows:
 
     @classmethod
     def of(cls, domain: Domain, parts: Sequence[Part]) -> Rows:
-        """Return all rows of some measurements of one clique."""
+        """Return all rows of some measurements, whose cliques have the same attributes."""
         import scipy.sparse
 
         first = parts[0][0].clique

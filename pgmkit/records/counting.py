@@ -228,7 +228,7 @@ def _cover(cliques: list[Clique], sizes: Mapping[str, int], rows: int) -> Iterat
 def _grown(start: Array, member: Array, direct: Array, size: Array, rows: int) -> Array:
     """Return the best block that holds the attributes `start`, as a 0/1 vector over the attributes.
     `member` has such a vector for each clique that is not covered yet, `direct` the seconds of
-    counting each alone, and `size` the attributes' sizes.
+    counting each alone in `rows` records, and `size` the attributes' sizes.
     """
     inside, best, best_rate = start.copy(), start.copy(), 0.0
     cells = float(np.prod(size[inside > 0]))

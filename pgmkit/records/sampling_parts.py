@@ -90,7 +90,8 @@ class PartedSample:
         self, counts: Counts, low: int, high: int, start: int, stop: int
     ) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
         """Yield a function that makes a part, for each part from `start` to before `stop` that is
-        among those from `low` to before `high`; `counts` are the counts of the latter together.
+        among the parts from `low` to before `high`. `counts` are the counts of all records of the
+        parts from `low` to before `high`.
         """
         if high <= start or stop <= low:
             return

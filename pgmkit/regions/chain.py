@@ -142,7 +142,9 @@ class Kinds:
 def cells_of(
     domain: Domain, cliques: Sequence[Clique], columns: Mapping[str, NDArray[Any]], records: int
 ) -> Codes:
-    """Return the cell of each record in the table of each clique, of shape (records, cliques)."""
+    """Return the flat index of each record's cell in the table of each clique, as an array of shape
+    (records, cliques).
+    """
     cells = np.zeros((records, len(cliques)), dtype=np.int64)
     for place, clique in enumerate(cliques):
         for name in clique:

@@ -141,11 +141,12 @@ def _tables_bytes(layout: Layout, limit: int) -> int:
 def _variances(
     layout: Layout, squares: Array, inner: Parts | None, total: float, deadline: float
 ) -> list[float]:
-    """Return the mean variance of the cells of each table, from the curvature of its measurements
-    and a variance of ``total`` squared before them.
+    """Return, for each table, the mean variance of its cells given its measurements, in squared
+    counts, if a cell has the variance ``total`` squared before them.
 
     Without ``inner``, and for tables not reached by the ``deadline``, it is one over the mean of
-    ``squares``, a diagonal upper bound of the curvature; it is infinite for an unmeasured table.
+    ``squares``, a diagonal upper bound of the loss's curvature; it is infinite for an unmeasured
+    table.
     """
     means = [float(squares[part].mean()) for part in layout.slices]
     variances = [1 / mean if mean > 0 else inf for mean in means]

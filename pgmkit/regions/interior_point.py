@@ -264,7 +264,9 @@ class _Newton:
         self.both = _Inverse(matrix if free is None else free.T @ matrix @ free)
 
     def move(self, targets: Sequence[Targets]) -> tuple[list[Local], Array]:
-        """Return the changes of each region's unknowns, and those of the shared residuals."""
+        """Return the changes of each region's unknowns that change its products by ``targets``, and
+        the changes of the shared residuals.
+        """
         check_time(self._deadline)
         short = [
             part.missing - part.region.shared @ part.inner(part.right(each)[0])

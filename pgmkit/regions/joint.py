@@ -111,8 +111,8 @@ class Joint:
     @cached_property
     def chances(self) -> Callable[[str], Array]:
         """A function of an attribute, one that ``last_drawn`` returned, which returns the
-        probabilities from which its values were drawn, a row for each record. It keeps some
-        results.
+        probabilities from which its values were drawn, a row for each record. The last results
+        are kept.
         """
         largest = len(self.records) * max(self.records.domain.shape())
         return lru_cache(max(1, 4 * TABLE_CELLS // largest))(self._chances)
@@ -321,8 +321,9 @@ def _given_others(zeros: Zeros, name: str) -> Possible:
 
 
 def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> list[str]:
-    """Return an order in which every attribute comes after those with which it has the most mutual
-    information (weighted by ``weights``).
+    """Return an order of drawing: the next attribute is always the one that has the most mutual
+    information with those before it, where the information in a table is multiplied by its entry of
+    ``weights``.
 
     Related attributes come close together, so two attributes that depend on each other only through
     a third are rarely both drawn before it.

@@ -129,7 +129,9 @@ class LocalPolytope:
         return np.repeat(self.total / sizes, sizes)
 
     def split(self, cells: Array) -> list[Array]:
-        """Return the tables whose cells, one table after the other, are these."""
+        """Return the tables, in their shapes, of a vector that has their cells one table after the
+        other.
+        """
         parts = np.split(cells, self.offsets[1:-1])
         shapes = map(self.domain.shape, self.cliques)
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

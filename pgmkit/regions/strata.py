@@ -24,7 +24,8 @@ from pgmkit.runtime.arrays import Array
 
 
 class Strata:
-    """Levels for ``records`` records, in random order, in ``columns`` columns.
+    """Levels for ``records`` records, in ``columns`` columns: one for each attribute that is drawn.
+    Which record gets which levels is random.
 
     >>> strata = Strata(9, 4, np.random.default_rng(0))
     >>> first, second = (np.floor(3 * strata.levels(column)) for column in (0, 1))

@@ -98,7 +98,7 @@ def check_room(
 
 
 def counted(number: int) -> str:
-    """Return a number of cells or bytes as text: with commas below 10^15, as a power of two from
+    """Return a number of cells or bytes as text: with commas below 2^53, and as a power of two from
     there.
 
     >>> counted(1 << 20), counted(3 << 60)

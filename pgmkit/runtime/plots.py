@@ -79,7 +79,9 @@ def graph(axes: Any, names: Sequence[str], cliques: Iterable[Sequence[str]]) -> 
 
 
 def _drawable(axes: Any) -> Any:
-    """Return the given axes, or those of a new figure if None is given."""
+    """Return the given axes, or those of a new figure if None is given. Raises InvalidInput if they
+    are no axes of matplotlib, or if matplotlib is not installed.
+    """
     if axes is not None:
         if not hasattr(axes, "barh"):
             raise InvalidInput(f"axes must be axes of matplotlib, got {type(axes).__name__}")

@@ -23,7 +23,7 @@ class Progress:
 
     ``seconds`` have passed since the search began. ``loss`` is that of the present iterate,
     ``best_loss`` the lowest so far, and ``gap`` the difference between ``best_loss`` and the best
-    lower bound, which is infinite until a bound is known.
+    lower bound; the gap is infinite until a bound is known.
     """
 
     iteration: int

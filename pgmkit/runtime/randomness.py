@@ -17,7 +17,7 @@ def generator(rng: Rng, name: str = "rng") -> np.random.Generator:
     """Return a numpy Generator: `rng` itself if it is one, otherwise a new one from the seed `rng`,
     or from the system's randomness if it is None. `name` is the argument's name, for the message.
 
-    Raises InvalidInput unless it is a whole number of at least 0, a numpy Generator or None.
+    Raises InvalidInput unless `rng` is a whole number of at least 0, a numpy Generator or None.
 
     >>> int(generator(0).integers(10)) == int(generator(np.random.default_rng(0)).integers(10))
     True

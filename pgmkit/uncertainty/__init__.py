@@ -79,7 +79,7 @@ class Uncertainty:
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
         """Return error bars of every cell of a marginal, measured or not; axes in the given
-        order. What the intervals cover is said by `answer`.
+        order. The docstring of `answer` says what the intervals cover.
         """
         clique = self.model.domain.clique(attrs)
         return self.answer(FactoredQuery.marginal(self.model.domain, clique), level=level)

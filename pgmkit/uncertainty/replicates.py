@@ -85,6 +85,6 @@ def _regions(
 
 
 def _totals(sets: Sets) -> list[float]:
-    """Return the total that each set implies, at least 1."""
+    """Return the total that each set's measurements imply, or 1 where that is less than 1."""
     found = estimate_totals(sets[0], stacked(sets))
     return [max(1.0, total) for total in found.tolist()]

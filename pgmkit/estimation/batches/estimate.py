@@ -204,8 +204,8 @@ class BatchedEstimate:
         )
 
     def _finished(self, search: BatchedSearch, row: int) -> GraphicalModel:
-        """Return the model of a set whose search ended without a certificate, after the last stages
-        of ``estimate``.
+        """Return the model of a set whose search ended without a certificate, after ``finish`` has
+        continued the search.
         """
         one = self.inference
         loss = make_loss(

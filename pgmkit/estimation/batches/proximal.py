@@ -83,8 +83,8 @@ class ProximalSteps:
     near: torch.Tensor
 
     def improved(self, points: Points) -> Points:
-        """Return points of lower loss. Each set ends after a step that has lowered its loss by
-        little.
+        """Return the points after some proximal steps, at which no set's loss is higher. A set
+        takes no further steps after one that has lowered its loss by little.
 
         If counts are so large compared with the noise that rounding makes the metric impossible to
         factorise, the points are returned unchanged.

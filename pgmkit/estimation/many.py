@@ -22,7 +22,7 @@ from pgmkit.estimation.batches.oracle import gains, gains_by_threads, gains_when
 from pgmkit.estimation.batches.problem import same_structure, stacked
 from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.loss_checks import check_loss
-from pgmkit.estimation.request import Request, check_seconds, positive
+from pgmkit.estimation.request import Request, positive
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.goodness import contradiction
@@ -31,7 +31,7 @@ from pgmkit.linear.matrix import is_sparse
 from pgmkit.losses import Squared, statistics
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
-from pgmkit.runtime.arguments import float_array, listed
+from pgmkit.runtime.arguments import check_seconds, float_array, listed
 from pgmkit.runtime.progress import Replication, reporter
 from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.threads import cores, in_threads, one_thread, pass_settings

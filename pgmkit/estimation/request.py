@@ -10,7 +10,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.estimation.methods import METHODS
 from pgmkit.losses import CallableLoss, Penalty
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
-from pgmkit.runtime.arguments import number, one_of
+from pgmkit.runtime.arguments import check_seconds, number, one_of
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_limit
 from pgmkit.total import estimate_total
@@ -66,12 +66,6 @@ class Request:
         for m in self.measurements:
             check_scale(m, m.values, total)
         return total
-
-
-def check_seconds(max_seconds: float | None) -> None:
-    """Raise InvalidInput unless the limit of time is None or a number above 0."""
-    if max_seconds is not None and not number(max_seconds) > 0:
-        raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
 
 
 def positive(estimated: float) -> float:

@@ -113,7 +113,8 @@ def checked_states(
     for name, values in mapped(states, "states", "attributes to names of values").items():
         (size,) = domain.shape(domain.clique([name], "states"))
         found[name] = tuple(listed(values, f"the states of {name!r}", "names"))
-        if len(found[name]) != size or len(set(found[name])) != size:
+        hashable = all(isinstance(value, Hashable) for value in found[name])
+        if not hashable or len(found[name]) != size or len(set(found[name])) != size:
             raise InvalidInput(
                 f"states of {name!r} must be {size} different names, got {found[name]!r}"
             )

@@ -30,6 +30,12 @@ def number(value: Any) -> float:
         return nan
 
 
+def check_seconds(max_seconds: float | None) -> None:
+    """Raise InvalidInput unless the limit of time is None or a number above 0."""
+    if max_seconds is not None and not number(max_seconds) > 0:
+        raise InvalidInput(f"max_seconds ({max_seconds}) must be above 0, or None for no limit")
+
+
 def listed(values: Iterable[T], name: str, content: str) -> list[T]:
     """Return the values as a list. Raises InvalidInput if they are a text or cannot be iterated
     over; the message has the argument's ``name`` and its wanted ``content``, such as "cliques".

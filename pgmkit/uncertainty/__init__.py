@@ -37,8 +37,10 @@ from pgmkit.measurement import checked_measurements as as_checked
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
+from pgmkit.runtime.arguments import check_seconds, float_array
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.progress import OUT_OF_TIME, Replication, reporter
+from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
 
@@ -118,7 +120,7 @@ class Uncertainty:
         checked = checked_level(level)
         if not callable(function):
             raise InvalidInput(f"function must be callable, got {type(function).__name__}")
-        estimate = np.asarray(function(self.model), dtype=np.float64)
+        estimate = float_array(function(self.model), "what function returns")
         drawn = np.stack([np.ravel(function(r)).astype(np.float64) for r in self._reused()])
         return bootstrap(estimate, drawn, False, checked)
 
@@ -152,7 +154,7 @@ def error_bars(
     measurements: Iterable[Measurement],
     *,
     replicates: int = 100,
-    seed: int | np.random.Generator | None = None,
+    seed: Rng = None,
     max_seconds: float | None = None,
     progress: bool | Callable[[Replication], None] | None = None,
 ) -> Uncertainty:
@@ -177,7 +179,7 @@ def error_bars(
         measurements: all measurements that it was estimated from.
         replicates: at least 20; the relative error of the standard errors is about 1 / sqrt(2
             replicates).
-        seed: the seed of the replicates' noise.
+        seed: the seed of the replicates' noise, or a numpy Generator; None for a fresh one.
         max_seconds: the most time that all replicates together may take. A query that needs them
             raises ``TooSlow`` once the first ones show that they would take longer, and so does
             every later one.
@@ -185,7 +187,7 @@ def error_bars(
             while the replicates are estimated.
 
     Raises InvalidInput for values that are not measurements, measurements of another domain or
-    another model, too few replicates, and a conditioned model.
+    another model, too few replicates, a wrong seed or limit of time, and a conditioned model.
 
     >>> from pgmkit import Domain, estimate
     >>> domain = Domain({"a": 2, "b": 2})
@@ -203,6 +205,8 @@ def error_bars(
             f"replicates must be a whole number, 20 or more, got {replicates!r}; 50 to 200 are "
             "usual, and fewer than 20 give no usable standard errors"
         )
+    check_seconds(max_seconds)
+    generator(seed, "seed")  # a wrong seed is refused here, not by the first query that draws
     zeros, fixed = model.structural_zeros, _fixed_total(model, known)
     linear = LinearEstimate(model.domain, known, fixed, zeros)
     most, refused = inf if max_seconds is None else max_seconds, list[str]()
@@ -215,7 +219,7 @@ def error_bars(
         if refused:
             raise TooSlow(*refused)
         started = time.perf_counter()
-        rng = np.random.default_rng(seed)
+        rng = generator(seed, "seed")
         logger.info("error bars: %d re-estimations", replicates)
         made: list[Estimated] = []
         sets = list(_redrawn(model, known, replicates, rng, linear.scale))

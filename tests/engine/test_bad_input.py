@@ -208,6 +208,13 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a factor beyond floats": lambda: Factor(DOMAIN, 10**400),  # type: ignore[arg-type]
     "a graph of no tables": lambda: FactorGraph(DOMAIN, None),  # type: ignore[arg-type]
     "states that are a text": lambda: FactorGraph(DOMAIN, [], states="ab"),  # type: ignore[arg-type]
+    "states that are lists": lambda: FactorGraph(DOMAIN, [], states={"sex": [["f"], ["m"]]}),  # type: ignore[dict-item]
+    "a seed below 0": lambda: error_bars(MODEL, [GOOD], seed=-1),
+    "a seed in words": lambda: error_bars(MODEL, [GOOD], seed="x"),  # type: ignore[arg-type]
+    "seconds of bars that are no number": lambda: error_bars(
+        MODEL, [GOOD], max_seconds=float("nan")
+    ),
+    "a statistic in words": lambda: error_bars(MODEL, [GOOD]).statistic(lambda model: "x"),
     "cliques that are None": lambda: MODEL.marginals(None),  # type: ignore[arg-type]
     "evidence that is None": lambda: MODEL.given(None),  # type: ignore[arg-type]
     "evidence in words": lambda: MODEL.given({"age": "x"}),  # type: ignore[dict-item]

@@ -115,7 +115,8 @@ def synthesize(
             says it. It warns if surely more than a tenth could not be read, or if all values seem
             to be missing. A callable gets the noisy shares before the rest is spent, and may raise
             to end the run. For frames in memory and the records of `encode_file`. If it is False a
-            warning names the columns that count such values among others (`outside`).
+            warning, given once in a process, names the columns that count such values among others
+            (`outside`).
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
             private, "auto" spends a five-hundredth of the budget on it; before `aim` it spends up
             to a fiftieth to see whether columns depend on each other at all.

@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import NormalDist
 
 from mechanisms.privacy.curator import Curator
@@ -141,7 +142,8 @@ def check_values(
 
 def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
     """Warn of the columns that count values they do not have among those they have, where no check
-    will tell of them. The warning does not depend on the data.
+    will tell of them. The warning does not depend on the data, and is given once in a process for
+    the same columns.
     """
     places = [
         f"{name} as {column.own_labels[0]!r}"
@@ -151,12 +153,18 @@ def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
     ]
     if places:
         shown = ", ".join(places[:FEW]) + (", ..." if len(places) > FEW else "")
-        warnings.warn(
-            f"missing and unreadable values would count among others ({shown}), and nothing says "
-            "how many there are; declare `missing` or `outside` for these columns, or let "
-            "report_unread=True spend a hundredth of the budget on their noisy share",
-            stacklevel=stacklevel + 1,
-        )
+        _told_once(shown, stacklevel + 2)
+
+
+@cache
+def _told_once(columns: str, stacklevel: int) -> None:
+    """Warn, once in a process for the same columns: most calls of a session have one schema."""
+    warnings.warn(
+        f"missing and unreadable values would count among others, unseen ({columns}); declare "
+        "`missing` or `outside` for these columns, or pass report_unread=True to see their noisy "
+        "share for a hundredth of the budget (said once)",
+        stacklevel=stacklevel,
+    )
 
 
 def check_labels(schema: Schema, names: Sequence[str]) -> None:

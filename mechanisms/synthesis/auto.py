@@ -54,8 +54,8 @@ class Choice:
 
 
 def choice_of(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
-    """Return the mechanism that was named, or for "auto" the result of `choose_mechanism` with the
-    further arguments `known`.
+    """Return the mechanism that was named or, for "auto", the result of `choose_mechanism`, of
+    which `known` are the further arguments.
     """
     if mechanism != "auto":
         return Choice(mechanism, "as asked")
@@ -164,7 +164,8 @@ def _by_time(
     schema: Schema, marginals: int, rows: int, budget: Budget, seconds: float, most_mb: float
 ) -> Choice:
     """Return AIM with the largest model that it can estimate in `seconds`, or else a faster
-    mechanism.
+    mechanism. `marginals`: the number of the workload's cliques. `rows`: the number of protected
+    units. `most_mb`: the largest model that the memory holds, in MB.
     """
     from mechanisms.aim import Aim  # it loads what takes long to import
 

@@ -145,8 +145,8 @@ def _columns(columns: int) -> str:
 
 
 def _chart(ran: Sequence[Compared], columns: int, rows: int) -> str:
-    """Return a chart of the mean number of rows in a wrong cell, with the range of nine tables in
-    ten.
+    """Return a chart with, for each mechanism, the mean number of rows in a wrong cell of the
+    tables over `columns` columns, and the range of nine of ten tables. `rows`: the number of rows.
     """
     wrong = [rows * np.array(each.of(columns)) for each in ran]
     ends = tuple(np.array([np.quantile(each, q) for each in wrong]) for q in (0.05, 0.95))

@@ -33,11 +33,11 @@ class _DryLedger(Ledger):
 def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload) -> None:
     """Run the mechanism on made-up records up to its first charge, so that its refusals are raised.
 
-    The dry run is made before anything else is paid for: the values of open columns (in whose place
-    `assumed` has values), the number of rows or of rows left out, or a first look. A refusal that
-    depends on how many values are found, such as that of a domain that is too large, can still come
-    later. Then "auto" takes independent columns, and a run by a named mechanism ends with
-    `ColumnsFound`.
+    `schema`: the schema of the records; open columns get made-up values (`assumed`). `workload`:
+    over the schema with these values. The dry run is made before the budget pays for anything,
+    such as the values of open columns, the number of rows or a first look. A refusal that depends
+    on how many values are found, such as that of a domain that is too large, can still come later.
+    Then "auto" takes independent columns, and a run by a named mechanism ends with `ColumnsFound`.
     """
     entry, chosen = configure(choice.name, **{**choice.settings, **request.options})
     if any(field.name == "pretrain_steps" for field in fields(chosen)):

@@ -15,9 +15,8 @@ from pgmkit.runtime.typed import typed
 def expected_errors(
     schema: Schema, queries: Sequence[str], *, epsilon: float, delta: float, **options: Any
 ) -> tuple[PlannedQuestion, ...]:
-    """Return the standard errors that the answers to questions in words will have.
-
-    They do not depend on the data, so that nothing is spent to learn them.
+    """Return the standard errors that the answers to questions in words will have, a record for
+    each question. They do not depend on the data, so nothing is spent to learn them.
 
     `options`: further arguments of `synthesize`, such as `neighbours`, `unit` and `max_rows`.
     Raises InvalidInput for questions that the schema does not answer, and where errors depend on

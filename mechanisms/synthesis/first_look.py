@@ -74,11 +74,11 @@ class FirstLook:
 
 
 def bins_of(schema: Schema) -> dict[str, int]:
-    """Return the number of bins of each column that has bins; they are its first codes, in
-    order.
+    """Return the number of bins of each column that has bins, by name. The bins are the column's
+    first codes, in order.
 
-    A column of whole numbers with one code each counts only if it has more codes than merging tries
-    groups. With fewer codes it is often no quantity: months, hours, codes of answers.
+    A column of whole numbers in which each number is a bin of its own is left out if it has at most
+    `MOST_GROUPS` numbers: it is often no quantity, but months, hours or codes of answers.
     """
     found = {}
     for name, column in schema.columns.items():
@@ -91,7 +91,7 @@ def bins_of(schema: Schema) -> dict[str, int]:
 
 def first_look(curator: Curator, workload: Workload) -> FirstLook:
     """Measure the marginal of each of the workload's columns, and the distance of each pair's
-    marginal from the product of its columns. The workload must have at least one pair.
+    marginal from the product of its columns' marginals. The workload must have at least one pair.
     """
     closure = downward_closure(workload)
     singles, pairs = ([c for c in closure if len(c) == k] for k in (1, 2))
@@ -157,11 +157,12 @@ def _chance(
     stddev: float,
     draws: int = 8,
 ) -> tuple[float, float, float]:
-    """Return the mean distance of pairs of independent columns with these counts, its standard
-    deviation between tables, and the mean without noise. `stddev`: the standard deviation of the
-    noise in the one-way marginals.
+    """Return the mean total variation distance that pairs of independent columns show from the
+    product of their noisy marginals, its standard deviation, and the mean distance without noise.
 
-    The first two are from random draws, which are the same for the same columns.
+    `columns`: the counts of each column. `total`: the number of records. `stddev`: the standard
+    deviation of the noise in the marginals of single columns. The first two results are from
+    `draws` random tables a pair, which are the same for the same columns.
     """
     rng = np.random.default_rng(0)
     rows = max(1, round(total))

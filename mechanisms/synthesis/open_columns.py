@@ -43,9 +43,12 @@ class ColumnsFound(InvalidInput):
 
 @contextmanager
 def keeping(found: Schema, curator: Curator) -> Iterator[None]:
-    """Raise ColumnsFound in place of a PgmkitError that ends a run after its columns were found.
+    """Raise ColumnsFound in place of a PgmkitError that ends the block, which runs after open
+    columns were found. Some refusals depend on what is found, such as that of a domain that is too
+    large.
 
-    Some refusals depend on what is found, such as that of a domain that is too large.
+    `found`: the schema with the columns that were found. `curator`: the Curator whose ledger tells
+    what is left of the budget.
     """
     try:
         yield
@@ -69,10 +72,9 @@ def open_columns(schema: Schema) -> dict[str, OpenCategorical]:
 
 
 def counted_roughly(data: Any, schema: Schema) -> Counts:
-    """Return the counts available before open columns are found.
-
-    They are over the other columns, and over fine bins of the numeric columns whose edges are to be
-    found. Raises InvalidInput for coded records.
+    """Return the records as they can be counted before open columns are found: by the other
+    columns, and by fine bins of the numeric columns whose edges are to be found. Raises
+    InvalidInput for records that are coded already.
     """
     if isinstance(data, Dataset | FrameCounts):
         raise InvalidInput("open columns are found in data frames, not in coded records")
@@ -115,8 +117,8 @@ def resolved(
 def _completed(
     data: Any, rough: Counts, concrete: Schema, found: Mapping[str, Column], workload: Workload
 ) -> Counts:
-    """Return the records coded by the concrete schema; in memory only the found columns are coded
-    anew.
+    """Return the records coded by the schema `concrete`, which has no open columns. If `rough` is
+    in memory, only the columns `found` are coded anew.
     """
     if not isinstance(rough, Dataset) or len(found) == len(concrete.columns):
         return counted(data, concrete, workload)
@@ -127,8 +129,8 @@ def _completed(
 
 
 def _fine(schema: Schema) -> dict[str, Numeric]:
-    """Return the columns whose edges are to be found, with 512 bins each, which limit their
-    accuracy.
+    """Return the columns whose edges are to be found, each with 512 bins of equal width, whose ends
+    are the edges that can be found.
     """
     return {name: column.grid(512) for name, column in _numeric(schema).items()}
 
@@ -139,8 +141,9 @@ def _numeric(schema: Schema) -> dict[str, Numeric]:
 
 
 def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
-    """Return edges between `bins` bins of about equal noisy counts, from the counts `cells` of the
-    bins of `fine`; missing values do not count.
+    """Return the inner edges of `bins` bins of about equal noisy counts or, if no count is above 0,
+    all edges of bins of equal width. `cells`: the noisy counts of the bins of `fine`, followed by
+    those of missing values, which are left out.
     """
     reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
     if reached[-1] <= 0:
@@ -152,9 +155,9 @@ def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
 
 
 def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
-    """Return the number of rows of each text in the column.
+    """Return the number of rows of each text in the open column `name`.
 
-    Raises InvalidInput if texts are missing and the schema has no place for missing ones.
+    Raises InvalidInput if rows have no text and the column has no place for them.
     """
     column = open_columns(schema)[name]
     tally = tally_of(data, name, column)
@@ -165,8 +168,8 @@ def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
 
 
 def _rows_alone(data: Any, schema: Schema) -> Counts:
-    """Return the records as a column of one value. Before the values of a column are found, only
-    the number of records is used.
+    """Return the records as a column of one value. It serves where all columns are open with
+    values that are not listed: until they are found, only the number of records is used.
     """
     name = schema.unresolved[0]
     rows = tally_of(data, name, OpenCategorical()).total()
@@ -176,11 +179,12 @@ def _rows_alone(data: Any, schema: Schema) -> Counts:
 
 
 def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
-    """Return the counts of a data frame by the schema, or `data` itself if it is coded records or
-    counts.
+    """Return the records of a data frame coded by the schema or, for a frame in an engine, as they
+    are counted there; `data` itself if it is coded already.
 
-    An engine's first pass counts the marginals that a mechanism is likely to need for this
-    workload. Raises InvalidInput for records coded over another domain, or against the constraints.
+    The first pass of an engine counts the marginals that a mechanism is likely to need for
+    `workload`. Raises InvalidInput for coded records over another domain, and for those that break
+    constraints unless the schema accepts any data (`Schema.placed`).
     """
     if not isinstance(data, Dataset | NoRows | FrameCounts):
         return counts_of(data, schema, () if workload is None else _likely(workload))
@@ -191,8 +195,8 @@ def counted(data: Any, schema: Schema, workload: Workload | None) -> Counts:
 
 
 def _likely(workload: Workload) -> Iterator[Clique]:
-    """Yield the pairs of columns in the workload's cliques, then the cliques; each with small ones
-    first.
+    """Yield the pairs of columns in the workload's cliques, and then the cliques themselves; both
+    in the order of their tables' sizes.
     """
     pairs = {pair for clique in workload.cliques for pair in combinations(sorted(clique), 2)}
     yield from sorted(pairs, key=lambda pair: (workload.domain.size(pair), pair))
@@ -200,9 +204,8 @@ def _likely(workload: Workload) -> Iterator[Clique]:
 
 
 def assumed(schema: Schema) -> Schema:
-    """Return the schema with made-up labels and edges for the columns left open.
-
-    It serves plans, and checks before anything is spent.
+    """Return the schema with made-up labels and edges in place of those that are still to be found,
+    for plans, and for checks before anything is spent.
 
     >>> assumed(Schema({"job": OpenCategorical()})).domain
     Domain({'job': 21})

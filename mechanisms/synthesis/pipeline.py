@@ -227,8 +227,8 @@ def _released(
     excess: Excess | None,
     report: Progress,
 ) -> tuple[Release, str]:
-    """Return the release of the mechanism that was named or that "auto" chooses, and the reason for
-    the choice.
+    """Run the mechanism that was named or that "auto" chooses. Return its release, and the reason
+    for the choice, with a clause on the rows that were left out if the request reports them.
     """
     workload = request.workload_over(schema)
     said = _rows_left_out(curator, excess) if request.report_dropped and excess else ""
@@ -283,7 +283,9 @@ def check_rows(request: Request, counts: Counts) -> None:
 
 
 def _rows_left_out(curator: Curator, excess: Excess) -> str:
-    """Return a clause on the number of rows left out, which a hundredth of the budget pays for."""
+    """Spend a hundredth of the remaining budget on the number of rows that were left out, and
+    return a clause that says it.
+    """
     rows, stddev = curator.measure_excess(excess, curator.remaining / 100)
     of_each = curator.neighbours.max_rows
     return (
@@ -295,12 +297,12 @@ def _rows_left_out(curator: Curator, excess: Excess) -> str:
 def _chosen(
     request: Request, curator: Curator, schema: Schema, workload: Workload
 ) -> tuple[Choice, dict[str, Any]]:
-    """Return the mechanism that runs, and the arguments of `run_on` that the choice has paid for
-    already.
+    """Return the mechanism to run, and further arguments of `run_on`: the marginals that the choice
+    has paid for already, if any.
 
-    Without public records "auto" pays for the number of rows and, if AIM is to measure pairs, for a
-    first look at their dependence; if none shows it takes independent columns. The look's marginals
-    of columns are passed on.
+    Without public records and questions "auto" pays for the number of rows, if it is private. If
+    AIM is to measure pairs, it also pays for a first look at their dependence. If none shows, it
+    takes independent columns. The marginals of single columns that the look measured are returned.
     """
     # Public records show dependence for free, whatever the number of private rows; questions say
     # what to measure.
@@ -342,8 +344,8 @@ def _accepting(request: Request, choice: Choice, schema: Schema, workload: Workl
 
 
 def _rows(curator: Curator) -> int:
-    """Return the number of rows. If it is private, it is measured with noise, at a cost of
-    `_ROWS_SHARE` of the remaining budget, rounded, and at least 0.
+    """Return the number of rows if it is public. Otherwise measure it at a cost of `_ROWS_SHARE` of
+    the remaining budget, and return the noisy number, rounded and at least 0.
     """
     if curator.public_total is not None:
         return curator.public_total

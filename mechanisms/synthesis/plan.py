@@ -46,13 +46,14 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """The split of the budget, the noise, the model's size and the time of a dry run.
+    """What a dry run shows of a real one: the split of the budget, the noise, the model's size and
+    the time.
 
     Attributes:
         mechanism: The mechanism's name.
         unit: The unit of the budget, such as rho.
         total: The whole budget in this unit.
-        steps: The charges, grouped by step.
+        steps: The charges, grouped by step and mechanism.
         measurements: The number of noisy tables.
         noise: The standard deviation, in counts, of the least noisy measured cells.
         model_mb: The size of the junction tree of the dry run's model in MB; None if the model is
@@ -174,8 +175,8 @@ def plan(
         budget.unit,
         budget.total,
         tuple(
-            PlannedStep(step, law, len(costs), sum(costs) / budget.total)
-            for (step, law), costs in by_step(curator.ledger.entries, curator.domain).items()
+            PlannedStep(step, noise, len(costs), sum(costs) / budget.total)
+            for (step, noise), costs in by_step(curator.ledger.entries, curator.domain).items()
         ),
         len(release.measurements),
         min((m.stddev for m in release.measurements), default=0.0),

@@ -66,11 +66,11 @@ class PlannedQuestion:
         return dict(vars(self))
 
 
-def checked_questions(schema: Schema, questions: Sequence[str]) -> None:
-    """Raise InvalidInput unless the questions are texts that the schema answers.
+def check_questions(schema: Schema, questions: Sequence[str]) -> None:
+    """Raise InvalidInput unless the questions are a list of texts that the schema answers.
 
-    A question with a condition on a column whose values are still to be found in the data, or with
-    steps of it, is refused.
+    A question is refused if it has a condition on an open column (whose values are still to be
+    found in the data), or steps of such a column.
     """
     listed = isinstance(questions, Sequence) and not isinstance(questions, str | bytes)
     if not listed or not questions or not all(isinstance(each, str) for each in questions):
@@ -95,10 +95,11 @@ def checked_questions(schema: Schema, questions: Sequence[str]) -> None:
 
 
 def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
-    """Return the workload of the questions, each of weight 1, and of the other columns one by one.
+    """Return the workload of the questions, each of weight 1, and of the marginal of each column
+    that no question names.
 
-    The other columns are measured too, so that records have something to be drawn from, for about a
-    tenth of what the questions get.
+    The columns that no question names are measured so that records can be drawn. They get about a
+    tenth of what the questions get of the budget.
 
     >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 9), "ill": Boolean(), "old": Boolean()})
@@ -115,7 +116,8 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
 
 
 def at_every_level(schema: Schema, workload: Workload) -> Workload:
-    """Return the workload with every set of queries at all combinations of its columns' levels.
+    """Return the workload with each set of queries repeated for every combination of the levels of
+    its columns, single values included.
 
     >>> from pgmkit import Integer, Level, Schema
     >>> ages = {"stage": Level("age", {"minor": "..1", "adult": "2.."})}
@@ -143,8 +145,9 @@ def at_every_level(schema: Schema, workload: Workload) -> Workload:
 def planned(
     schema: Schema, questions: Sequence[str], relation: Neighbours, *, pure: bool, goal: Goal
 ) -> tuple[PlannedQuestion, ...]:
-    """Return the errors of the questions when `matrix` spends 1 on them: an epsilon of 1 if `pure`,
-    else a rho of 1. `goal`: the objective of the strategy.
+    """Return the errors of the questions when `matrix` spends a cost of 1 on them: an epsilon of 1
+    if `pure`, else a rho of 1. `goal`: the errors that the strategy makes least, "mean" or
+    "largest".
     """
     norm = 1 if pure else 2
     workload = question_workload(schema, questions)
@@ -209,7 +212,9 @@ def least_budget(
 
 
 def _reaching(cost: float, delta: float, accounting: Accounting) -> float:
-    """Return the least epsilon whose total is `cost`, up to rounding of the conversion."""
+    """Return the least epsilon with which a budget has the total `cost`, up to rounding of the
+    conversion.
+    """
     epsilon = Budget(1.0, delta, accounting=accounting).epsilon_spent(cost)
     while epsilon > 0 and Budget(epsilon, delta, accounting=accounting).total < cost:
         epsilon *= 1 + 1e-6
@@ -223,8 +228,8 @@ def _query_set(schema: Schema, text: str) -> QuerySet:
 
 
 def _named(matrix: MatrixLike) -> Asked:
-    """Return the name of these queries if they are "identity" or "prefix", or else their matrix as
-    a dense array.
+    """Return "identity" or "prefix" if the matrix is that of these queries, and otherwise the
+    matrix as a dense array.
     """
     rows = as_dense(matrix)
     n = rows.shape[1]

@@ -42,7 +42,8 @@ at most `LARGEST` counts.
 @typed_class
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:
-    """The arguments of `synthesize`, described there, except the data; nothing in it is private.
+    """The arguments of `synthesize`, described there, without the data; nothing in a request is
+    private.
 
     Raises InvalidInput for arguments of a wrong type, values that are not allowed, and arguments
     that contradict each other.
@@ -83,7 +84,7 @@ class Request:
                 f"settings must be a mapping from names to values, got {self.settings!r}"
             )
         if self.queries is not None:
-            questions.checked_questions(self.schema, self.queries)
+            questions.check_questions(self.schema, self.queries)
         self._check_queries()
         _ = self.options, self.relation
         check_unit(self.unit, self.schema, self.report_dropped)
@@ -101,7 +102,8 @@ class Request:
 
     @cached_property
     def options(self) -> Mapping[str, Any]:
-        """The settings of the mechanism that was named, with the device among them.
+        """The settings of the mechanism that was named, with its device; for "auto", which takes no
+        settings, those of `settings` alone.
 
         Raises InvalidInput for a device that does not exist or is given twice.
         """
@@ -125,23 +127,24 @@ class Request:
 
     @cached_property
     def likely(self) -> Workload:
-        """The workload over the schema with `assumed` values in place of those still to be
-        found.
-        """
+        """The workload over the schema in which open columns have made-up values (`assumed`)."""
         return self._over(assumed(self.schema))
 
     def workload_over(self, schema: Schema) -> Workload:
-        """Return the workload over the schema in which open columns are found."""
+        """Return the workload over `schema`, in which all values of open columns have been
+        found.
+        """
         if self.queries or self.workload is None or isinstance(self.workload, int):
             return self._over(schema)
         return Workload.of(schema.domain, self.likely.sets)
 
     def _over(self, schema: Schema) -> Workload:
-        """Return the workload of the questions; for mechanisms that measure cells, the tables that
-        the questions are about, with equal weights.
+        """Return the workload over a schema without open columns.
 
-        Without questions it is that of tables: with queries at every level of the columns for
-        mechanisms that answer any linear queries, and with sets that may predict the target for
+        With `queries` it is that of the questions or, for mechanisms that measure whole tables, of
+        the tables that the questions are about, with equal weights. Without `queries` it is that of
+        the argument `workload`: with queries at every level of the columns for mechanisms that
+        answer any linear queries, and with sets of columns that may predict the target for
         mechanisms that select tables.
         """
         if self.queries:
@@ -158,7 +161,9 @@ class Request:
 
     @property
     def _selects_tables(self) -> bool:
-        """True if the mechanism looks for tables to measure among those of the workload."""
+        """True if the mechanism, or one that "auto" may take, selects the tables that it measures
+        among those of the workload.
+        """
         if self.mechanism == "auto":
             return self.public is None
         entry = MECHANISMS.get(self.mechanism)
@@ -166,7 +171,9 @@ class Request:
 
     @property
     def _plans(self) -> bool:
-        """True if the errors of questions are known before the run."""
+        """True if the errors of questions would be known before the run: those of `matrix` and
+        `matrix+pgm`, which "auto" takes for questions without public records.
+        """
         if self.mechanism == "auto":
             return self.public is None
         entry = MECHANISMS.get(self.mechanism)
@@ -178,7 +185,9 @@ class Request:
 
     @property
     def _left(self) -> float:
-        """The share of the budget that remains for the mechanism after what it pays before."""
+        """The share of the budget that remains for the mechanism after the reports that are asked
+        for (`report_unread`, `report_dropped`).
+        """
         return (1 - COST_SHARE) ** (bool(self.report_unread) + bool(self.report_dropped))
 
     @cached_property
@@ -237,7 +246,8 @@ class Request:
         )
 
     def choice(self, schema: Schema, workload: Workload, rows: int | None = None) -> Choice:
-        """Return the mechanism that was named, or for "auto" the one that `choose_mechanism` takes.
+        """Return the mechanism that was named, or for "auto" `matrix+pgm` if there are questions
+        and no public records, and otherwise the one that `choose_mechanism` takes.
 
         `schema`, `workload`: the schema and the workload, with all values known. `rows`: the number
         of rows if it is public or paid for.
@@ -262,8 +272,9 @@ class Request:
         )
 
     def public_records(self, schema: Schema) -> Dataset | None:
-        """Return the public records as codes of the schema's columns that they have; None without
-        any. Raises InvalidInput for records without a column of the schema, or without rows.
+        """Return the public records, coded by those columns of the schema that they have; None if
+        there are no public records. Raises InvalidInput for records without a column of the schema,
+        or without rows.
         """
         public = self.public
         if public is None or isinstance(public, Dataset):

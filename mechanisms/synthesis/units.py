@@ -52,8 +52,8 @@ def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
 def bounded_frame(
     frame: Any, schema: Schema, unit: str, max_rows: int, rng: np.random.Generator | None
 ) -> tuple[Any, Excess]:
-    """Return the schema's columns of at most `max_rows` rows of each unit, and the number of their
-    further rows, which are dropped; that number is exact and private (`Excess`).
+    """Return the schema's columns of at most `max_rows` rows of each unit, and the number of the
+    units' further rows, which are dropped. That number is exact and private (`Excess`).
 
     The rows are drawn uniformly (`mechanisms.privacy.units`). Rows without a unit (missing: null,
     NaN, empty) belong to nobody: they are dropped and not counted. From an engine only the schema's
@@ -75,9 +75,9 @@ def bounded_frame(
 
 
 def held_columns(frame: Any, schema: Schema, further: Sequence[str], table: str, what: str) -> Any:
-    """Return the schema's columns of a frame, and further ones that are not released, in memory.
-    Raises InvalidInput if one of them is missing; `table` ("the data have") and `what` ("the unit
-    of a row") are parts of its message.
+    """Return a frame in memory with the schema's columns of a frame and the columns `further`,
+    which are not released. Raises InvalidInput if one of them is missing; `table` ("the data have")
+    and `what` ("the unit of a row") are parts of the error's message.
     """
     names = names_of(frame)
     schema.check_names(names)
@@ -91,8 +91,8 @@ def held_columns(frame: Any, schema: Schema, further: Sequence[str], table: str,
 
 
 def unit_numbers(columns: Sequence[Any]) -> list[np.ndarray]:
-    """Return a whole number for each value of several columns: equal for equal values, -1 if
-    missing.
+    """Return, for each of several columns, an array with a whole number for each value. Equal
+    values have equal numbers, in all columns; missing values have -1.
 
     3, 3.0, "3" and "3.0" are one unit, since programs write whole numbers as 3.0 if another value
     of the column is missing.

@@ -47,21 +47,20 @@ class UnreadValues:
 
     @property
     def many(self) -> tuple[str, ...]:
-        """The columns of which surely more than a tenth could not be read, the largest
-        share first.
+        """The columns of which surely more than a tenth could not be read, the largest share first.
 
-        Noise alone makes a share of a tenth look larger with probability ``RARE``, over all columns
-        together. Wrongly read files have shares of a half and more, so the margin misses few of
-        them.
+        The noisy share must exceed a tenth by a margin. If at most a tenth of each column could not
+        be read, some column is listed with probability ``RARE`` at most. Wrongly read files have
+        shares of a half and more, so few of them are missed because of the margin.
         """
         above = _MANY + self._deviations(RARE / len(self.shares)) * self.stddev
         return _largest_first(self.shares, above)
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """The columns of which surely more than half and, as far as the noise shows, all values are
-        missing; without those that could not be read. Noise hides such a column with probability
-        ``SIGNIFICANT``.
+        """The columns of which surely more than half of the values and, as far as the noise shows,
+        all are missing; those in `many` are left out. A column of which all values are missing is
+        not listed with probability ``SIGNIFICANT``, or because the noise is too large.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
         # A share near 1 also has nearly all of the noise of the number of rows that it is divided
@@ -110,11 +109,13 @@ def _largest_first(shares: Mapping[str, float], above: float) -> tuple[str, ...]
 def check_values(
     curator: Curator, schema: Schema, asked: bool | Callable[[UnreadValues], None]
 ) -> str:
-    """Return a clause on the values that could not be read, for a hundredth of the budget.
+    """Spend a hundredth of the remaining budget on the shares of values that could not be read and
+    of missing values, and return a clause that tells of them.
 
-    `schema`: the columns whose missing values are counted, of those that the Curator has. `asked`:
-    True to warn if some column has many unread or only missing values, or a callable that gets the
-    noisy shares and may raise to end the run.
+    `schema`: its columns, as far as the Curator's records have them, are those whose missing values
+    are counted; unread values are counted in all columns of the records. `asked`: True to warn if
+    some column has many unread or only missing values, or a callable that gets the noisy shares and
+    may raise to end the run.
     """
     sizes = curator.domain.sizes
     declaring = [n for n, c in schema.columns.items() if n in sizes and c.missing is not None]
@@ -141,9 +142,10 @@ def check_values(
 
 
 def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
-    """Warn of the columns that count values they do not have among those they have, where no check
-    will tell of them. The warning does not depend on the data, and is given once in a process for
-    the same columns.
+    """Warn of the columns that have no place of their own for values that they cannot read and for
+    missing ones, which are then counted as one of the column's values, and nothing tells how many
+    there are. The warning does not depend on the data, and is given once in a process for the same
+    columns.
     """
     places = [
         f"{name} as {column.own_labels[0]!r}"
@@ -168,10 +170,8 @@ def _told_once(columns: str, stacklevel: int) -> None:
 
 
 def check_labels(schema: Schema, names: Sequence[str]) -> None:
-    """Warn if no label was found, or if labels contain the sign for bytes that are not in the
-    encoding.
-
-    The labels are public: they were paid for.
+    """Warn of each of the columns `names` for which no label was found, or whose labels contain the
+    sign for bytes that are not in the encoding. The labels are public: they were paid for.
     """
     for name in names:
         if getattr(schema.columns[name], "values", None) == ():

@@ -60,7 +60,7 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
 
 
 def mixture_seconds(domain: Domain) -> float:
-    """Return the CPU seconds, roughly, that a mixture of the default settings takes for all pairs.
+    """Return roughly the CPU seconds that `mixture` with default settings takes for all pairs.
 
     >>> mixture_seconds(Domain({f"q{i}": 10 for i in range(40)}))
     41.0

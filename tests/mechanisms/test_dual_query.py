@@ -13,6 +13,7 @@ from seams import draw_from
 from mechanisms import run
 from mechanisms.datasets.census import census
 from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query, round_weights
+from mechanisms.families import best_response
 from mechanisms.families.best_response import Oracle
 from mechanisms.fem import Fem, fem
 from mechanisms.privacy.budget import Budget
@@ -59,6 +60,39 @@ def test_the_oracle_finds_the_best_record_in_every_way(seed: int) -> None:
         oracle.by_integer_program(queries, bonus),
     ]:
         assert worth(found, queries, bonus) == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "records, cells, way",
+    [
+        (36, 0, "_enumerated"),
+        (35, 15, "by_max_product"),
+        (35, 14, "by_integer_program"),
+    ],
+)
+def test_the_way_to_the_best_record_follows_from_sizes(
+    monkeypatch: pytest.MonkeyPatch, records: int, cells: int, way: str
+) -> None:
+    """The tree of (a, b), (b, c) and the bonus over d has 6 + 6 + 3 cells; that of all pairs of a,
+    b and c has 12 + 3. Each way is the only one that is left.
+    """
+    monkeypatch.setattr(best_response, "ENUMERABLE", records)
+    monkeypatch.setattr(best_response, "TREE_CELLS", cells)
+    for other in {"_enumerated", "by_max_product", "by_integer_program"} - {way}:
+        monkeypatch.setattr(Oracle, other, None)
+    oracle, bonus = Oracle(SMALL), {"d": np.array([0.0, 2.0, 1.0])}
+    for _ in range(2):  # what is known of the cliques serves again
+        queries = [(Cell(("a", "b"), 4), 2.0), (Cell(("b", "c"), 3), 1.0)]
+        assert oracle.best(queries, bonus) == {"a": 1, "b": 1, "c": 1, "d": 1}
+    queries = [(Cell(("a", "b"), 4), -2.0), (Cell(("a", "c"), 3), 1.0), (Cell(("c", "b"), 4), 1.0)]
+    found = oracle.best([*queries, (Cell(("b",), 1), 0.5)], bonus)
+    assert worth(found, queries, bonus) == 3.0 and found["d"] == 1
+
+
+def test_without_queries_any_record_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_response, "ENUMERABLE", 0)
+    found = Oracle(SMALL).best([], {})
+    assert list(found) == list(SMALL) and all(found[n] in range(SMALL.sizes[n]) for n in SMALL)
 
 
 def test_signed_draws_follow_the_exponential_mechanism() -> None:

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductRows
@@ -75,6 +76,37 @@ def test_measurements_move_to_the_small_domain() -> None:
     np.testing.assert_allclose(one.values, [50, 40, 7, 3])  # what is left of 100
     assert measured_cell(moved) == (("c", "a"), int(np.ravel_multi_index((0, 2), (2, 4))))
     assert moved.values[0] == 3.5 and moved.stddev == 1.0
+
+
+def test_a_rest_is_what_is_left_of_the_total_and_even_without_counts() -> None:
+    first = [Measurement(("a",), [50.0, -1.0, -2.0, 40.0, 0.0], 1.5)]
+    frequent = Frequent(DOMAIN, first, 89.0)
+    (moved,) = frequent.measured(first)
+    assert moved.values.tolist() == [50.0, 40.0, 0.0]  # two more than the total
+    rows = frequent.expand(np.array([[0.5, 0.2, 0.3, *[0.5] * 2, *[0.25] * 4]]))
+    np.testing.assert_allclose(rows[0, :5], [0.5, 0.1, 0.1, 0.2, 0.1])
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_matrix_with_equal_entries_at_rare_codes_is_one_over_the_small_domain(
+    sparse: bool,
+) -> None:
+    """Its answers on a small table are those on any table that is summed to it."""
+    frequent, rng = Frequent(DOMAIN, FIRST, 100.0), np.random.default_rng(0)
+    sides = [
+        rng.normal(size=(2, frequent.domain.sizes[name]))[:, frequent.places(name)]
+        for name in ("c", "a")
+    ]
+    matrices = [csr_array(side) for side in sides] if sparse else sides
+    whole = Measurement(("c", "a"), np.arange(4.0), 1.5, matrices)
+    moved = frequent.merged(whole)
+    assert moved.clique == whole.clique and moved.stddev == 1.5
+    assert moved.values.tolist() == whole.values.tolist()
+    table = rng.random((4, 5))
+    small = np.zeros(frequent.domain.shape(("c", "a")))
+    np.add.at(small, np.ix_(frequent.places("c"), frequent.places("a")), table)
+    np.testing.assert_allclose(moved.applied(small.ravel()), whole.applied(table.ravel()))
+    assert frequent.merged(FIRST[1]) is FIRST[1]
 
 
 def data() -> Dataset:

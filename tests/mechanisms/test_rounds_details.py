@@ -14,6 +14,7 @@ from mechanisms.pep import Pep, pep_pub
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
+from mechanisms.rounds.drawn import measure_worst, worst_pairs
 from mechanisms.rounds.forest import pairs_of
 from mechanisms.rounds.histogram import HistogramState, check_public, product_of_marginals, updater
 from mechanisms.rounds.loop import Round, round_reports
@@ -438,3 +439,36 @@ def test_public_records_over_another_domain_are_refused_before_spending() -> Non
     with pytest.raises(InvalidInput, match="another domain"):
         pep_pub(owner, ONES, public=other)
     assert owner.ledger.spent == 0
+
+
+def test_pairs_are_drawn_without_replacement_those_of_largest_error_first() -> None:
+    """The errors are 100 and more apart, which is far beyond the noise of the draws."""
+    owner = Curator(DATA, Budget(1e4), neighbours="replace-one", seed=0)
+    cliques: list[tuple[str, ...]] = [("a",), ("b",), ("a", "b")]
+    counts = DATA.marginals(cliques)
+    estimates = {c: counts[c] + off for c, off in zip(cliques, (300.0, 100.0, 80.0), strict=True)}
+    # The L1 errors are 600, 300 and 480.
+    assert worst_pairs(owner, cliques, estimates, 2, 1e3) == [("a",), ("a", "b")]
+    penalties = [0.0, 0.0, 300.0]
+    assert worst_pairs(owner, cliques, estimates, 9, 1e3, penalties) == cliques
+    assert owner.ledger.spent == pytest.approx(2e3)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_a_set_is_drawn_by_its_error_beyond_the_noise_of_measuring_it(share: float) -> None:
+    owner = curator()
+    whole = owner.remaining
+    sets: list[tuple[str, ...]] = [("b",), ("a",)]
+    given: dict[str, Any] = {}
+
+    def choose(candidates: Any, estimates: Any, price: float, **options: Any) -> Any:
+        given.update(options, candidates=list(candidates), price=price)
+        owner.measure(("b",), price)  # the price is spent
+        return ("a",)
+
+    owner.choose = choose  # type: ignore[method-assign, assignment]
+    found = measure_worst(owner, Fixed(), sets, share)
+    cell = np.sqrt(2 / np.pi) * owner.scale((1 - share) * whole)
+    assert found.clique == ("a",) and owner.remaining == 0.0
+    assert given["candidates"] == sets and given["price"] == pytest.approx(share * whole)
+    assert given["penalties"] == pytest.approx([3 * cell, 2 * cell])

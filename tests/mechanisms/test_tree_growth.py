@@ -1,14 +1,25 @@
 """Bounds of a grown junction tree against every order of elimination, and what fits by them."""
 
+import warnings
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mechanisms.families.graphical import Affordable, model_megabytes
+from mechanisms.families.graphical import (
+    Affordable,
+    check_fits_workload,
+    estimator,
+    model_megabytes,
+)
 from mechanisms.families.tree_growth import TreeGrowth
+from mechanisms.workload import Workload
+from pgmkit import Measurement, Zeros
 from pgmkit.domain import Clique, Domain
+from pgmkit.errors import InvalidInput, NotCertified
 from pgmkit.graphs.junction_tree import junction_tree
+from pgmkit.runtime.memory import MEMORY_LIMIT
 
 NAMES = tuple("abcdef")
 
@@ -109,3 +120,66 @@ def test_what_fits_does_not_depend_on_what_else_was_asked() -> None:
         refused += len(possible) - len(fitting)
         measured.append(fitting[int(rng.integers(len(fitting)))])
     assert refused > 20
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_fits_is_what_some_order_of_elimination_allows(seed: int) -> None:
+    """Every candidate against all orders, with limits that are the sizes of trees; half of the
+    candidates are measured together with another attribute.
+    """
+    rng = np.random.default_rng(seed)
+    domain = Domain({name: int(rng.integers(2, 5)) for name in "abcde"})
+    every = [c for size in (1, 2, 3) for c in combinations(domain, size)]
+    measured = [every[i] for i in rng.choice(len(every), 3, replace=False)]
+
+    def placed(clique: Clique) -> Clique:
+        return (*clique, "e") if seed % 2 and "e" not in clique else clique
+
+    now = fewest_cells(domain, measured)
+    cells = {c: fewest_cells(domain, [*measured, placed(c)]) for c in every}
+    sizes = sorted({now, now - 1, *cells.values()})
+    for first, second in [rng.choice(sizes, 2) for _ in range(4)]:
+        affordable = Affordable(domain, every, placed)
+        found, fits = affordable.within(measured, first * 8 / 2**20, second * 8 / 2**20)
+        limits = [n for n in (first, second) if n >= now and min(cells.values()) <= n]
+        limit = limits[0] if limits else 0
+        assert found == [c for c in every if domain.size(placed(c)) <= limit]
+        assert [c for c in every if fits(c)] == [c for c in every if cells[c] <= limit]
+
+
+def test_a_limit_of_a_model_is_kept_to_the_cell() -> None:
+    domain = Domain({"a": 2, "b": 3, "c": 4})
+    pairs = Workload(domain, [("a", "b"), ("b", "c"), ()])
+    fewest = (6 + 4) * 8 / 2**20
+    check_fits_workload(domain, pairs, fewest)
+    check_fits_workload(domain, pairs, MEMORY_LIMIT / 2**20)
+    for limit, message in (
+        (fewest * 0.999, "no workload clique fits in model_mb"),
+        (MEMORY_LIMIT / 2**20 * 1.001, "is more than a model that can be sampled may take"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            check_fits_workload(domain, Workload(domain, pairs.cliques[:2]), limit)
+    with pytest.raises(InvalidInput, match="asks for the total alone"):
+        check_fits_workload(domain, Workload(domain, [()]), 1.0)
+
+
+def test_an_update_estimates_a_total_of_at_least_one_and_zeros_by_any_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def estimate(domain: Domain, measurements: Any, **options: Any) -> Any:
+        given.append(options)
+        warnings.warn("poor", NotCertified, stacklevel=1)
+        return None
+
+    monkeypatch.setattr("pgmkit.estimate", estimate)
+    domain, zeros = Domain({"a": 2}), [Zeros(("a",), [True, False])]
+    for total, values, known in (
+        (None, [-5.0, 1.0], []),
+        (None, [5.0, 1.0], zeros),
+        (7, [1.0, 2.0], []),
+    ):
+        estimator(domain, total, zeros=known)(None, [Measurement(("a",), values, 1.0)])
+    assert [each["total"] for each in given] == [1.0, 6.0, 7]
+    assert [each["inference"] for each in given] == ["exact", "auto", "exact"]

@@ -12,14 +12,21 @@ from pricing import cut
 
 from mechanisms.baselines import Independent
 from mechanisms.dispatch import run
-from mechanisms.families.histogram import FullDomain, HistogramModel, PublicSupport
+from mechanisms.families.histogram import (
+    MOST_RECORDS,
+    FullDomain,
+    HistogramModel,
+    PublicSupport,
+)
 from mechanisms.families.product_mixture import ProductMixtureModel
+from mechanisms.families.records import Records
 from mechanisms.families.relaxed_rows import RelaxedRowsModel
 from mechanisms.families.tables import TablesModel
 from mechanisms.registry import MECHANISMS
 from mechanisms.release.record import Release
 from mechanisms.synthesis.pipeline import synthesize
 from pgmkit import Dataset, Domain, Factor, GraphicalModel, Integer, InvalidInput, Schema
+from pgmkit.queries import FactoredQuery
 from pgmkit.tables.engines.pushdown import FrameCounts
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 1})
@@ -91,6 +98,42 @@ def test_marginals_with_the_empty_clique(family: str, asked: list[tuple[str, ...
         for each in (table, model.marginal(list(clique))):
             assert isinstance(each, np.ndarray) and each.shape == DOMAIN.shape(clique)
             np.testing.assert_allclose(each, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if not name.startswith("records")])
+def test_attributes_come_in_any_sequence_and_what_does_not_fit_is_refused(family: str) -> None:
+    model: Any = FAMILIES[family]()
+    for iterable in (["b", "a"], iter(["b", "a"])):
+        assert list(model.marginals([iterable])) == [("b", "a")]
+    np.testing.assert_array_equal(model.marginal(iter(["b", "a"])), model.marginal(("b", "a")))
+    for wrong in (["b", "b"], ["z"], "b"):
+        with pytest.raises(InvalidInput):
+            model.marginals([wrong])
+        with pytest.raises(InvalidInput):
+            model.marginal(wrong)
+    for query in (FactoredQuery({"z": [1.0]}), FactoredQuery({"a": [[1.0] * 9]})):
+        with pytest.raises(InvalidInput):
+            model.answer(query)
+
+
+def test_a_histogram_of_few_expected_records_is_conditioned_and_drawn_from() -> None:
+    model = HistogramModel(FullDomain(DOMAIN), JOINT, 1.5)
+    table = model.marginal(("a",))
+    code = int(np.flatnonzero(table)[0])
+    assert model.given({"a": code}).total == pytest.approx(table[code]) and table[code] < 1
+    assert type(model.given({"a": code}).total) is float
+    full = FullDomain(Domain({"a": MOST_RECORDS}))  # the most that there may be
+    assert full.shape == (MOST_RECORDS,)
+
+
+def test_sparse_tables_of_records_have_each_cell_once_and_in_order() -> None:
+    records = Records(Domain({"a": 2, "b": 3}), ((1, 2), (0, 0), (1, 2), (1, 0)), total=8)
+    found = records.sparse_marginals(iter([("b",), ("a", "b"), ()]))
+    assert {c: (r.indices.tolist(), r.data.tolist()) for c, r in found.items()} == {
+        ("b",): ([0, 2], [4.0, 4.0]),
+        ("a", "b"): ([0, 3, 5], [2.0, 2.0, 4.0]),
+        (): ([0], [8.0]),
+    }
 
 
 def test_the_total_of_tables_that_disagree_is_the_stated_one() -> None:

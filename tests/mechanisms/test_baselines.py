@@ -10,7 +10,12 @@ from seams import draw_from
 
 from mechanisms.baselines import Gaussian, Projection, gaussian, independent, projection
 from mechanisms.datasets.census import census
-from mechanisms.families.tables import TablesModel, least_squares_table, projected
+from mechanisms.families.tables import (
+    TablesModel,
+    check_projection,
+    least_squares_table,
+    projected,
+)
 from mechanisms.matrix import MatrixPgm, matrix_pgm
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -169,3 +174,43 @@ def test_tables_that_cannot_be_made_to_agree_in_memory_cost_no_budget(
     with pytest.raises(ModelTooLarge, match="making 3 tables agree"):
         mechanism(curator, k_way(domain, 2), settings)
     assert not curator.ledger.entries
+
+
+CHAIN = Domain({"a": 2, "b": 3, "c": 4})
+NOISY = [
+    Measurement(("a", "b"), [[5.0, -1.0, 3.0], [2.0, 4.0, 0.0]], 1.0),
+    Measurement(("b", "c"), np.linspace(-1.0, 4.0, 12), 2.0),
+]
+TREE = (6 + 12) * 8 / 2**20
+"""The MB of the junction tree of these pairs."""
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_a_model_is_graphical_up_to_the_limit_and_tables_beyond(below: bool) -> None:
+    settings = Projection(model_mb=TREE * (0.999 if below else 1.0))
+    for total in (None, 20):
+        model = projected(CHAIN, NOISY, NOISY, total, settings)
+        assert isinstance(model, TablesModel if below else GraphicalModel)
+        for m in NOISY:
+            table = model.marginal(m.clique)
+            assert table.min() >= 0 and table.sum() == pytest.approx(model.total, rel=1e-12)
+        assert total is None or model.total == total
+    none = [Measurement(m.clique, np.full_like(m.values, -0.1), m.stddev) for m in NOISY]
+    assert projected(CHAIN, none, none, None, settings).total == 1.0
+
+
+def test_only_tables_that_must_be_made_to_agree_need_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "mechanisms.families.tables.check_room", lambda n, what, remedy: asked.append(what)
+    )
+    pairs = [("a", "b"), ("b", "c"), ("a", "b"), ()]
+    for settings in (
+        Projection(model_mb=TREE),
+        Projection(model_mb=0.0, inference="region"),
+        Projection(model_mb=0.0, inference="auto"),
+    ):
+        check_projection(CHAIN, pairs, pairs, settings)
+    assert not asked
+    check_projection(CHAIN, pairs, pairs, Projection(model_mb=0.0))
+    assert asked == ["making 2 tables agree"]

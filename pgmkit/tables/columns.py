@@ -204,7 +204,7 @@ class Column(ABC):
         If the column has missing values the result is an array of objects, in which a missing value
         is None, or for texts `missing_text`.
         """
-        whole: Codes = np.asarray(codes).astype(np.int64)
+        whole: Codes = codes.astype(np.int64)
         if self.missing is None:
             return self.own_values(whole, rng)
         values = np.full(len(whole), self.missing_text, dtype=object)

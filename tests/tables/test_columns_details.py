@@ -159,3 +159,26 @@ def test_texts_for_missing_values_are_stored() -> None:
     for missing in (("?", "-"), ()):
         column = Categorical(("a",), missing=missing)
         assert column_from_dict(column.to_dict()).missing == missing
+
+
+def test_listed_missing_texts_have_no_spaces_around_them() -> None:
+    column = Categorical(("a",), missing=(" ? ",))
+    assert column.missing == ("?",)
+    assert column.encode(np.array(["a", "?", " ?"])).tolist() == [0, 1, 1]
+
+
+def test_only_columns_that_decode_missing_values_as_null_are_nullable() -> None:
+    columns = [Categorical(("a",), missing=missing) for missing in (None, (), ("?",), ("",))]
+    assert [column.nullable for column in columns] == [False, True, False, True]
+    assert not Integer(0, 9).nullable
+
+
+def test_unreadable_values_of_a_clipped_column_without_missing_ones_are_in_the_first_bin() -> None:
+    codes, unread = Integer(0, 9, bins=5, outside="clip").read(np.array(["x", "99", "4"]))
+    assert codes.tolist() == [0, 4, 2]
+    assert unread.tolist() == [True, False, False]
+
+
+def test_a_label_is_met_by_every_code_that_has_it() -> None:
+    column = Categorical(("(missing)", "b"), missing=())
+    assert column.equal(["(missing)"]).tolist() == [True, False, True]

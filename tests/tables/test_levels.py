@@ -257,3 +257,8 @@ def test_spines_beside_nonnegative_least_squares(spines: int) -> None:
 def test_a_level_is_of_a_name(of: Any) -> None:
     with pytest.raises(InvalidInput, match="of must be a text|needs `of`"):
         Level(of, {"a": ["b"]})
+
+
+def test_names_of_groups_are_texts() -> None:
+    groups: dict[Any, str] = {1: "..19", 2.0: "20.."}
+    assert Level("age", groups).groups == {"1": "..19", "2": "20.."}

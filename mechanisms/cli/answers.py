@@ -73,7 +73,7 @@ def query(
 
 
 @click.command()
-@click.argument("release", type=click.Path(exists=True))
+@_RELEASE
 @click.option(
     "--out",
     required=True,
@@ -136,7 +136,7 @@ def sample(
 
 
 @click.command()
-@click.argument("release", type=click.Path(exists=True))
+@_RELEASE
 @click.option("-o", "--out", required=True, help="File for the report (HTML, opens offline).")
 @click.option(
     "--against",
@@ -150,7 +150,8 @@ def sample(
 @click.option(
     "--test",
     type=cli.FILE,
-    help="Records that the release was not made of, to test on and to attack it with.",
+    help="Records that the release was not made of, to test on and to attack it with; with "
+    "--against.",
 )
 @cli.allow_modified_option
 @cli.as_json
@@ -179,6 +180,8 @@ def report(
             raise InvalidInput(f"{asked[0]} is not available for linked tables; leave it out")
         report_linked(release, out, allow_modified, json_out)
         return
+    if test is not None and against is None:
+        raise InvalidInput("--test needs --against, the data to compare with; give both")
     target_file = cli.writable(out)
     from mechanisms.release.report import Evaluation, html
     from pgmkit import Dataset, encode_file

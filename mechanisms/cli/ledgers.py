@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mechanisms.cli.options import allow_modified_option, as_json, budget_options, emit, writable
+from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from mechanisms.release.record import Release
@@ -59,6 +60,8 @@ def ledger(
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.record import Release
 
+    if end_run is not None and (create or _is_archive(file)):
+        raise InvalidInput("--end-run goes with the ledger of all runs on a data set; leave it out")
     found: Ledger | None
     caution = exception = ""
     if create:

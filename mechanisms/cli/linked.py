@@ -88,6 +88,8 @@ def synth_linked(
         raise InvalidInput(
             "nothing to write: give --out for records, --save for the release, --report for a page"
         )
+    if out is None and rows is not None:
+        raise InvalidInput("--rows is a number of parents to draw; give --out for their tables")
     if out is not None and save is not None and Path(out).resolve() == Path(save).resolve():
         raise InvalidInput(f"--out and --save are both {out!r}; give two folders")
     for folder in filter(None, (out, save)):

@@ -155,16 +155,15 @@ def _chance(
     pairs: Sequence[Clique],
     total: float,
     stddev: float,
-    draws: int = 8,
 ) -> tuple[float, float, float]:
     """Return the mean total variation distance that pairs of independent columns show from the
     product of their noisy marginals, its standard deviation, and the mean distance without noise.
 
     `columns`: the counts of each column. `total`: the number of records. `stddev`: the standard
-    deviation of the noise in the marginals of single columns. The first two results are from
-    `draws` random tables a pair, which are the same for the same columns.
+    deviation of the noise in the marginals of single columns. The first two results are from eight
+    random tables a pair, which are the same for the same columns.
     """
-    rng = np.random.default_rng(0)
+    rng, draws = np.random.default_rng(0), 8
     rows = max(1, round(total))
     means, bare = np.zeros(draws), 0.0
     for a, b in pairs:

@@ -153,7 +153,12 @@ def plan(
     if entry.public:
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")
     if domain is None:
-        domain = _own_domain(workload)
+        if not isinstance(workload, Workload):
+            raise InvalidInput(
+                f"domain is missing: the workload is cliques ({type(workload).__name__}), which do "
+                "not say how many values each attribute has; pass domain=, or a Workload"
+            )
+        domain = workload.domain
     wanted = Workload.over(domain, workload)
     budget = Budget(epsilon, delta)
     measures = only_measures(entry, chosen, wanted)
@@ -187,18 +192,6 @@ def plan(
         curator.neighbours.max_rows,
         # The relations that made-up records show say nothing of the data.
         replace(verdict(release.model, release.measurements, budget), shown="").sentences,
-    )
-
-
-def _own_domain(workload: WorkloadLike) -> Domain:
-    """Return the workload's domain; raise InvalidInput if the workload is cliques, which
-    have none.
-    """
-    if isinstance(workload, Workload):
-        return workload.domain
-    raise InvalidInput(
-        f"domain is missing: the workload is cliques ({type(workload).__name__}), which do not say "
-        "how many values each attribute has; pass domain=, or a Workload"
     )
 
 

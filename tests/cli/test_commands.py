@@ -108,6 +108,9 @@ def test_4_questions_samples_and_the_ledger() -> None:
 def test_5_a_report() -> None:
     assert "wrote r.html" in done("report", "people.pgm", "-o", "r.html")
     assert "NOT PRIVATE" not in Path("r.html").read_text()
+    alone = pgmkit("report", "people.pgm", "-o", "t.html", "--test", "people.csv")
+    assert alone.exit_code == 2 and "--test needs --against" in alone.stderr
+    assert not Path("t.html").exists()
     result = pgmkit("report", "people.pgm", "-o", "p.html", "--against", "people.csv")
     assert result.exit_code == 0 and "do not publish" in result.stderr
     assert "NOT PRIVATE" in Path("p.html").read_text()
@@ -146,6 +149,10 @@ def test_6_tables_from_elsewhere_become_a_model() -> None:
 def test_7_other_files_are_no_releases() -> None:
     result = pgmkit("ledger", "people.csv")
     assert result.exit_code == 2 and "not a release file" in result.stderr
+    for other in (["people.pgm"], ["new.ledger", "--create"]):
+        result = pgmkit("ledger", *other, "--end-run", "1")
+        assert result.exit_code == 2 and "--end-run goes with the ledger of all" in result.stderr
+    assert not Path("new.ledger").exists()
     assert "nothing to write" in pgmkit("synth", "people.csv", "--schema", "people.yaml").stderr
 
 

@@ -161,6 +161,7 @@ def test_a_report_is_written_with_the_tables_or_later(released: Path) -> None:
         ([*TABLES, "--report", "no/r.html"], "does not exist"),
         (["home=homes.csv", "--out", "o"], "no file is given for the table 'person'"),
         ([*TABLES, "--out", "o", "--save", "o"], "give two folders"),
+        ([*TABLES, "--save", "o", "--rows", "5"], "give --out for their tables"),
         ([*TABLES, "--save", "paid"], "a release that was paid for is not replaced"),
         ([*TABLES, "--out", "homes.csv"], "is a file"),
         (["home=homes.csv", "person=person.csv", "--out", "."], "is the file that 'person' names"),

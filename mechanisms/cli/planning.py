@@ -101,7 +101,7 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
     """Yield, as lines of text, remarks on the budget, on charges that the plan leaves out, and on
-    weak protection.
+    weak protection. `choice`: the mechanism that is planned, for `rows` rows.
     """
     from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
     from pgmkit.tables.draft.thresholds import BINS

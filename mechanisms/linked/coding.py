@@ -100,7 +100,8 @@ def _owners(
     """Return, for each row of the link's children, the place of its parent in the array `parents`,
     or -1 if it has none there. Of several parents with the same key one is drawn at random.
 
-    `parents`: the numbers of the kept rows of the parents' table.
+    `held`: the data frame of each table. `parents`: the numbers of the kept rows of the parents'
+    table.
     """
     keys = [(held[link.parent], link.parent_key), (held[link.child], link.key)]
     theirs, own = unit_numbers([series_values(frame[column]) for frame, column in keys])

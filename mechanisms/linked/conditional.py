@@ -115,7 +115,9 @@ def _joined(parts: Sequence[Mapping[str, Codes]]) -> dict[str, Codes]:
 
 
 def _owners(link: Link, rows: Rows) -> Codes:
-    """Return for each child of the link the place of its parent."""
+    """Return, for each child of the link, the place of its parent among the rows of the parents'
+    table.
+    """
     counts = rows[link.parent][link.count].astype(np.int64)
     return np.repeat(np.arange(len(counts)), counts)
 

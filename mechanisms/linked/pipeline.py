@@ -288,7 +288,8 @@ def _choice(
     table: Curator, workload: Workload, first: Sequence[Measurement], children: float
 ) -> Choice:
     """Return the mechanism for a table of children, chosen from noisy and public figures alone.
-    `children`: the noisy number of children.
+    `first`: the noisy tables of the children that are there already. `children`: the noisy number
+    of children.
 
     If noise would hide some of the pairs, AIM selects those whose dependence is larger than the
     noise. Otherwise every pair is measured once, with the same noise.

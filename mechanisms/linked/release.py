@@ -189,7 +189,10 @@ class LinkedRelease:
     def _records(
         self, n: int | None, given: Given | None, random: np.random.Generator
     ) -> tuple[Dataset, dict[str, Children]]:
-        """Return records of the topmost table, and those of each table of children."""
+        """Draw `n` records of the topmost table (by default as many as its model has) under the
+        conditions `given`, and all their descendants. Return the records of the topmost table, and
+        those of each table of children by name.
+        """
         top = self.links[0].parent
         allowed = allowed_codes({top: self.parents.schema, **self.schemas}, given or {})
         if given is None or not allowed:

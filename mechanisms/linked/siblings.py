@@ -223,7 +223,7 @@ def summed_entries(
     children at the places `rows`: the sum of the entries of all tables that depend on the child's
     code in this column, if it were this code. Those are the entries of the child and, in tables
     with the previous sibling's column, those of the sibling after it. With Boolean tables the sum
-    is True if any of the entries is.
+    is True if any of the entries is. `kind`: the type of the tables' entries, float or bool.
     """
     size = children.domain.sizes[name]
     found: Any = np.zeros((size, len(rows)), dtype=kind)
@@ -319,8 +319,9 @@ def redraw(
     part: float,
     rng: np.random.Generator,
 ) -> None:
-    """Run one sweep of Gibbs sampling over a random share `part` of the children, column by column.
-    `barred`: by clique, a mask that is True for impossible cells, which are not drawn.
+    """Run one sweep of Gibbs sampling, column by column: redraw a random share `part` of the
+    field's children in place, with these potentials of the field's tables. `barred`: by clique, a
+    mask that is True for impossible cells, which are not drawn.
     """
     children = field.children
     chosen = np.flatnonzero(rng.random(len(children)) < part)

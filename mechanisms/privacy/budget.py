@@ -129,7 +129,10 @@ class LedgerEntry:
         numbers that are not finite.
         """
         if not isinstance(self.step, str) or not isinstance(self.mechanism, str):
-            raise InvalidInput("a charge names its step and its mechanism")
+            raise InvalidInput(
+                "step and mechanism of a charge must be texts, got "
+                f"{self.step!r} and {self.mechanism!r}"
+            )
         conversions.positive(f"the cost of step {self.step!r}", self.cost)
         # Squares of the noise that a smaller cost buys overflow when it is drawn, after the charge.
         if self.cost < 1e-100:

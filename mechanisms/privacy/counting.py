@@ -130,7 +130,7 @@ class Counting:
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
         line = CellLine(self.domain, names)
         rows = [scores.row_of(clique, estimates, line.shape(clique)) for clique in names]
-        counts = self._counted(names)  # may refuse: before the charge
+        counts = self._counted(names)  # may raise before the charge
         found = [
             scores.nonzero_differences(counts[c], row) for c, row in zip(names, rows, strict=True)
         ]

@@ -104,12 +104,12 @@ class Curator(Discovering):
         """Return a Curator of another table of the same units, which spends up to `cost` from the
         same ledger.
 
-        `neighbours`: what a unit changes in that table; the caller has bounded its rows. `place`:
-        an attribute that is then added to every measured table (`placed`). The rows of a unit form
-        groups, such as the children of one parent. The caller has made sure that the rows of a
-        group have different codes in `place`, and that the number of its codes times the largest
-        number of groups of a unit is at most `max_rows`. Raises InvalidInput for another promise
-        than this Curator's, and for a cost that is not available.
+        `data`: the records of that table. `neighbours`: what a unit changes in it; the caller has
+        bounded the rows of a unit. `place`: an attribute that is then added to every measured table
+        (`placed`). The rows of a unit form groups, such as the children of one parent. The caller
+        has made sure that the rows of a group have different codes in `place`, and that the number
+        of its codes times the largest number of groups of a unit is at most `max_rows`. Raises
+        InvalidInput for another promise than this Curator's, and for a cost that is not available.
         """
         if promise(neighbours.name) != promise(self.neighbours.name):
             raise InvalidInput(
@@ -359,8 +359,8 @@ def _named(clique: Clique) -> str:
 
 
 def _product(clique: Clique, grid: GridMatrix) -> Product:
-    """Return the norms of a matrix's factors, each by its attribute; those of a single array over
-    the marginal's cells by the whole clique.
+    """Return the norms of the factors of `grid` by attribute or, if it is a single array over the
+    cells of the clique's marginal, its norms by the whole clique.
     """
     names: Sequence[Hashable] = clique if len(grid.norms) == len(clique) else [clique]
     return dict(zip(names, grid.norms, strict=True))

@@ -51,7 +51,9 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
 
 
 def frequent(texts: Sequence[str], noisy: NDArray[np.int64], above: float) -> list[str]:
-    """Return the values whose noisy counts are above the threshold, the most frequent first."""
+    """Return those of the texts whose noisy counts are above the threshold `above`, the most
+    frequent first. `noisy`: a count for each text.
+    """
     order = np.argsort(-noisy, kind="stable")
     return [texts[i] for i in order if noisy[i] > above]
 

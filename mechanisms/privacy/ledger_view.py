@@ -12,7 +12,10 @@ from pgmkit.runtime.printed import on_one_line
 
 
 def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, secure: bool) -> str:
-    """Return a line for each charge, with the cumulative epsilon, and a line for the promise."""
+    """Return a table as text, with a line for each charge and the cumulative epsilon, followed by a
+    line for the promise and, unless `secure`, a warning. `neighbours`: the name of the relation, or
+    an empty text, which is left out.
+    """
     header = ("step", "mechanism", budget.unit, "cumulative epsilon")
     rows = []
     so_far: list[float] = []

@@ -66,8 +66,8 @@ class ExactNoise:
         return int(choose(scores.tolist()))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """Return the indices of the `count` largest of the scores plus Gumbel noise: equivalent to
-        repeated `softmax` without replacement.
+        """Return the indices of the `count` largest of the scores plus Gumbel noise of this scale.
+        This is equivalent to repeated `softmax` without replacement.
         """
         choose = self._measurements.make_noisy_top_k(
             *self._scores, self._zcdp, k=count, scale=scale

@@ -169,7 +169,8 @@ def _blocks(
 def in_line(
     tables: Mapping[Clique, NDArray[np.float64]], shapes: Mapping[Clique, tuple[int, ...]]
 ) -> NDArray[np.float64]:
-    """Return the tables' values one after another. Raises InvalidInput as `estimate_of` does.
+    """Return the values of all tables one after another, in the order of `tables`. Raises
+    InvalidInput as `estimate_of` does; `shapes` has the shape that each table must have.
 
     One sum checks all tables at once. Only if it is too large or not finite are they checked one by
     one, so that the error names its table.

@@ -146,8 +146,8 @@ def choose_mechanism(
 
 
 def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float | None) -> bool:
-    """Return True if `mixture` can measure all pairs of this table, and nothing else, within the
-    limits.
+    """Return True if the workload is one of pairs, all of which `mixture` can measure within the
+    limits on time and memory, and the schema has no constraints.
     """
     from mechanisms.mixture import Mixture  # torch, which takes seconds to import
 

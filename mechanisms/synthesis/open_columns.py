@@ -91,8 +91,9 @@ def resolved(
 ) -> tuple[Schema, Curator]:
     """Return the schema with its open columns found, and a Curator over the records coded by it.
 
-    `rough`: the records as `counted_roughly` codes them, which `curator` holds. `workload`: over
-    the schema's columns, whose sizes do not matter here.
+    `data`: the data frame. `rough`: its records as `counted_roughly` codes them, which `curator`
+    holds. `workload`: the sets of columns that an engine counts first; the columns' sizes do not
+    matter here.
     """
     unlisted, fine = open_columns(schema), _fine(schema)
     tallies = {name: _present_texts(data, schema, name) for name in unlisted}

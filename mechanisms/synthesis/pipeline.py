@@ -263,7 +263,9 @@ def _form(data: Any) -> FrameForm | None:
 
 
 def curator_of(request: Request, counts: Counts, seed: np.random.Generator | None) -> Curator:
-    """Return the Curator of these records with the budget of a request, after `check_rows`."""
+    """Return the Curator of these records with the budget of a request, after `check_rows`.
+    `seed`: the generator for INSECURE noise; None for the operating system's randomness.
+    """
     check_rows(request, counts)
     return Curator(
         counts, request.budget, neighbours=request.relation, seed=seed, ledger=request.ledger

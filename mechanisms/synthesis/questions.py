@@ -178,7 +178,8 @@ def least_budget(
     """Return the least budget with which every answer is at most `within` records from the truth,
     each with a probability of 95%, if `share` of the budget is for the questions.
 
-    `found`: the errors of the questions at a cost of 1.
+    `found`: the errors of the questions at a cost of 1. `accounting`: that of the budget; None for
+    the one with the lesser epsilon.
 
     Raises InvalidInput for sums and means, which are not in records, and where the epsilon is 0 or
     no number.

@@ -22,8 +22,8 @@ _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
-    """Raise InvalidInput for a unit that the schema would release, or for a report without
-    a unit.
+    """Raise InvalidInput if the column `unit` is in the schema and would be released, or if dropped
+    rows are to be reported without a unit.
     """
     if unit is None and report_dropped:
         raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")
@@ -35,7 +35,9 @@ def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
 
 
 def warn_of_others(data: Any, schema: Schema, unit: str | None) -> None:
-    """Warn if the frame has columns that are not released because the schema does not have them."""
+    """Warn if a data frame has columns that are in neither the schema nor its list of ignored ones
+    and are not the column `unit`; they are not released.
+    """
     if isinstance(data, Dataset | NoRows | FrameCounts):
         return
     others = other_columns(data, schema, [unit])

@@ -239,3 +239,9 @@ def test_a_small_share_of_the_budget_is_not_shown_as_none() -> None:
     for cost, shown in ((1e-99, "&lt;0.1%"), (0.0004, "&lt;0.1%"), (0.0007, "0.1%"), (1, "100.0%")):
         page = as_html(Budget(1.0), [LedgerEntry("s", "m", cost)], secure=True)
         assert f">{shown}<" in page
+
+
+def test_a_charge_without_a_name_is_refused_with_what_was_given() -> None:
+    for step, name in ((3, "m"), ("s", None)):
+        with pytest.raises(InvalidInput, match=f"must be texts, got {step!r} and {name!r}"):
+            LedgerEntry(step, name, 0.5).checked()  # type: ignore[arg-type]

@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import chain
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
+from pgmkit.least_squares.residual_tables import residuals_inside
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.threads import one_blas_thread
@@ -72,9 +74,9 @@ def shared_sizes(domain: Domain, cliques: Sequence[Clique]) -> tuple[int, list[i
     >>> shared_sizes(Domain({"a": 3, "b": 4, "c": 2}), [("a", "b"), ("b", "c")])
     (3, [4, 4])
     """
-    lengths = {each: _length(domain, each) for each in _shared_sets(cliques)}
-    rows = [1 + sum(lengths.get(each, 0) for each in _subsets(clique)) for clique in cliques]
-    return sum(lengths.values()), rows
+    lengths = {each: _length(domain, each) for each in _shared_sets(domain, cliques)}
+    inside = [residuals_inside(domain, clique) for clique in cliques]
+    return sum(lengths.values()), [1 + sum(lengths.get(s, 0) for s in sets) for sets in inside]
 
 
 def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
@@ -86,15 +88,13 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
     ([(4, 12), (4, 8)], array([0, 1, 2]))
     """
     starts, size = {}, 0
-    for each in _shared_sets(cliques):
+    for each in _shared_sets(domain, cliques):
         starts[each] = size
         size += _length(domain, each)
     rows, places = [], []
     for clique in cliques:
-        held = [each for each in _subsets(clique) if each in starts]
-        rows.append(
-            np.concatenate([_rows(domain, clique, each) for each in (frozenset[str](), *held)])
-        )
+        held = [each for each in residuals_inside(domain, clique) if each in starts]
+        rows.append(np.concatenate([_rows(domain, clique, each) for each in ((), *held)]))
         ranges = [np.arange(starts[each], starts[each] + _length(domain, each)) for each in held]
         places.append(np.concatenate([np.zeros(0, dtype=np.int64), *ranges]))
     return Shared(tuple(rows), tuple(places), np.zeros(size))
@@ -159,21 +159,20 @@ def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
     return least, q[:, rank:]
 
 
-def _shared_sets(cliques: Sequence[Clique]) -> list[frozenset[str]]:
-    counted = Counter(chain.from_iterable(map(_subsets, cliques)))
-    return [each for each, tables in counted.items() if tables > 1]
+def _shared_sets(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
+    """Return the sets of attributes, other than the empty one, whose residuals several tables over
+    ``cliques`` have.
+    """
+    counted = Counter(chain.from_iterable(residuals_inside(domain, c) for c in cliques))
+    return [each for each, tables in counted.items() if each and tables > 1]
 
 
-def _subsets(clique: Clique) -> list[frozenset[str]]:
-    sizes = range(1, len(clique) + 1)
-    return [frozenset(each) for size in sizes for each in combinations(clique, size)]
+def _length(domain: Domain, attributes: Clique) -> int:
+    return prod(domain.sizes[name] - 1 for name in attributes)
 
 
-def _length(domain: Domain, attributes: frozenset[str]) -> int:
-    return int(np.prod([domain.sizes[name] - 1 for name in attributes]))
-
-
-def _rows(domain: Domain, clique: Clique, kept: frozenset[str]) -> Array:
+def _rows(domain: Domain, clique: Clique, kept: Clique) -> Array:
+    """Return the matrix that maps the cells over ``clique`` to the residual of ``kept``."""
     rows = np.ones((1, 1))
     for name in clique:
         size = domain.sizes[name]

@@ -21,12 +21,14 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
+from pgmkit import RegionModel
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery, prefix
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.memory import MEMORY_LIMIT
 
 DATA = census(2000).project(["sex", "work", "hours", "income"])
 PAIRS = k_way(DATA.domain, 2)
@@ -199,6 +201,13 @@ def test_a_model_is_graphical_up_to_the_limit_and_tables_beyond(below: bool) -> 
     assert projected(CHAIN, none, none, None, settings).total == 1.0
 
 
+@pytest.mark.parametrize("inference", ["region", "auto"])
+def test_beyond_the_limit_a_region_model_draws_records(inference: str) -> None:
+    settings = Projection(model_mb=0.0, inference=inference)  # type: ignore[arg-type]
+    model = projected(CHAIN, NOISY, NOISY, 20, settings)
+    assert isinstance(model, RegionModel) and model.total == 20
+
+
 def test_only_tables_that_must_be_made_to_agree_need_room(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
@@ -214,3 +223,8 @@ def test_only_tables_that_must_be_made_to_agree_need_room(monkeypatch: pytest.Mo
     assert not asked
     check_projection(CHAIN, pairs, pairs, Projection(model_mb=0.0))
     assert asked == ["making 2 tables agree"]
+    for share, times in ((0.75, 0), (1.25, 1)):  # no model takes more than the limit of memory
+        asked.clear()
+        wide = Domain({"a": int(share * MEMORY_LIMIT / 8)})
+        check_projection(wide, [("a",)], [("a",)], Projection(model_mb=1e9))
+        assert len(asked) == times

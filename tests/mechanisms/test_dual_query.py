@@ -89,6 +89,15 @@ def test_the_way_to_the_best_record_follows_from_sizes(
     assert worth(found, queries, bonus) == 3.0 and found["d"] == 1
 
 
+def test_the_best_record_may_satisfy_a_query_of_negative_weight() -> None:
+    domain = Domain({"a": 2, "one": 1, "b": 3})
+    queries = [(Cell(("a",), 0), -1.0), (Cell(("a",), 1), -2.0), (Cell(("b",), 2), 0.5)]
+    oracle = Oracle(domain)
+    tables = {("a",): np.array([-1.0, -2.0]), ("b",): np.array([0.0, 0.0, 0.5])}
+    for found in (oracle.by_integer_program(queries, {}), oracle.by_max_product(tables)):
+        assert found == {"a": 0, "one": 0, "b": 2}
+
+
 def test_without_queries_any_record_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_response, "ENUMERABLE", 0)
     found = Oracle(SMALL).best([], {})

@@ -111,9 +111,9 @@ def test_attributes_come_in_any_sequence_and_what_does_not_fit_is_refused(family
             model.marginals([wrong])
         with pytest.raises(InvalidInput):
             model.marginal(wrong)
-    for query in (FactoredQuery({"z": [1.0]}), FactoredQuery({"a": [[1.0] * 9]})):
-        with pytest.raises(InvalidInput):
-            model.answer(query)
+    for query, said in (({"z": [1.0]}, "the query names"), ({"a": [[1.0] * 9]}, "the query's")):
+        with pytest.raises(InvalidInput, match=said):
+            model.answer(FactoredQuery(query))
 
 
 def test_a_histogram_of_few_expected_records_is_conditioned_and_drawn_from() -> None:

@@ -124,8 +124,9 @@ def test_what_fits_does_not_depend_on_what_else_was_asked() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_fits_is_what_some_order_of_elimination_allows(seed: int) -> None:
-    """Every candidate against all orders, with limits that are the sizes of trees; half of the
-    candidates are measured together with another attribute.
+    """Every candidate against all orders, with limits that are the sizes of trees. Half of the
+    times candidates are measured together with another attribute, and half of the times there are
+    only those that make the tree larger.
     """
     rng = np.random.default_rng(seed)
     domain = Domain({name: int(rng.integers(2, 5)) for name in "abcde"})
@@ -137,6 +138,8 @@ def test_what_fits_is_what_some_order_of_elimination_allows(seed: int) -> None:
 
     now = fewest_cells(domain, measured)
     cells = {c: fewest_cells(domain, [*measured, placed(c)]) for c in every}
+    cells = {c: n for c, n in cells.items() if seed < 4 or n > now}
+    every = list(cells)
     sizes = sorted({now, now - 1, *cells.values()})
     for first, second in [rng.choice(sizes, 2) for _ in range(4)]:
         affordable = Affordable(domain, every, placed)
@@ -149,16 +152,16 @@ def test_what_fits_is_what_some_order_of_elimination_allows(seed: int) -> None:
 
 def test_a_limit_of_a_model_is_kept_to_the_cell() -> None:
     domain = Domain({"a": 2, "b": 3, "c": 4})
-    pairs = Workload(domain, [("a", "b"), ("b", "c"), ()])
+    pairs = Workload(domain, [("a", "b"), ("b", "c")])
     fewest = (6 + 4) * 8 / 2**20
     check_fits_workload(domain, pairs, fewest)
-    check_fits_workload(domain, pairs, MEMORY_LIMIT / 2**20)
+    check_fits_workload(domain, Workload(domain, [("a", "b"), ()]), MEMORY_LIMIT / 2**20)
     for limit, message in (
         (fewest * 0.999, "no workload clique fits in model_mb"),
         (MEMORY_LIMIT / 2**20 * 1.001, "is more than a model that can be sampled may take"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            check_fits_workload(domain, Workload(domain, pairs.cliques[:2]), limit)
+            check_fits_workload(domain, pairs, limit)
     with pytest.raises(InvalidInput, match="asks for the total alone"):
         check_fits_workload(domain, Workload(domain, [()]), 1.0)
 
@@ -180,6 +183,7 @@ def test_an_update_estimates_a_total_of_at_least_one_and_zeros_by_any_model(
         (None, [5.0, 1.0], zeros),
         (7, [1.0, 2.0], []),
     ):
-        estimator(domain, total, zeros=known)(None, [Measurement(("a",), values, 1.0)])
+        with warnings.catch_warnings(action="error"):
+            estimator(domain, total, zeros=known)(None, [Measurement(("a",), values, 1.0)])
     assert [each["total"] for each in given] == [1.0, 6.0, 7]
     assert [each["inference"] for each in given] == ["exact", "auto", "exact"]

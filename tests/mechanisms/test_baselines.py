@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pricing import Priced, total_variation
+from scipy.sparse import csr_array
 from seams import draw_from
 
 from mechanisms.baselines import Gaussian, Projection, gaussian, independent, projection
@@ -228,3 +229,12 @@ def test_only_tables_that_must_be_made_to_agree_need_room(monkeypatch: pytest.Mo
         wide = Domain({"a": int(share * MEMORY_LIMIT / 8)})
         check_projection(wide, [("a",)], [("a",)], Projection(model_mb=1e9))
         assert len(asked) == times
+
+
+def test_a_sparse_matrix_is_inverted_as_a_dense_one() -> None:
+    rows = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    found, expected = (
+        least_squares_table(Measurement(("b",), [3.0, 5.0, 9.0], 1.5, matrix))
+        for matrix in (csr_array(rows), rows)
+    )
+    assert found.values == pytest.approx([3.0, 2.0, 4.0]) and found.stddev == expected.stddev

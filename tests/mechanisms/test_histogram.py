@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from chance import assert_follows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanisms.families.histogram import FullDomain, Histogram, HistogramModel, PublicSupport
+from mechanisms.families.weights import binned, copied, index, numbers, on_host, placed, summed
 from mechanisms.queries.cells import Cell
 from mechanisms.workload import downward_closure, k_way
 from pgmkit import Dataset, Domain, InvalidInput, ModelTooLarge
@@ -142,3 +144,39 @@ def test_wrong_weights_and_files_are_refused(tmp_path: Path) -> None:
     for n, said in [(0, "at least one row"), (-1, "integer of 0 or more"), (1.5, "integer")]:
         with pytest.raises(InvalidInput, match=said):
             model.sample(n, rng=RNG)
+
+
+def test_tensors_of_weights_behave_as_arrays_do() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.random((2, 3, 4))
+    tensor, flat = torch.from_numpy(values.copy()), values.reshape(-1)
+    for axes in ((), (1,), (0, 2), (0, 1, 2)):
+        of_array, of_tensor = on_host([summed(values, axes)]), on_host([summed(tensor, axes)])
+        np.testing.assert_allclose(of_tensor[0], of_array[0], rtol=1e-14)
+        assert of_tensor[0].shape == of_array[0].shape and isinstance(of_tensor[0], np.ndarray)
+    places = rng.integers(0, 6, 24)
+    sums = [binned(flat, places, 7), binned(tensor.reshape(-1), places, 7).numpy()]
+    np.testing.assert_allclose(sums[1], sums[0], rtol=1e-14)
+    at = np.array([3, 1])
+    for where, kind in (((slice(None), 2), tuple), (at, torch.Tensor)):
+        assert isinstance(index(where, tensor), kind) and index(where, values) is where
+        picked = tensor.reshape(-1)[index(at, tensor)] if where is at else tensor[where]
+        expected = flat[at] if where is at else values[where]
+        np.testing.assert_array_equal(picked.numpy(), expected)
+    found = numbers([tensor[0].sum(), tensor[1].sum()])
+    assert found == pytest.approx(numbers([values[0].sum(), values[1].sum()]))
+    assert all(type(each) is float for each in found) and numbers([]) == on_host([]) == []
+    several = on_host([tensor, tensor[0, 0], tensor[1]])
+    for each, expected in zip(several, (values, values[0, 0], values[1]), strict=True):
+        np.testing.assert_array_equal(each, expected)
+    for weights in (values, tensor):
+        other = copied(weights)
+        other *= 2
+        assert float(weights.sum()) == pytest.approx(float(other.sum()) / 2)
+
+
+def test_weights_are_numpys_on_the_processor_and_torchs_elsewhere() -> None:
+    for device in (None, torch.device("cpu")):
+        assert isinstance(placed([1, 2], device), np.ndarray)
+    there = placed([[1, 2, 3]], torch.device("meta"))
+    assert there.device.type == "meta" and there.dtype == torch.float64 and there.shape == (1, 3)

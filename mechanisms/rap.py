@@ -78,7 +78,7 @@ class Rap(select_and_measure.SelectionSettings):
         return 2 * torch.rand(self.rows, width, generator=random) - 1
 
     def relaxed(self, columns: Columns, values: torch.Tensor) -> torch.Tensor:
-        """Return the rows of these unconstrained values."""
+        """Return the rows that follow from unconstrained values, both rows x columns.width."""
         return values
 
     def project(self, values: torch.Tensor) -> torch.Tensor:
@@ -209,8 +209,8 @@ def _queries(
 
 
 def fitter(settings: Rap) -> Callable[[FreeRows, Sequence[Measurement]], FreeRows]:
-    """Return the update: Adam on the squared errors of all noisy answers, in units of their
-    noise.
+    """Return the update step, which fits the rows to all noisy answers by Adam on the mean squared
+    error in units of the noise.
     """
 
     def update(state: FreeRows, measurements: Sequence[Measurement]) -> FreeRows:

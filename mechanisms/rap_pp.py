@@ -164,8 +164,8 @@ class _Plan:
 
     @classmethod
     def of(cls, workload: Workload, settings: RapPlusPlus) -> _Plan:
-        """Raise InvalidInput for attributes, or numbers of rounds and queries, that do not fit the
-        domain.
+        """Return the plan of a run. Raises InvalidInput for attributes, or numbers of rounds and
+        queries, that do not fit the domain.
         """
         domain, labels = workload.domain, settings.labels
         domain.clique(settings.numeric, "numeric")
@@ -287,7 +287,9 @@ def _check_room(device: torch.device, plan: _Plan, domain: Domain, settings: Rap
 def _fitter(
     family: MixedRows, settings: RapPlusPlus
 ) -> Callable[[FreeRows, Sequence[Measured]], FreeRows]:
-    """Return the update: Algorithm 1 on all noisy answers so far, in units of their noise."""
+    """Return the update step: Algorithm 1, which fits the rows to all noisy answers so far, with
+    errors in units of their noise.
+    """
 
     def update(state: FreeRows, measurements: Sequence[Measured]) -> FreeRows:
         loss_at = _loss(family, measurements, state.total)

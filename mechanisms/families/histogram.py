@@ -39,8 +39,8 @@ MOST_RECORDS = 8 * TABLE_CELLS
 
 
 class FullDomain:
-    """Every record of the domain. Raises ModelTooLarge, before anything is allocated, if they are
-    too many.
+    """The support of a histogram over every record of the domain. Raises ModelTooLarge, before
+    anything is allocated, if these are too many.
 
     >>> support = FullDomain(Domain({"a": 2, "b": 3}))
     >>> support.tables(np.ones((2, 3)), [("b", "a"), ("a",)])[("a",)]
@@ -117,7 +117,7 @@ def _sum_out(
 
 
 class PublicSupport:
-    """The distinct records of public data.
+    """The support of a histogram over the distinct records of public data.
 
     >>> public = Dataset(Domain({"a": 2, "b": 2}), {"a": [0, 1, 1], "b": [1, 0, 0]})
     >>> support, start = PublicSupport.of(public)
@@ -200,11 +200,11 @@ class Histogram:
         self._satisfying: dict[Cell, Any] = {}
 
     def answer(self, cell: Cell) -> float:
-        """Return the share of the records that satisfy a query."""
+        """Return the fraction of the weight that is on the records that satisfy a query."""
         return self.answers([cell])[0]
 
     def answers(self, cells: Iterable[Cell]) -> list[float]:
-        """Return the share of the records that satisfy each query."""
+        """Return the fraction of the weight that is on the records that satisfy each query."""
         sums = numbers([self.weights[self._where(cell)].sum() for cell in cells])
         return [each / self.mass for each in sums]
 
@@ -221,7 +221,7 @@ class Histogram:
             self.mass = float(self.weights.sum())
 
     def tables(self, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-        """Return marginals as shares."""
+        """Return marginals as fractions, by clique."""
         found = self.support.tables(self.weights, cliques)
         mass = float(next(iter(found.values())).sum())
         return {clique: table / mass for clique, table in found.items()}

@@ -108,8 +108,8 @@ def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]
 
 
 def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the counts of each attribute from all tables, averaged by inverse variance and
-    smoothed.
+    """Return a measurement of each attribute: its counts in all tables, averaged by inverse
+    variance and smoothed.
     """
     sums: dict[str, tuple[Array, float]] = {}
     for each in measurements:

@@ -141,8 +141,9 @@ class Projecting(Settings):
         model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
-        inference: Whether to use a region model of such tables, which draws records near them
-            (`pgmkit.RegionModel`): "exact" never, "auto" beyond `model_mb`, "region" always.
+        inference: Whether the result is a region model (`pgmkit.RegionModel`), whose tables agree
+            locally too, and which draws records: "exact" never, "auto" beyond `model_mb`, "region"
+            always.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """

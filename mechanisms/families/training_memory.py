@@ -27,8 +27,8 @@ squares, and gradients.
 
 def network_bytes(weights: int, hidden: Sequence[int], rows: int) -> int:
     """Return the bytes of training a network with `weights` parameters, hidden layers of the widths
-    `hidden` and a batch of `rows` noise vectors. The output layer is counted with the rows, by the
-    functions below.
+    `hidden` and a batch of `rows` noise vectors. The output layer is not counted: its values are
+    the rows of `fitting_tables_bytes`.
     """
     # The weights are held ten times: four times in training (weights, gradients, two moments),
     # twice in each of the states before and after it (weights and their moving average), and twice

@@ -64,9 +64,9 @@ class Tables:
 class Noise:
     """Expected absolute noise, in counts.
 
-    `singles`: for each attribute, the noise in a code's count as far as it is known already.
-    `cell`: the noise of a cell measured with the whole budget. `pure`: True for Laplace noise,
-    False for Gaussian noise.
+    `singles`: for each attribute, the noise in a code's count as it was measured before. `cell`:
+    the noise of a cell measured with the whole budget. `pure`: True for Laplace noise, False for
+    Gaussian noise.
     """
 
     singles: Mapping[str, float]

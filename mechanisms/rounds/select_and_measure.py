@@ -120,7 +120,7 @@ def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
 
 
 def least_total(curator: Curator) -> float:
-    """Return the total that is known before anything is measured: the public one, or else 1."""
+    """Return the least total there can be, before anything is measured: the public one, or 1."""
     return 1.0 if curator.public_total is None else known_total(curator, ())
 
 
@@ -342,8 +342,8 @@ class CellRounds(SelectionRounds):
 class MarginalRounds(SelectionRounds):
     """Rounds of one whole marginal each: the marginal trick (A.1).
 
-    Selection is by the weighted L1 error minus the expected noise. A measured marginal is not
-    selected again.
+    The score of a marginal is its weight times (L1 error minus the expected noise of measuring it).
+    A measured marginal is not selected again.
     """
 
     def __init__(self, *arguments: Any) -> None:

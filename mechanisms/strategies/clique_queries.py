@@ -130,7 +130,7 @@ class CliqueQueries:
 
     @cached_property
     def _along(self) -> dict[str, dict[object, Asked]]:
-        """The different queries along each attribute."""
+        """The different queries that the sets ask along each attribute, by attribute and kind."""
         found: dict[str, dict[object, Asked]] = {name: {} for name in self.domain}
         for each in self._sets:
             for name, asked in zip(each.clique, each.asked, strict=True):

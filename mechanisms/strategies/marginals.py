@@ -124,8 +124,8 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
 
 def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
-    """Return the marginals that may be measured: the cliques of `lattice`, and all of one attribute
-    more than the largest unless these are too many; of the latter none that is too large.
+    """Return the marginals that may be measured: the cliques of `lattice` and, unless they are too
+    many, the cliques of one attribute more than the largest, without those of too many cells.
     """
     domain = workload.domain
     size = len(lattice[-1]) + 1

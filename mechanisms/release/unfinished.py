@@ -1,5 +1,5 @@
-"""What a run had paid for when it was interrupted or failed: a release that has noisy tables, but
-no model yet.
+"""The release of a run that was interrupted or failed: it has the noisy tables that the run had
+paid for, but no model yet.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pgmkit import Measurement, Schema, estimate
 
 
 def estimated(release: Release, schema: Schema, **options: Any) -> Release:
-    """Return the release with a model that is estimated from its noisy tables and gives the records
-    that the schema rules out probability zero.
+    """Return the release with a model that is estimated from its noisy tables, in which records
+    that the schema rules out have probability zero.
 
-    The total is that of its model, or the public one; `options` of `pgmkit.estimate` may give
-    another.
+    The total is the public number of records if the run did not end, estimated if it is private,
+    and otherwise the total of the release's model. `options` are those of `pgmkit.estimate`.
     """
     tables = [each for each in release.measurements if isinstance(each, Measurement)]
     model: Any = release.model
@@ -41,9 +41,9 @@ def unfinished(curator: Curator, mechanism: str) -> Release:
 
 @contextmanager
 def kept(paid: Callable[[], Any]) -> Iterator[None]:
-    """Give an exception that ends the block the attribute `unfinished`, with the release (of codes,
-    or with a schema) that `paid` then returns, and a note that says so. Without noisy tables there
-    is nothing to keep.
+    """If an exception ends the block, set its attribute `unfinished` to the release that `paid`
+    returns (a Release or a TableRelease), and add a note that says so. The exception stays as it is
+    if that release has no noisy tables.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The place of a model in a release that has none yet."""
+"""A stand-in for the model of a release that has none yet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pgmkit.runtime.untrusted import LARGEST, refusing
 
 
 class Unfitted:
-    """The place of a model in the release of a run that did not end.
+    """A stand-in for the model in the release of a run that did not end. It raises InvalidInput
+    whenever an answer or records are asked for.
 
-    `public_total`: the number of records if it is public, otherwise None; `total` is then 1. Every
-    answer is refused with InvalidInput.
+    `public_total`: the number of records if it is public, otherwise None; `total` is then 1.
     """
 
     format = "pgmkit unfinished run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,7 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Values
-from pgmkit.tables.values import bare, number_of, numbers_among, text_of
+from pgmkit.tables.values import bare, number_of, text_of
 
 
 @typed_class
@@ -38,7 +39,11 @@ class _Numbers(Binned):
 
     @cached_property
     def _missing_numbers(self) -> frozenset[int | float]:
-        return frozenset(numbers_among(self.missing or ()))
+        found = set[int | float]()
+        for text in self.missing or ():
+            with suppress(ValueError):  # other texts are no numbers
+                found.add(number_of(text))
+        return frozenset(found)
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype.kind not in "iuf":

@@ -355,17 +355,6 @@ def changed_fields(record: Any) -> dict[str, Any]:
     return {name: plain(value) for name, (value, default) in given.items() if value != default}
 
 
-def numbers_among(texts: Sequence[str]) -> list[int | float]:
-    """Return the numbers among texts; the others are left out."""
-    found = []
-    for text in texts:
-        try:
-            found.append(number_of(text))
-        except ValueError:
-            continue
-    return found
-
-
 def _is_arrow(values: Any) -> bool:
     return type(values).__module__.partition(".")[0] == "pyarrow"
 

@@ -19,9 +19,6 @@ Line: TypeAlias = "tuple[str, str, Wanted, Callable[[Clique], Any]]"
 records' counts over a clique.
 """
 
-_NORMAL = math.sqrt(2 / math.pi)
-"""The mean absolute value of a standard normal variable."""
-
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:
     """Return the relation that a measured table of children is about, apart from the position.
@@ -41,8 +38,8 @@ class Compared:
     """How near records come to the model's table over one measured clique.
 
     `table`, `kind`: the name of the records' table, and the relation that the clique is about.
-    `noise`: the expected total variation distance, from 0 to 1, that the noise of the measured
-    table makes. `records`: that of the records' table from the model's.
+    `noise`: half the expected absolute noise of all cells of the measured table, as a share of its
+    total. `records`: the total variation distance of the records' table from the model's.
     """
 
     table: str
@@ -52,12 +49,15 @@ class Compared:
     records: float
 
 
-def compared(lines: Sequence[Line]) -> list[Compared]:
-    """Return the distances of records from the models' tables, one for each line."""
+def compared(lines: Sequence[Line], *, pure: bool) -> list[Compared]:
+    """Return the distances of records from the models' tables, one for each line. `pure`: True if
+    noise is Laplace, False if it is Gaussian.
+    """
     found = []
+    mean = math.sqrt(1 / 2 if pure else 2 / math.pi)  # of |noise|, in standard deviations
     for name, kind, wanted, counted in lines:
         total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)
-        noise = 0.5 * wanted.counts.size * wanted.stddev * _NORMAL / total
+        noise = 0.5 * wanted.counts.size * wanted.stddev * mean / total
         apart = np.abs(own / max(1.0, own.sum()) - wanted.counts / total).sum() / 2
         found.append(Compared(name, kind, wanted.clique, noise, float(apart)))
     return found

@@ -162,7 +162,7 @@ class LinkedRelease:
                 (link.child, kind_of(each.clique, own), each, tables[link.child])
                 for each in self._wanted(link.child)
             ]
-        return compared(lines)
+        return compared(lines, pure=self.ledger is not None and self.ledger.budget.pure)
 
     def _tables(
         self, n: int | None, given: Given | None, random: np.random.Generator

@@ -281,13 +281,16 @@ def test_the_key_of_parents_may_have_a_name_of_its_own(tmp_path: Path) -> None:
         run(frames, links=[replace(LINK, parent_key="rich")])
 
 
-def test_fidelity_is_the_distance_of_records_from_the_models() -> None:
-    """Of one table of each kind, counted again from the data frames of the same draw."""
+@pytest.mark.parametrize(("delta", "mean"), [(1e-6, math.sqrt(2 / math.pi)), (0.0, math.sqrt(0.5))])
+def test_fidelity_is_the_distance_of_records_from_the_models(delta: float, mean: float) -> None:
+    """Of one table of each kind, counted again from the data frames of the same draw. `mean`: that
+    of a standard Gaussian or Laplace variable in absolute value.
+    """
     frames = homes(np.random.default_rng(0), 300)
     schemas = {"home": SCHEMAS["home"].restricted(["rich"])} | {
         "person": SCHEMAS["person"].restricted(["sex"])
     }
-    release = run(frames, schemas=schemas, epsilon=5.0)
+    release = run(frames, schemas=schemas, epsilon=5.0, delta=delta)
     said = release.fidelity(rng=3).columns
     drawn = {n: t.rename(columns={"no": "position"}) for n, t in release.sample(rng=3).items()}
     labels = {"size": range(4), "rich": ["no", "yes"], "sex": ["F", "M"], "position": [1, 2, 3]}
@@ -307,7 +310,7 @@ def test_fidelity_is_the_distance_of_records_from_the_models() -> None:
             counts = drawn[table].value_counts(list(clique)).reindex(cells, fill_value=0)
             model = own.model.marginal(clique).ravel()
             apart = np.abs(counts / counts.sum() - model / model.sum()).sum() / 2
-            away = len(cells) * noise * math.sqrt(2 / math.pi) / 2 / model.sum()
+            away = len(cells) * noise * mean / 2 / model.sum()
             found.append((away, apart))
         return str(len(found)), *np.mean(found, axis=0)
 

@@ -30,7 +30,7 @@ def inherited(
 
     Noise grows with the number of children; the standard deviation is the root mean square over the
     numbers. Children of one parent are at all positions up to their number: these cells repeat one
-    noisy value, and are given so little weight that together they count once.
+    noisy value, and are given so little weight that together they count once at most.
 
     >>> noisy = [Measurement(("rural", "cows"), [[5, 3, 2], [4, 1, 0]], 2.0)]
     >>> above = Domain({"rural": 2, "cows": 3})

@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 _KNOWING = ("aim", "mst", "gaussian+projection")
 """The mechanisms that can begin with measurements of pairs made before."""
 _CONSTRAINED = ("aim", "gaussian+projection")
-"""The mechanisms that fit the released model with the constraints; that of others is fitted
-again.
+"""The mechanisms that fit the released model with the schema's constraints; the models of others
+are fitted again (`constrained`).
 """
 _SELECTING = ("aim", "mst")
 """The mechanisms that measure tables of children with the position in them, for which selected
@@ -59,11 +59,11 @@ up to a share of .98 (.83 to 1.04), and at more they are not (.93 to 1.21). But 
 .80, are worse with the position between parent and child.
 """
 MUCH_SIGNAL = 600.0
-"""The number of children, in standard deviations of the noise in a cell when all pairs are measured
-at once, from which "auto" measures them so. From 540 to 740 the mean error of all pairs is 0.92 to
-1.03 times that of AIM (RandHIE at epsilon 6 and 8, drawn families at 3 and 4; two to four noise
-seeds), and that of parent and child 0.78 to 0.95 times. At 490 the former is 0.99 times, at 370 to
-390 it is 1.06 and 1.18 times that of AIM.
+"""The number of children from which "auto" measures all pairs at once, in units of the scale that
+the noise in a cell then has. From 540 to 740 the mean error of all pairs is 0.92 to 1.03 times that
+of AIM (RandHIE at epsilon 6 and 8, drawn families at 3 and 4; two to four noise seeds), and the
+error of the pairs of parent and child 0.78 to 0.95 times. At 490 the mean error of all pairs is
+0.99 times, at 370 to 390 it is 1.06 and 1.18 times that of AIM.
 """
 
 
@@ -204,9 +204,10 @@ def _spent(
     first. `choosing`: whether the mechanism of a table of children is chosen from noisy figures of
     its parents' release (`_choice`).
 
-    The noise of a table is proportional to the number m of rows that a unit has in it, divided by
-    the square root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
-    proportional to m^(2/3).
+    Gaussian noise in a table is proportional to the number m of rows that a unit has in it, divided
+    by the square root of the table's share s of the budget. The sum of m / sqrt(s) is least if s is
+    proportional to m^(2/3). Pure budgets are shared in the same way, though Laplace noise is
+    proportional to m / s.
     """
     weights = {name: request.relation.max_rows ** (2 / 3) for name, request in requests.items()}
     relations = {name: request.relation for name, request in requests.items()}

@@ -146,6 +146,9 @@ class ManyEstimates:
         return Request(self.domain, each, total, self.loss, method, self.tolerance)
 
     def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
+        """Return the total of each set: given, or estimated from its measurements. Raises
+        InvalidInput for a total that is not above 0, or too large for the measurements' noise.
+        """
         if not self.sets:
             return []
         first, values, found = self.sets[0], stacked(self.sets), []

@@ -62,6 +62,9 @@ def is_tiny(problem: Problem) -> bool:
 
 
 def _work(problem: Problem) -> float:
+    """Return the multiplications that a Newton step's factorisation takes; infinity if the loss is
+    a callable, or if the joint distribution has too many cells.
+    """
     if not isinstance(problem.loss, MeasuredLoss):
         return inf
     layout = problem.inference.layout
@@ -180,6 +183,9 @@ class _Joint:
         self.target = self.target * scale
 
     def start(self, goal: float) -> _State:
+        """Return the state to start from: the uniform distribution, with multipliers near those of
+        its residuals but well within their bounds. ``goal`` sets the least barrier.
+        """
         logs = np.zeros(self.matrix.shape[1])
         residual = self.residual(np.full(len(logs), 1 / len(logs)))
         wide = residual / (self.curvature + np.abs(residual) / self.steepest + 1e-300)

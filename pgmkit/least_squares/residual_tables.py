@@ -220,6 +220,9 @@ class ResidualTables:
         self.noise = ResidualNoise(domain, self._bases, self._variances)
 
     def _take_residual(self, m: Measurement) -> None:
+        """Record a measured residual, after its projection onto the values that it can have without
+        noise; the distance that the projection removes enters ``statistic``.
+        """
         factors = _rows(m)
         found = {n: self._basis(n, rows) for n, rows in zip(m.clique, factors, strict=True)}
         residual = self.domain.ordered(m.clique)

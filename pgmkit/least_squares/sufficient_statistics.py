@@ -115,6 +115,7 @@ def _statistics(made: Sequence[Part], constant: Array, given: Sequence[Measureme
 def _by_clique(
     measurements: Sequence[Measurement], values: Sequence[Array]
 ) -> Iterator[list[Part]]:
+    """Yield, for each measured set of attributes, its measurements with their values."""
     groups: dict[frozenset[str], list[Part]] = {}
     for m, each in zip(measurements, values, strict=True):
         groups.setdefault(frozenset(m.clique), []).append((m, each))

@@ -71,6 +71,10 @@ def _array(name: str, axes: Clique, table: ArrayLike) -> Array:
 
 
 def _normalised(clique: Clique, array: Array, named: Mapping[str, tuple[Hashable, ...]]) -> Array:
+    """Return the table over ``clique``, the variable and its parents, scaled so that every
+    distribution along the first axis sums to one. Raises InvalidInput for an entry below 0 or not
+    finite, and for a sum that is farther than TOLERANCE from one; ``named`` are names of values.
+    """
     name, *parents = clique
     if not (np.isfinite(array).all() and array.min() >= 0):
         raise InvalidInput(f"the table of {name!r} holds a negative number, NaN or infinity")

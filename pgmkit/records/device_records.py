@@ -44,6 +44,7 @@ class DeviceRecords:
         return {clique: self._counted(clique) for clique in wanted}
 
     def _counted(self, clique: Clique) -> NDArray[np.int64]:
+        """Return the marginal of one clique, counted block by block of the records."""
         shape = self.domain.shape(clique)
         cells = prod(shape)
         check_room(self.device, 24 * cells, f"the marginal over {clique!r}")

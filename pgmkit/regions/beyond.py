@@ -38,6 +38,9 @@ def expected_marginals(joint: Joint, cliques: Iterable[Clique]) -> dict[Clique, 
 
 
 def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
+    """Return the marginal over ``clique``, as fractions: each record counts in the cell of its
+    other attributes, with the probabilities from which its value of ``name`` was drawn.
+    """
     from scipy.sparse import csr_array
 
     domain, records = joint.records.domain, joint.records

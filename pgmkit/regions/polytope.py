@@ -247,6 +247,9 @@ class LocalPolytope:
         return change
 
     def _newton(self, weights: Array, missing: Array, deadline: float) -> Array:
+        """Return the d with B A B' d = ``missing``, approximately, where A is the diagonal matrix
+        of ``weights`` and a small ridge is added to B A B'. Raises OutOfTime at the ``deadline``.
+        """
         matrix, transposed, _ = self.constraints
         diagonal = matrix.power(2) @ weights
         ridge = AGREEMENT * diagonal + 1e-3 * AGREEMENT * float(diagonal.max(initial=1.0))

@@ -68,6 +68,9 @@ def solve(
 
 
 def _minimise(search: Search, loss: MeasuredLoss, squares: Array, parts: Parts | None) -> None:
+    """Run the interior-point search if there are ``parts`` for it, then projected gradients, unless
+    ``search`` has stopped.
+    """
     point = search.polytope.even()
     if parts is not None:
         point = _centred(search, loss, parts)

@@ -303,6 +303,9 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
 
 
 def _check_covered(model: Estimated, measurements: Sequence[Measurement]) -> None:
+    """Raise InvalidInput for a clique of the model that no measurement covers, unless structural
+    zeros made it a clique.
+    """
     ruled_out = [set(each.clique) for each in model.structural_zeros]
     for clique in model.cliques:
         covered = any(set(clique) <= set(m.clique) for m in measurements)

@@ -78,6 +78,7 @@ class MeasuredBars:
 
 
 def _refuse(what: str) -> NoReturn:
+    """Raise NotMeasured for ``what``, a kind of question."""
     raise NotMeasured(
         f"there are no error bars for {what}: this model cannot be re-estimated, so only counts, "
         "sums, means and quantiles within one measured table have them, if it was measured without "

@@ -68,6 +68,7 @@ def _regions(
     zeros: Sequence[Zeros],
     deadline: float,
 ) -> Iterator[Sequence[RegionModel]]:
+    """Yield the replicates of a region model, in lists of one. Each is shrunk if the model was."""
     for measured, total in zip(sets, totals, strict=True):
         left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
         yield [

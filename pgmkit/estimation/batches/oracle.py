@@ -172,6 +172,9 @@ class BatchedOracle:
         ]
 
     def _contracted(self, rows: torch.Tensor, semiring: Semiring) -> torch.Tensor:
+        """Return, for each row, the product of its tables, summed over all records by the semiring:
+        log-sum-exp for LOG, the maximum for MAX.
+        """
         layout = self.single.layout
         tables = [
             rows[:, cells].view(self.count, *shape)

@@ -31,6 +31,7 @@ def same_structure(one: Measurement, other: Measurement) -> bool:
 
 
 def _same_matrix(one: Any, other: Any) -> bool:
+    """Return True if two matrices of measurements are of the same kind and have equal entries."""
     if one is other:
         return True
     if isinstance(one, Kronecker) and isinstance(other, Kronecker):

@@ -166,6 +166,9 @@ class BatchedSearch:
         return self.best.loss - self.bound <= self.goal + rounding
 
     def _stop(self, rounds: int, history: list[torch.Tensor]) -> None:
+        """Write the reason into ``stopped`` for each present set that ends after this round.
+        ``history`` has the best losses of the present sets after each round so far.
+        """
         sets = self._sets
         best = self.best.of(sets)
         gap = best.loss - self.bound[sets]

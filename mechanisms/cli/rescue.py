@@ -32,9 +32,9 @@ and a limit of processor time.
 def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator[None]:
     """Save a release in the file `save` (for linked tables a folder), if one is given, and then run
     the block, which writes records and pages. The budget is spent already and must not be lost: if
-    the release could not be saved, or if no `save` is given and the block fails, the release is
-    saved in the folder for temporary files, or else in the home folder, and its path is printed.
-    The error is raised again.
+    the release could not be saved, or if no `save` is given and the block fails or is interrupted,
+    the release is saved in the folder for temporary files, or else in the home folder. The path of
+    the saved release is printed, and the exception is raised again.
     """
     saved = False
     try:
@@ -114,7 +114,9 @@ def rescued_columns(like: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return what the user may see of an error: messages of unforeseen ones could quote values."""
+    """Return the part of an error that a user may see: its message or, if it is an unforeseen one,
+    whose message could quote private values, its type alone.
+    """
     if isinstance(error, OSError | PgmkitError):
         return str(getattr(error, "strerror", None) or error)
     return type(error).__name__

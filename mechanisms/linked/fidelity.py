@@ -14,9 +14,9 @@ from pgmkit.domain import Clique
 from pgmkit.tables.reply import Reply
 
 Line: TypeAlias = "tuple[str, str, Wanted, Callable[[Clique], Any]]"
-"""What is compared: the name of a table of records, the kind of one of its measured tables (such as
-`kind_of` returns), the measured clique with the model's counts, and a function that returns the
-records' counts over a clique.
+"""A comparison to be made: the name of a table of records, the kind of one of its measured tables
+(such as `kind_of` returns), the measured clique with the model's counts, and a function that
+returns the records' counts over a clique.
 """
 
 
@@ -35,7 +35,7 @@ def kind_of(clique: Clique, own: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Compared:
-    """How near records come to the model's table over one measured clique.
+    """The distance of records from the model's table over one measured clique.
 
     `table`, `kind`: the name of the records' table, and the relation that the clique is about.
     `noise`: half the expected absolute noise of all cells of the measured table, as a share of its

@@ -46,8 +46,8 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a dry run shows of a real one: the split of the budget, the noise, the model's size and
-    the time.
+    """The figures of a dry run, which those of a real run resemble: the split of the budget, the
+    noise, the model's size and the time.
 
     Attributes:
         mechanism: The mechanism's name.

@@ -160,7 +160,9 @@ def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:
 
 @cache
 def _told_once(columns: str, stacklevel: int) -> None:
-    """Warn, once in a process for the same columns: most calls of a session have one schema."""
+    """Warn of the columns, once in a process for the same text, since most calls have one
+    schema. `columns`: a text that lists them. `stacklevel`: that of `warnings.warn`.
+    """
     warnings.warn(
         f"missing and unreadable values would count among others, unseen ({columns}); declare "
         "`missing` or `outside` for these columns, or pass report_unread=True to see their noisy "

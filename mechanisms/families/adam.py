@@ -32,7 +32,7 @@ def adam(
     >>> abs(x.item()) < 1e-2
     True
     """
-    mean, square = torch.zeros_like(variables), torch.zeros_like(variables)
+    mean, square, scale = (torch.zeros_like(variables) for _ in range(3))
     of_mean, of_square = betas
     for step in range(steps):
         slope = gradient(variables)
@@ -41,5 +41,5 @@ def adam(
         now = last_rate + (rate - last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
         # The means start at 0, so both are divided by the total weight of their terms.
         root = (1 - of_square ** (step + 1)) ** 0.5
-        scale = square.sqrt().div_(root).add_(1e-8)
+        torch.sqrt(square, out=scale).div_(root).add_(1e-8)
         variables.addcdiv_(mean, scale, value=-now / (1 - of_mean ** (step + 1)))

@@ -70,12 +70,11 @@ class Misfit:
         as long.
         """
         weights, values = self._singles
-        found = (2 / len(rows) * weights * (rows.mean(0) - values)).expand_as(rows)
-        if self._pairs is not None:
-            found = found + self._pairs.slope(rows)
+        found = torch.zeros_like(rows) if self._pairs is None else self._pairs.slope(rows)
+        found += 2 / len(rows) * weights * (rows.mean(0) - values)
         if self._cliques:
             given = rows.detach().requires_grad_()
-            found = found + torch.autograd.grad(self._of_cliques(given), given)[0]
+            found += torch.autograd.grad(self._of_cliques(given), given)[0]
         return found
 
     def _of_cliques(self, rows: torch.Tensor) -> torch.Tensor:
@@ -96,7 +95,7 @@ class _Scaled:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return these numbers for rows of probabilities, K x columns.width."""
-        return rows * self._scales + self._shifts
+        return torch.addcmul(self._shifts, rows, self._scales)
 
     def transposed(self, slope: torch.Tensor) -> torch.Tensor:
         """Return the gradient with respect to the rows, given that with respect to the numbers."""
@@ -142,8 +141,8 @@ class _Pairs:
     def slope(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the gradient, in the shape of the rows."""
         wide = self._sums(rows)
-        found = 2 / len(wide) * (wide @ (self._weights * self._missed(wide)))
-        return self._sums.transposed(found)
+        missed = self._missed(wide).mul_(self._weights).mul_(2 / len(wide))
+        return self._sums.transposed(wide @ missed)
 
     def _missed(self, wide: torch.Tensor) -> torch.Tensor:
         return wide.t() @ wide / len(wide) - self._means

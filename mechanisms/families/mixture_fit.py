@@ -117,8 +117,9 @@ class MixtureFit:
             logits -= self._attributes.log_sums(logits)
             probabilities = logits.exp()
             found = self._misfit.slope(probabilities)
-            found = probabilities * found.add(logits - self._independent, alpha=weight)
-            return found - probabilities * self._attributes.sums(found)
+            found.add_(logits, alpha=weight).sub_(self._independent, alpha=weight)
+            found.mul_(probabilities)
+            return found.addcmul_(probabilities, self._attributes.sums(found), value=-1)
 
         adam(
             self._logits,

@@ -18,11 +18,16 @@ in their mean.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import torch
 
+from mechanisms.families.misfit import Misfit
+from mechanisms.families.mixture_fit import MixtureFit
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.randomness import Rng, generator
 
@@ -85,3 +90,65 @@ def best_level(losses: Callable[[int], float], last: int) -> tuple[float, float]
         return float(best), found[best]
     below, least, above = found[best - 1 : best + 2]
     return best + (below - above) / (2 * (below - 2 * least + above)), least
+
+
+def judges(
+    columns: Columns, held: Sequence[Measurement], alone: torch.Tensor, total: float
+) -> tuple[Misfit, Misfit]:
+    """Return two functions of rows: their squared distance from the held-out tables `held`, each
+    divided by the standard deviation of its noise, and the variance of the noise in the difference
+    of this distance from that of the row `alone`.
+
+    A table's error is near its noise, so that its square divided by the noise goes like its L1
+    norm, whose sum should be small (as in least squares that are reweighted for absolute errors).
+    Squares alone would leave the choice to the tables with the smallest shares of the budget.
+
+    If an answer moves by x, its squared distance from a noisy value moves by -2 x times the noise,
+    and by an amount without noise.
+    """
+    model = ProductMixtureModel(columns.domain, alone.double().cpu().numpy(), total)
+    tables = model.marginals([m.clique for m in held])
+    answers = [m.applied(tables[m.clique].ravel()) for m in held]
+    given = [Measurement(m.clique, m.values, m.stddev**0.5, m.matrix) for m in held]
+    moved = [
+        Measurement(m.clique, values, 0.5, m.matrix)
+        for m, values in zip(held, answers, strict=True)
+    ]
+    return (
+        Misfit(columns, given, total, alone.device),
+        Misfit(columns, moved, total, alone.device),
+    )
+
+
+def least_misfit(
+    trials: Sequence[tuple[MixtureFit, Misfit, Misfit]], steps: int
+) -> tuple[float, float, torch.Tensor]:
+    """Run all fits through the levels of the penalty, with `steps` steps of descent at each. Return
+    the least misfit to the held-out tables, summed over the trials, the level with that misfit,
+    which a parabola through its neighbours refines, and the logits that all fits had at this level,
+    before it was refined, one below the other.
+
+    `trials`: each a fit and the two functions that `judges` returns. If independent columns have a
+    misfit that is larger by at most the standard deviation of the noise in the difference, noise
+    hides what the rows say of the pairs. Their misfit is then returned, with level 0, which is near
+    independence. This is the rule of one standard error (Breiman, Friedman, Olshen and Stone,
+    "Classification and regression trees", 1984).
+    """
+    deviations, losses = [], []
+    logits = torch.empty(0)
+
+    def loss(level: int) -> float:
+        nonlocal logits
+        for fit, *_ in trials:
+            fit.run(steps, level)
+        deviations.append(math.fsum(float(moved(fit.rows)) for fit, _, moved in trials) ** 0.5)
+        losses.append(math.fsum(float(misfit(fit.rows)) for fit, misfit, _ in trials))
+        if losses[-1] == min(losses):
+            logits = torch.cat([fit.logits for fit, *_ in trials])
+        return losses[-1]
+
+    level, least = best_level(loss, max(fit.last_level for fit, *_ in trials))
+    alone = math.fsum(float(misfit(fit.independent)) for fit, misfit, _ in trials)
+    if alone - least <= deviations[round(level)]:
+        return alone, 0.0, logits
+    return least, level, logits

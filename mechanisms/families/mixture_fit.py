@@ -53,6 +53,10 @@ class MixtureFit:
     worth trying. The first rows are drawn near the independent ones by `random`, a generator of the
     processor whatever the `device`.
 
+    Attributes:
+        logits: Logits of the present rows, rows x columns.width; the rows of other fits may take
+            their place before a fit is finished.
+
     >>> from mechanisms.families.product_mixture import ProductAnswers
     >>> from pgmkit.domain import Domain
     >>> columns = Columns(Domain({"a": 2, "b": 2}))
@@ -83,7 +87,7 @@ class MixtureFit:
         self._misfit = Misfit(columns, measurements, total, device)
         self._attributes = _Attributes(columns, device)
         self._random = random
-        self._logits = self._independent.repeat(rows, 1)
+        self.logits = self._independent.repeat(rows, 1)
         self._missed = float(self._misfit(self.independent))
         self._rate = learning_rate
         self._cells = sum(len(m.values) for m in measurements)
@@ -99,7 +103,7 @@ class MixtureFit:
     @property
     def rows(self) -> torch.Tensor:
         """The present rows, rows x columns.width."""
-        return self._columns.softmax(self._logits)
+        return self._columns.softmax(self.logits)
 
     def run(self, steps: int, level: float) -> None:
         """Take `steps` steps at this level, starting from the present rows.
@@ -107,10 +111,10 @@ class MixtureFit:
         A large penalty makes rows equal, and then no gradient separates them again: codes whose
         logits vary less over the rows than at the start get new random differences.
         """
-        weight = self._missed / 2**level / len(self._logits)  # the penalty's weight for each row
-        lacking = (_DIVERSITY - self._logits.std(0, correction=0)).clamp_min(0)
-        drawn = torch.randn(self._logits.shape, generator=self._random)
-        self._logits += lacking * drawn.to(self._logits.device)
+        weight = self._missed / 2**level / len(self.logits)  # the penalty's weight for each row
+        lacking = (_DIVERSITY - self.logits.std(0, correction=0)).clamp_min(0)
+        drawn = torch.randn(self.logits.shape, generator=self._random)
+        self.logits += lacking * drawn.to(self.logits.device)
 
         def slope(logits: torch.Tensor) -> torch.Tensor:
             # This normalisation changes no probability, and keeps exponentials from overflowing.
@@ -122,7 +126,7 @@ class MixtureFit:
             return found.addcmul_(probabilities, self._attributes.sums(found), value=-1)
 
         adam(
-            self._logits,
+            self.logits,
             slope,
             steps,
             rate=self._rate,
@@ -132,8 +136,16 @@ class MixtureFit:
 
     def follow(self, steps: int, level: float) -> None:
         """Change the rows by `steps` steps of Adam at each of the levels 0, 1, ... below `level`,
-        and then by `steps` steps at `level`. The class docstring defines levels: the penalty is
-        halved from one to the next.
+        and then `finish` them. The class docstring defines levels: the penalty is halved from one
+        to the next.
+        """
+        for above in range(math.ceil(level)):
+            self.run(steps, above)
+        self.finish(steps, level)
+
+    def finish(self, steps: int, level: float) -> None:
+        """Change rows that the levels before `level` have led to by `steps` steps at `level`, and
+        by as many more as their misfit asks for.
 
         Noise explains a misfit near the number of measured cells, with the variance of twice that.
         While the misfit of the rows is larger, twice as many steps at `level` follow as before, but
@@ -142,8 +154,6 @@ class MixtureFit:
         Tables that the penalty holds back then get more weight (`_correct`).
         """
         whole = steps * (math.ceil(level) + 1)
-        for above in range(math.ceil(level)):
-            self.run(steps, above)
         self.run(steps, level)
         before, missed = math.inf, float(self._misfit(self.rows))
         noise = (2 * self._cells) ** 0.5

@@ -280,8 +280,8 @@ def _fitted(
 
     The last fit begins with the rows of both trial fits at the chosen level. The fresh noise of the
     splits has opposite signs in the two, so that what the rows took from it nearly cancels in their
-    mean. A path from independent columns of its own ends at the same errors (the README of
-    `benchmarks`), in half as much time again.
+    mean. With a path of its own from independent columns it ends at the same errors, and all fits
+    together take 1.4 times as long (`benchmarks/README.md`).
     """
 
     def start(taken: Sequence[Measurement], rows: int, strength: float) -> MixtureFit:

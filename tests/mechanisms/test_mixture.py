@@ -108,8 +108,8 @@ def test_the_descent_goes_on_while_noise_cannot_explain_the_misfit(
     measured, level = exact(2, stddev), 14
     path = fit_to(measured)
     for each in range(level + 1):
-        path.run(50, each)
-    rows = {"path": path.rows, "whole": fitted(measured, level, steps=50)}
+        path.run(40, each)
+    rows = {"path": path.rows, "whole": fitted(measured, level, steps=40)}
 
     def missed(of: torch.Tensor) -> float:
         tables = ProductMixtureModel(DATA.domain, of.double().numpy(), 4000.0)

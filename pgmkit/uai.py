@@ -154,7 +154,14 @@ def _bayesian(path: str, domain: Domain, tables: Sequence[tuple[Clique, Array]])
             f"{path!r} says BAYES, but has not one table for each variable (the variable last); "
             "write MARKOV for tables of other kinds"
         )
-    return FactorGraph.from_conditionals({name: found[name] for name in domain})
+    try:
+        return FactorGraph.from_conditionals({name: found[name] for name in domain})
+    except InvalidInput as refusal:
+        reason = str(refusal).partition("; ")[0]
+        raise InvalidInput(
+            f"{path!r} is no Bayesian network: {reason}; in a BAYES file the last variable of a "
+            "table is the child, and its states follow each other; write MARKOV for potentials"
+        ) from None
 
 
 def write_model(graph: FactorGraph, path: PathLike) -> None:

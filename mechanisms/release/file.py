@@ -72,7 +72,9 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         held = io.BytesIO()
         np.savez(held, **arrays)
         archive.writestr("measurements.npz", held.getvalue())
-        with tempfile.TemporaryDirectory() as folder:
+        # The disk of temporary files may be full; that of the release must have room in any case.
+        beside = Path(os.path.realpath(path)).parent
+        with tempfile.TemporaryDirectory(dir=beside if beside.is_dir() else None) as folder:
             target = Path(folder, "model.npz")
             parts["model"].save(target)
             archive.write(target, target.name)

@@ -179,7 +179,10 @@ def _shown(model: Any, kept: Sequence[tuple[str, str]]) -> str:
     order = sorted(seen, key=lambda pair: -strengths[pair])[:_STRONGER]
     strongest = ", ".join(f"{a} with {b} ({strengths[a, b]:.2f})" for a, b in order)
     said = (
-        f"The strongest relations, by Cramér's V, are {strongest}." if len(kept) > _STRONGER else ""
+        f"The strongest relations, by Cramér's V, are {strongest}; noise raises these figures, "
+        "most where columns have many values or rare ones."
+        if len(kept) > _STRONGER
+        else ""
     )
     if hidden:
         listed = ", ".join(f"{a} with {b}" for a, b in hidden)

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +22,7 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     The new file is written in the same folder under another name and then renamed to `path`, so
     readers see the old file or the whole new one. A symbolic link is followed.
 
-    Raises OSError as `open` does.
+    Raises OSError as `open` does; an error for lack of room names the file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -43,6 +44,9 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with open(temporary, "xb") as file:
             yield file
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        # The system does not say which file has no room.
+        if isinstance(error, OSError) and error.errno in (ENOSPC, EFBIG, EDQUOT):
+            error.filename = str(path)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from mechanisms.cli.rescue import interrupted_by_signals, keeping
 from mechanisms.datasets.census import census, schema
 from mechanisms.release.unfinished import unfinished
 from pgmkit import Integer, Schema
+from pgmkit.runtime.atomic_write import atomic_writer
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows has no signals that end a process politely"
@@ -132,3 +134,20 @@ def test_an_interrupt_while_records_are_written_keeps_the_release(
     with pytest.raises(KeyboardInterrupt), keeping(release, "kept.pgm"):
         raise KeyboardInterrupt
     assert "the release is in kept.pgm" in capsys.readouterr().err
+
+
+def test_a_release_is_saved_where_the_disk_of_temporary_files_is_full(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "full"))
+    curator = Curator(census(200), Budget(1.0, 1e-6), neighbours="add/remove")
+    TableRelease(unfinished(curator, "aim"), schema()).save("none.pgm")
+    assert sorted(path.name for path in folder.iterdir()) == ["data.csv", "none.pgm", "schema.yaml"]
+
+
+def test_an_error_for_lack_of_room_names_the_file(folder: Path) -> None:
+    for code, named in ((errno.ENOSPC, "full.txt"), (errno.EPIPE, None)):
+        with pytest.raises(OSError) as caught, atomic_writer("full.txt"):
+            raise OSError(code, "said by the system")
+        assert caught.value.filename == named
+    assert not Path("full.txt").exists()

@@ -150,3 +150,12 @@ def test_bif_and_xmlbif(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text[: len(text) // 2])
     with pytest.raises(InvalidInput, match="cut short"):
         read_bif(tmp_path / name)
+
+
+def test_a_table_with_its_child_first_is_refused_in_the_words_of_the_format(
+    tmp_path: Path,
+) -> None:
+    """Other programs write the states of the child one table after another."""
+    (tmp_path / "m.uai").write_text("BAYES 2 2 2 2 1 0 2 0 1  2 0.8 0.2  4 0.6 0.99 0.4 0.01")
+    with pytest.raises(InvalidInput, match=r"no Bayesian network: .*sums to 0.41; in a BAYES"):
+        uai.read_model(tmp_path / "m.uai")

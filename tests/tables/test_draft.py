@@ -231,7 +231,9 @@ def test_a_tab_a_semicolon_a_comma_for_decimals(tmp_path: Path) -> None:
     numbers = [f"{x:.1f}".replace(".", ",") for x in RNG.random(ROWS) * 99]
     for name, separator in [("t.tsv", "\t"), ("t.csv", ";")]:
         write(tmp_path / name, {"x": numbers, "g": ["u", "v"] * 200}, delimiter=separator)
-        stored = yaml.safe_load(draft(tmp_path / name, look=True))
+        text = draft(tmp_path / name, look=True)
+        stored = yaml.safe_load(text)
+        assert "of 1 decimal in" in text
         assert stored["file"] == {"separator": separator, "decimal": ","}
         assert stored["columns"]["x"]["decimals"] == 1
 

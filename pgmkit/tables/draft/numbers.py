@@ -297,7 +297,8 @@ def _real(
     decimals = min(places, 15)
     padded = padded and 0 < places <= 15
     column = Numeric(**bins, decimals=decimals, trailing_zeros=padded, missing=missing)
-    return column, f"numbers {_plain(first)}..{_plain(last)} of {decimals} decimals in {said}"
+    digit = "decimal" if decimals == 1 else "decimals"
+    return column, f"numbers {_plain(first)}..{_plain(last)} of {decimals} {digit} in {said}"
 
 
 def _plain(number: float) -> str:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.families.best_response import Oracle
 from mechanisms.families.records import Records
@@ -41,8 +40,6 @@ from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
-
-    Tables = Mapping[Clique, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,6 @@ from pgmkit import InvalidInput, Measurement, estimate_total
 from pgmkit.domain import Clique
 from pgmkit.runtime.precision import SUM_ROUNDING
 
-Tables = Mapping[Clique, NDArray[np.float64]]
-
 
 class SelectionSettings(Settings):
     """The base of settings with a choice between single queries and whole marginals."""
@@ -297,7 +295,7 @@ class CellRounds(SelectionRounds):
         super().__init__(*arguments)
         self._repeat, self._anneal, self._codes = repeat, anneal, codes
         self._taken: set[Cell] = set()
-        self._tables: Tables = {}
+        self._tables: Mapping[Clique, NDArray[np.float64]] = {}
         self._off: list[float] = []
 
     def _select(self, model: Answers, step: str) -> list[Cell]:

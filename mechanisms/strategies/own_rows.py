@@ -28,16 +28,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.strategies.least_error import best_precision
-from mechanisms.strategies.residual_lattice import Lattice
+from mechanisms.strategies.residual_lattice import Lattice, Places
 from pgmkit.domain import Clique
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import FEW_ROUNDS, SOLVED
-
-Places = NDArray[np.intp]
 
 _LEAST = 8
 """The least of the whole numbers w if they are not all equal: rounding changes p by a sixteenth at

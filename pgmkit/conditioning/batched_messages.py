@@ -93,7 +93,7 @@ class BatchedMessages(Messages):
 
 
 def _others(table: Table) -> tuple[int, ...]:
-    """Return all axes of a table except that of the records."""
+    """Return the positions of all axes of a table except that of the records."""
     return tuple(range(table[0] & RECORDS, table[1].ndim))
 
 

@@ -208,9 +208,9 @@ class Planning:
     def best(self) -> EliminationTree:
         """Return the cheapest tree among those of many orders, by ``EliminationTree.cells``.
 
-        The search stops when one more order would bring its total work above the share of the best
-        tree's run that the constants above state, or when many orders in a row brought no
-        improvement; a small graph gets one greedy order. Work is counted, not timed, so the same
+        The search stops when one more order would bring its work above a fixed share of the work of
+        the best tree's two passes (``_MEASURES_OF_A_CELL``), or when many orders in a row brought
+        no improvement; a small graph gets one greedy order. Work is counted, not timed, so the same
         graph gets the same tree on every machine.
         """
         best, improved = self.first, 1

@@ -74,8 +74,8 @@ class Joint:
         return found.reshape(len(found), -1)
 
     def given(self, evidence: Evidence) -> GivenJoint:
-        """Return the distribution given the evidence. Raises Underflow if its probability is zero
-        or nearly so.
+        """Return the distribution given the evidence. Raises Underflow if the probability of the
+        evidence is zero or nearly so.
         """
         table = self.table
         for name, code in evidence.codes.items():

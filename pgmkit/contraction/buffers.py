@@ -80,8 +80,8 @@ class ContractionBuffers:
 
     def weighted(self, seed: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
         """Return the inputs times ``backward(seed)`` as a new tensor of ``dtype``: the marginals,
-        if the inputs are the potentials of a distribution and ``seed`` is its total divided by the
-        result.
+        if the inputs are the factors of a distribution (exponentials of its potentials) and
+        ``seed`` is its total divided by the result.
 
         The adjoint of a large input that is only summed repeats the adjoint of its sums. The input
         is multiplied by the expanded view directly, so that adjoint is not written out first.

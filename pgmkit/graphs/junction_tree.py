@@ -69,9 +69,9 @@ class JunctionTree:
                 found[parent].append(child)
         return tuple(tuple(below) for below in found)
 
-    def bytes(self, itemsize: int = CELL_BYTES) -> int:
-        """Return the exact size in bytes of all clique tables, at `itemsize` bytes a cell."""
-        return self.cells * itemsize
+    def bytes(self) -> int:
+        """Return the exact size in bytes of all clique tables together, in float64."""
+        return self.cells * CELL_BYTES
 
     def holds(self, attrs: Iterable[str]) -> int | None:
         """Return the index of the smallest clique that contains `attrs`, None when there is none.
@@ -165,19 +165,19 @@ def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     return _cells_of_graph(tuple(neighbours), sizes)
 
 
-def check_fits(tree: JunctionTree, limit_bytes: int, itemsize: int = CELL_BYTES) -> None:
-    """Raise ModelTooLarge when the clique tables together take more than `limit_bytes`.
+def check_fits(tree: JunctionTree, limit_bytes: int) -> None:
+    """Raise ModelTooLarge when the clique tables together take more than `limit_bytes` in float64.
 
     >>> check_fits(junction_tree(Domain({"a": 10, "b": 20}), [("a", "b")]), limit_bytes=1600)
     """
-    needed = tree.bytes(itemsize)
+    needed = tree.bytes()
     if needed <= limit_bytes:
         return
     cells = tree.domain.size(tree.largest)
     raise ModelTooLarge(
         f"the model needs {needed} bytes for its {len(tree.cliques)} clique tables, more than the "
         f"limit of {limit_bytes}; its largest clique {tree.largest!r} has {cells} cells "
-        f"({cells * itemsize} bytes). Leave out or shrink measurements that tie its attributes "
+        f"({cells * CELL_BYTES} bytes). Leave out or shrink measurements that tie its attributes "
         "together, merge values of large attributes, or raise the limit"
     )
 

@@ -111,7 +111,9 @@ class SecondOpinion:
             self._compare(f"the marginal of {clique} at {record}", mine, share)
 
     def answer(self, query: FactoredQuery, found: Array, total: float, seconds: float) -> None:
-        """Check the largest number of an answer in counts, and a random one; without evidence."""
+        """Check the largest number of ``found``, a model's answer to ``query`` in counts of
+        ``total`` records, and one drawn at random. There must be no evidence.
+        """
         flat = found.reshape(-1)
         drawn = Random(flat.size).randrange(flat.size)
         for cell in dict.fromkeys([int(np.abs(flat).argmax()), drawn]):

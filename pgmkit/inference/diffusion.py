@@ -25,8 +25,9 @@ table over the shared axes that broadcasts against the clique's table.
 
 
 class Diffusion:
-    """Max-sum diffusion between the tables of these cliques, with these shapes. Build it once for a
-    structure and use it for any potentials.
+    """Max-sum diffusion between potentials over ``cliques``, tables of the given ``shapes``.
+
+    It is built once for a structure and used for any potentials.
 
     The potentials change, but their sum does not:
 

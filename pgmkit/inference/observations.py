@@ -117,14 +117,14 @@ class Observations:
         return (torch.cat(parts) - first.square() / total).clamp_min(0.0)
 
     def seen(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return the vector, one entry for each measured value, that is Q mu / stddev when it is
-        multiplied by ``seen_weights``: the marginals themselves if Q is the identity.
+        """Return the vector v, one entry for each measured value, such that v * seen_weights is
+        Q mu / stddev. If Q is the identity, v is the marginals themselves.
         """
         return marginals if self._is_identity else self.applied(marginals)
 
     @cached_property
     def seen_weights(self) -> torch.Tensor:
-        """The factors of ``seen``."""
+        """The weights, one for each measured value, that turn ``seen`` into Q mu / stddev."""
         if self._is_identity:
             return self._weights
         return torch.ones_like(self.target[:1]).expand_as(self.target)

@@ -1,5 +1,5 @@
-"""The release of a run that was interrupted or failed: it has the noisy tables that the run had
-paid for, but no model yet.
+"""The release of what a run had paid for when it was interrupted or failed: noisy tables that have
+no model yet.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from mechanisms.families.product_mixture import CellAnswers, Columns, ProductAnswers
+from mechanisms.families.cell_answers import CellAnswers
+from mechanisms.families.product_mixture import Columns, ProductAnswers
 from mechanisms.privacy.cell_line import measured_cell
 from pgmkit.measurement import Measurement
 

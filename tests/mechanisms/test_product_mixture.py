@@ -8,10 +8,10 @@ import pytest
 import torch
 from chance import assert_no_more_spread
 
+from mechanisms.families.cell_answers import CellAnswers
 from mechanisms.families.generator import Generator
 from mechanisms.families.histogram import HistogramModel
 from mechanisms.families.product_mixture import (
-    CellAnswers,
     Columns,
     ProductAnswers,
     ProductMixtureModel,

@@ -446,8 +446,8 @@ MUTANTS = (
     Mutant(
         "messages computed as matrix products have their axes in the wrong order",
         P + "conditioning/kernels.py",
-        "        order = batch + rows + columns\n",
-        "        order = batch + columns + rows\n",
+        "        order, turned = batch + rows + columns,",
+        "        order, turned = batch + columns + rows,",
         "engine/test_factor_graph",
     ),
     Mutant(
@@ -460,8 +460,8 @@ MUTANTS = (
     Mutant(
         "a matrix along a path replaces the attributes in the wrong direction",
         P + "conditioning/message_passing.py",
-        "return below, value if upper < lower else value.T",
-        "return below, value if upper > lower else value.T",
+        "made if upper < lower else made.T",
+        "made if upper > lower else made.T",
         "engine/test_products_along_paths::test_distant_pairs_of_a_chain_are_products_of_its_matrices",
     ),
     Mutant(

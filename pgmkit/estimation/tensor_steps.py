@@ -20,7 +20,7 @@ from pgmkit.estimation.mirror_descent import FIRST_GROWTH, GROWTH
 from pgmkit.runtime.precision import EPSILON, HALVINGS
 
 Known: TypeAlias = tuple[torch.Tensor, ...]
-"""What ``Objective.slope`` computes for some marginals and ``Objective.compare`` uses again."""
+"""Results for some marginals that ``Objective.slope`` computes and ``Objective.compare`` uses."""
 
 
 class Points(NamedTuple):

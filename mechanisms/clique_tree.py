@@ -84,7 +84,8 @@ def clique_tree(curator: Curator, workload: Workload, settings: CliqueTree) -> R
     if pairs:
         cost = settings.select_share * whole
         errors = curator.measure_errors(pairs, model.marginals(pairs), cost, step="errors of pairs")
-        # The gain of a pair is its error, minus the noise that an even share of the budget leaves.
+        # The gain of a pair is its error, minus the part of the noise that is expected to remain
+        # (`noise_left`) if what is left of the budget is shared evenly.
         noise = settings.noise_left * curator.expected_error(curator.remaining / len(pairs))
         gains = (errors - noise * np.array([domain.size(pair) for pair in pairs])).tolist()
         edges = grown_tree(domain, dict(zip(pairs, gains, strict=True)), settings.model_mb)

@@ -36,7 +36,7 @@ from mechanisms.rounds.forest import draw_forest, pairs_of
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
-from mechanisms.settings import Settings, fraction, leave_something, positive, setting, torch_device
+from mechanisms.settings import Settings, fraction, positive, setting, torch_device
 from mechanisms.workload import Workload, varied
 from pgmkit import GraphicalModel, Measurement
 from pgmkit.domain import Clique, Domain
@@ -56,8 +56,8 @@ class PairGraph(Settings):
         one_way_share: The share of the budget for the one-way marginals at the start, above 0 and
             below 1; each turn measures them again, with the share of least predicted error.
         select_share: The share of each turn's budget for drawing pairs, above 0 and below 1.
-        errors_share: The share of each turn's budget for measuring how far the drawn pairs are from
-            the model, above 0 and below 1.
+        errors_share: The share of what drawing leaves of each turn's budget, for measuring how far
+            the drawn pairs are from the model, above 0 and below 1.
         noise_left: The share of a table's noise that is expected to remain in an estimate, above 0,
             since counts are not below 0 and tables agree. On `loans_full_schema` and `Caravan` at
             epsilon 1 the errors of pairs at 0.25 and at 1 are 1.01 to 1.10 times those at 0.5 (one
@@ -76,10 +76,6 @@ class PairGraph(Settings):
     noise_left: float = setting(0.5, positive())
     hidden: float = setting(2.0, positive())
     device: str = setting("cpu", torch_device())
-
-    def conflict(self) -> str | None:
-        """Return a message if the shares leave nothing to measure the pairs with, else None."""
-        return leave_something("the pairs", self, "select_share", "errors_share")
 
 
 @mechanism(PairGraph)

@@ -74,11 +74,11 @@ class Rap(select_and_measure.SelectionSettings):
     model: ClassVar[type[ProductMixtureModel]] = RelaxedRowsModel
 
     def first(self, width: int, random: torch.Generator) -> torch.Tensor:
-        """Return the first unconstrained values, rows x width."""
+        """Return the values from which the fit starts, rows x width: uniform between -1 and 1."""
         return 2 * torch.rand(self.rows, width, generator=random) - 1
 
     def relaxed(self, columns: Columns, values: torch.Tensor) -> torch.Tensor:
-        """Return the rows that follow from unconstrained values, both rows x columns.width."""
+        """Return the relaxed rows that the fitted values stand for, both rows x columns.width."""
         return values
 
     def project(self, values: torch.Tensor) -> torch.Tensor:
@@ -102,6 +102,7 @@ class RapSoftmax(Rap):
     model = ProductMixtureModel
 
     def first(self, width: int, random: torch.Generator) -> torch.Tensor:
+        """Return the logits from which the fit starts, rows x width: standard normal."""
         return torch.randn(self.rows, width, generator=random)
 
     def relaxed(self, columns: Columns, values: torch.Tensor) -> torch.Tensor:

@@ -154,7 +154,8 @@ def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
 
 
 def moments(n: int, k: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Return E_k, k x n: row b - 1 sums the b-th power of the attribute's value, b = 1..k.
+    """Return E_k, k x n: row b - 1 has the b-th power of each code's value, b = 1..k,
+    so that its answer is the sum of these powers over all records.
 
     ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1. Raises
     `InvalidInput` if a power is too large for float64.

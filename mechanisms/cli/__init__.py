@@ -35,8 +35,9 @@ _SPENT = (
 
 
 class _Commands(click.Group):
-    """A command group whose help lists the commands by purpose. Warnings and exceptions are shown
-    as one line on stderr, without a traceback; an exception also sets the exit code.
+    """A command group whose help lists the commands by purpose. Warnings, and exceptions other than
+    click's, are shown as one line on stderr, without a traceback; an exception also sets the exit
+    code.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -83,8 +83,8 @@ def fitting_predicates_bytes(
 
     Product rows of all ``columns`` are kept beside the parameters.
     """
-    # Five arrays of product rows may exist at once: those of the states before and after an update,
-    # and the parts from which the latter is joined.
+    # Five arrays of product rows may exist at once, among them those of the states before and after
+    # an update and the parts from which the latter is joined.
     held = _ROWS * free + 5 * columns.width
     # The codes, the sigmoids and their gradients hold ten arrays, each with a number for every row
     # and predicate.

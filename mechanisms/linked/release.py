@@ -89,17 +89,18 @@ class LinkedRelease:
     def sample(
         self, n: int | None = None, *, given: Given | None = None, rng: Rng = None
     ) -> dict[str, Any]:
-        """Return synthetic tables by name, as data frames of the data's kind.
+        """Return synthetic tables by name, as data frames of the data's kind (pyarrow tables if it
+        is not known).
 
-        `n`: the number of rows of the topmost table; by default as many as the model has. Rows that
-        can have children have the keys 1, 2, ...; every child has its parent's key, and each parent
-        has as many children as its column says. Siblings are in order; a column that ordered them
-        contains 1, 2, ... for each parent.
+        `n`: the number of rows of the topmost table; by default as many as the model has or, with
+        conditions, as many of these as meet them. Rows that can have children have the keys 1, 2,
+        ...; every child has its parent's key, and each parent has as many children as its column
+        says. Siblings are in order; a column that ordered them contains 1, 2, ... for each parent.
         `given`: conditions by table, such as {"home": {"area": "north", "persons": 3}, "person":
-        "age < 2"}, on the table's own columns and its numbers of children. All rows of the topmost
-        table meet the conditions on it; of their descendants in another table at least one meets
-        the conditions on that table. The records have the distribution of those that meet the
-        conditions in a draw without conditions.
+        "age < 2"}, on the table's own columns and its numbers of children. Every row of the
+        topmost table meets the conditions on it and has, in each other table with conditions, at
+        least one descendant that meets them. The records have the distribution of those that meet
+        the conditions in a draw without conditions.
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
         Raises NumericalFailure if no records were found that satisfy the links' constraints, and

@@ -88,9 +88,11 @@ class Release:
 
     @property
     def exception(self) -> str:
-        """A sentence on exact tables, which the promise does not cover; empty without any."""
-        tables = f"{self.exact} table{'s' if self.exact > 1 else ''}"
-        return f"the promise does not cover what {tables}, given exactly, tell" * (self.exact > 0)
+        """The words that the promise does not cover exact tables, as a part of a sentence; empty
+        without such tables.
+        """
+        tables = f"{self.exact} tables that were" if self.exact > 1 else "1 table that was"
+        return f"the promise does not cover {tables} given exactly" * (self.exact > 0)
 
     @property
     def certificate(self) -> str:

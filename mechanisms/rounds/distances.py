@@ -62,7 +62,8 @@ def measure_distances(
     curator: Curator, columns: Answers, pairs: Sequence[Clique], cost: float, *, step: str
 ) -> Distances:
     """Return the noisy L1 distances of the marginals of `pairs` from those of the model `columns`,
-    which often has independent columns. `cost` pays for all distances together.
+    which often has independent columns. `cost` pays for all distances together; `step` names the
+    charge in the ledger.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> from pgmkit import Dataset, Domain, Measurement, estimate

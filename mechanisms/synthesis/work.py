@@ -66,7 +66,7 @@ def mixture_seconds(domain: Domain) -> float:
     41.0
     """
     cells = sum(domain.shape()) ** 2 / 2
-    # The time is a second for any table, and half a millisecond for each cell of all pairs.
+    # The time is a second, whatever the table, and half a millisecond for each cell of all pairs.
     return 1.0 + 5e-4 * cells
 
 

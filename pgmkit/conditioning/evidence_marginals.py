@@ -125,8 +125,8 @@ class EvidenceMarginals:
         return made, inputs.log_scale
 
     def log_sum(self) -> float:
-        """Return the logarithm of the sum over all records that agree with the evidence. Raises
-        Underflow as ``messages`` does.
+        """Return the logarithm of the sum of the products of all tables, over all records that
+        agree with the evidence. Raises Underflow as ``messages`` does.
 
         If the values of all nodes do not fit into memory together, each is freed as soon as it has
         been multiplied.

@@ -231,7 +231,7 @@ class Posterior:
         return entropy
 
     def _expected_logarithms(self) -> float:
-        """Return the expectation of the logarithm of the tables' product."""
+        """Return the expectation of the logarithm of the product of the tables and likelihoods."""
         marginals = self.marginals([clique for clique, _ in self._logarithms()])
         expected = 0.0
         for clique, table in self._logarithms():

@@ -75,9 +75,10 @@ class Posteriors:
         started: float,
         at: Callable[[int, float], None],
     ) -> None:
-        """Check the answers for two of the records by a second computation, unless answers of the
-        same kind and structure were checked before. ``at`` checks the answer for a given row, in
-        given seconds.
+        """Check the answers for at most two of the records by a second computation, unless answers
+        of the same kind and structure were checked before, or no time is left. The answers were
+        begun at ``started``, a time of `time.perf_counter`. ``at`` checks the answer for a row in
+        at most the seconds that it is given.
         """
         rows = len(self)
 

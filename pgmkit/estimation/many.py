@@ -165,7 +165,8 @@ class ManyEstimates:
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:
         """Yield the models of all sets in the order of the sets, in lists of those that were
-        estimated together.
+        estimated together. The search for a model ends at ``deadline``, a time of
+        `time.perf_counter`.
         """
         single = self._single
         together = single if single is not None and self._batched(single) else None

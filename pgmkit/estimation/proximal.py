@@ -71,7 +71,7 @@ def _search(
     problem: Problem, start: Point, monitor: Monitor, too_long: Callable[[], bool]
 ) -> Point:
     """Take proximal steps until the monitor stops, or ``too_long()`` is True because steps take too
-    much time.
+    much time. Return the last point.
     """
     loss = problem.loss
     assert isinstance(loss, MeasuredLoss)

@@ -246,7 +246,9 @@ class SecondOpinion:
             seconds /= 2
 
     def counted(self, record: Mapping[str, int], count: int, n: int, seconds: float) -> None:
-        """Check that ``count`` of ``n`` drawn records with these codes fits their probability."""
+        """Check that ``count`` of ``n`` drawn records with these codes fits their probability. Its
+        computation may take ``seconds``.
+        """
         share = float(self._shares((), record, seconds))
         stray = sqrt(2 * RARE * n * share * max(0.0, 1 - share)) + RARE
         if not abs(count - n * share) <= stray + self._allowed(count, n * share, n):

@@ -124,8 +124,12 @@ class ModelTables:
         return sample(self.tree, self.belief, n, rng, method)
 
     def narrowed(self, evidence: Mapping[str, int | Sequence[int]]) -> tuple[Factor, ...]:
-        """Return potentials with minus infinity at every code that ``evidence`` does not allow. The
-        evidence gives the code, or the codes, that each attribute may have.
+        """Return the model's potentials, changed so that records with a code that ``evidence`` does
+        not allow have probability zero. ``evidence`` gives the code, or the codes, that each of its
+        attributes may have.
+
+        The first potential over an attribute is minus infinity at its other codes; an attribute in
+        no potential gets one of its own.
         """
         potentials = list(self.given)
         like = self.factors[0].values

@@ -36,7 +36,9 @@ are.
 
 
 def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[str]:
-    """Return the attributes in a greedy order of elimination."""
+    """Return all attributes of ``sizes``, also those in no clique, in a greedy order of
+    elimination.
+    """
     bits = {name: 1 << place for place, name in enumerate(sizes)}
     neighbours = dict.fromkeys(sizes, 0)
     for clique in cliques:

@@ -199,8 +199,8 @@ def _tables(
     domain: Domain, measurements: Sequence[Measurement], zeros: Sequence[Zeros]
 ) -> tuple[list[_Table], list[frozenset[str]]]:
     """Return a least-squares table for each measured set of attributes, and the sets without one:
-    those whose measurements do not determine the table, and those for which `_table` finds it too
-    large.
+    those whose measurements do not determine the table, and those for which `_table` returns None
+    (too many cells for a matrix, or numbers beyond the range of floats).
     """
     groups: dict[frozenset[str], list[Measurement]] = {}
     for m in measurements:

@@ -14,7 +14,8 @@ unless most cells are above zero.
 
 The search ends. The tables of independent attributes agree, so the problem over all cells has a
 solution, and finite multipliers are best: a set of cells that has no such multipliers lacks cells
-which these raise as they grow. They grow as powers of two, so a few tens of turns suffice; after
+which the growing multipliers raise above zero. The multipliers grow as powers of two, so a few tens
+of turns suffice; after
 ``MOST_ROUNDS`` all cells are kept and nothing holds the multipliers back.
 """
 
@@ -101,16 +102,17 @@ def nonnegative_bytes(domain: Domain, cliques: Sequence[Clique]) -> int:
     what it holds if every cell is above zero.
 
     Kept are a cell's place, its noisy value and its row in each agreement, which is copied for
-    cells above zero. Beside these there are the solution, or at the start an index along each axis
-    of one table.
+    cells above zero. Beside these there are the solution, with two temporary arrays of the largest
+    table, or at the start an index along each axis of one table.
 
     >>> nonnegative_bytes(Domain({"a": 2, "b": 3}), [("a",), ("b",)])
-    128
+    168
     """
     sizes = [domain.size(clique) for clique in cliques]
     rows = sum(sizes[place] for place, *_ in agreeing(domain, cliques)[0])
     started = max(size * (len(c) + 1) for size, c in zip(sizes, cliques, strict=True))
-    return CELL_BYTES * (2 * sum(sizes) + rows + max(sum(sizes) + rows, started))
+    solved = sum(sizes) + rows + 2 * max(sizes)
+    return CELL_BYTES * (2 * sum(sizes) + rows + max(solved, started))
 
 
 def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Array:

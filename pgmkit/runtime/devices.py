@@ -61,7 +61,7 @@ def device_of(
 
 
 def check_room(device: torch.device, needed: int, what: str) -> None:
-    """Raise ModelTooLarge if ``device`` is a GPU with fewer than ``needed`` bytes free; a processor
+    """Raise ModelTooLarge if ``device`` is a GPU with fewer than ``needed`` bytes free; the CPU
     is not checked. ``what`` names the computation in the message.
     """
     if device.type == "cuda" and needed > available(device):

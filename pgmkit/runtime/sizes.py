@@ -1,7 +1,8 @@
-"""The table sizes, in cells of float64, at which the costs of a machine change and work is divided.
+"""Sizes, rates and times of common machines, by which routes are chosen and work is divided.
 
-They are round powers of two near the values of common processors, and each cache is sixteen times
-as large as the one before it. A factor of two either way changes the time little.
+Table sizes are in cells of float64. They are round powers of two near the values of common
+processors, and each cache is sixteen times as large as the one before it. A factor of two either
+way changes the time little.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class _Numbers(Binned):
         if array.dtype.kind not in "iuf":
             return np.full(len(array), math.nan)
         if array.dtype.kind == "u" and array.dtype.itemsize == 8:
-            # Larger numbers lie beyond every bin; they must not turn the others into floats.
+            # Numbers above LARGEST lie beyond every bin; they must not turn the others into floats.
             return np.minimum(array, np.uint64(LARGEST + 1)).astype(np.int64)
         return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
 

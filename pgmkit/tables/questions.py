@@ -295,6 +295,6 @@ def _near_an_end(answers: Array, low: Array, high: Array) -> NDArray[np.bool_]:
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """Return each column's labels for every combination, in C order."""
     lines = list(itertools.product(*shown.values()))
-    # Names of computed columns of the reply, such as count, are in quotes.
+    # A column of the data that has the name of a computed one, such as count, is in quotes.
     titles = (f'"{name}"' if name in _COMPUTED else name for name in shown)
     return {title: [line[i] for line in lines] for i, title in enumerate(titles)}

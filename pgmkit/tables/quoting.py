@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def unquoted(text: str) -> str:
-    """Return a name or a value without blanks around it, and without quotes if it has them."""
+    """Return a name or a value without blanks around it and, if it is in double quotes, without
+    these; doubled quotes inside then become single ones.
+    """
     text = text.strip()
     if len(text) < 2 or not text[0] == text[-1] == '"':
         return text

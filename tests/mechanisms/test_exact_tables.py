@@ -86,7 +86,7 @@ def test_what_the_promise_does_not_cover_is_said(tmp_path: Path) -> None:
     made = before.with_exact(tmp_path / "ill.csv").with_exact(tmp_path / "block.csv")
     assert made.ask("ill").columns["count"] == pytest.approx([1500, 1500], abs=0.3)
     made.save(tmp_path / "a.pgm")
-    said = "the promise does not cover what 2 tables, given exactly, tell"
+    said = "the promise does not cover 2 tables that were given exactly"
     for release in (made, TableRelease.load(tmp_path / "a.pgm")):
         assert release.exception == said and "2 exact" in repr(release)
         assert len(release.measurements) == len(before.measurements) + 2

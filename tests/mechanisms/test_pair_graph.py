@@ -151,8 +151,6 @@ def test_refusals_come_before_spending() -> None:
     for settings in [{"one_way_share": 0.0}, {"select_share": 1.0}, {"model_mb": 0.0}]:
         with pytest.raises(InvalidInput, match=next(iter(settings))):
             PairGraph(**settings)
-    with pytest.raises(InvalidInput, match="leave something"):
-        PairGraph(errors_share=0.6, select_share=0.5)
     curator = Curator(small_data(), Budget(1.0, 1e-8), neighbours="add/remove", seed=0)
     with pytest.raises(InvalidInput, match="another domain"):
         pair_graph(curator, k_way(Domain({"a": 2, "b": 2}), 2))

@@ -21,7 +21,6 @@ from pgmkit.tables.values import (
     distinct,
     is_null,
     number_of,
-    numbers_among,
     numeric,
     parsed,
     plain,
@@ -223,7 +222,6 @@ def test_numbers_are_exact_where_they_are_whole() -> None:
     for wrong in (True, np.bool_(True), "x", "", "9" * 5000 + "x"):
         with pytest.raises(ValueError):
             number_of(wrong)
-    assert numbers_among(["1", "x", "2.5", ""]) == [1, 2.5]
 
 
 def test_decorations_are_taken_off_numbers_alone() -> None:

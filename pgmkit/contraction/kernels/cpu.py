@@ -100,8 +100,8 @@ def looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 @cache
 def compiled() -> Loop | None:
-    """Return the compiled loop over arrays of shape (batch, rows, summed) and (batch, summed,
-    columns), or None if numba is not installed.
+    """Return `_maxima` compiled by numba, or None if numba is not installed. It writes the maximum
+    over s of left[b, r, s] + right[b, s, c] to out[b, r, c].
     """
     if importlib.util.find_spec("numba") is None:
         return None

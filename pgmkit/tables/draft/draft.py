@@ -312,7 +312,10 @@ def _present(
 
 
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:
-    """Return the draft of a column of texts that are neither numbers nor times."""
+    """Return the draft of a column of texts that are neither numbers nor times: listed labels (at
+    most `most_values`, unless they occur often), an open column, or None with the reason why it is
+    left out. `missing`: the texts that stand for missing values.
+    """
     rows = sum(counts.values())
     if rows >= SURE and len(counts) > NEARLY_ALL * rows:
         words = sum(len(text.split()) for text in counts) / len(counts)

@@ -130,7 +130,8 @@ def _whole(numbers: Counter[int], missing: tuple[str, ...] | None, most_values: 
     usual = Counter({n: times for n, times in numbers.items() if n not in special})
     low, high = min(usual), max(usual)
     width = high - low + 1
-    # Whole numbers that fill less than half of their range are taken for codes, not quantities.
+    # A few whole numbers (`most_values`) that fill less than half of their range are taken for
+    # codes, not quantities.
     dense = 2 * len(usual) >= width and len(usual) > 1
     if len(numbers) <= most_values and not (dense and width <= _MOST_SINGLE):
         found = sorted(numbers)

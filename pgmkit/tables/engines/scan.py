@@ -120,7 +120,9 @@ class Scan:
 
     @cached_property
     def places(self) -> dict[Clique, slice]:
-        """The place of each clique's table in the line."""
+        """The place of each clique's table in the line; the counts of values outside each column
+        come before the tables.
+        """
         found, start = {}, len(self.codec.columns)
         for clique in self.cliques:
             cells = math.prod(self.codec.columns[name].size for name in clique)

@@ -271,8 +271,9 @@ class _Records:
     def _read(self, block: bytes, *, newlines: bool) -> Any:
 
         # Values are read as bytes and decoded column by column afterwards. So a value that is not
-        # valid text in the file's encoding does not stop the reading if the schema is `placed`.
-        # Finding the distinct texts costs the reader no more time than storing all of them.
+        # valid text in the file's encoding does not stop the reading where the schema has a
+        # code for every value (`Schema.placed`). Finding the distinct texts of a repeating column
+        # costs the reader no more time than storing all of them.
         few = pa.dictionary(pa.int32(), pa.binary())
         return arrow_csv.read_csv(
             pa.BufferReader(block),

@@ -27,11 +27,13 @@ class NotMeasured(InvalidInput):
 
 
 class TotalUndetermined(InvalidInput):
-    """No measurement determines the total number of rows."""
+    """No measurement determines the total number of records."""
 
 
 class NumericalFailure(PgmkitError, ArithmeticError):
-    """A computation produced a value that is not finite or did not reach its tolerance."""
+    """A computation did not reach its tolerance, contradicts itself or a second computation, or
+    produced a value that is impossible (not finite, for example).
+    """
 
 
 class EngineFailed(PgmkitError, RuntimeError):

@@ -68,7 +68,7 @@ class Loss(ABC):
 
     @abstractmethod
     def value_and_gradient(self, marginals: torch.Tensor) -> tuple[float, torch.Tensor]:
-        """Return the loss and its gradient."""
+        """Return the loss and its gradient, or a subgradient where it has none."""
 
     def value(self, marginals: torch.Tensor) -> float:
         """Return the loss."""
@@ -76,7 +76,7 @@ class Loss(ABC):
 
     @abstractmethod
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """Return a linear lower bound of the loss that equals the loss at these marginals."""
+        """Return an affine lower bound of the loss that equals the loss at these marginals."""
 
     @abstractmethod
     def rounding(self, marginals: torch.Tensor) -> float:
@@ -183,10 +183,8 @@ class MeasuredLoss(Loss):
     def __init__(
         self, observations: Observations, penalty: Penalty, count: int | None = None
     ) -> None:
-        """Set the loss; ``count`` is the number of measured values that were combined into
-        ``observations``.
-
-        By default it is the number of observations.
+        """Set the loss and its ``unit``, which depends on ``count``: the number of measured values
+        that were combined into those of ``observations``, by default the number of these.
         """
         self.observations, self.penalty = observations, penalty
         self.count = len(observations.target) if count is None else count
@@ -205,7 +203,7 @@ class MeasuredLoss(Loss):
 
     def cut_of_dual(self, dual: torch.Tensor) -> Cut:
         """Return the cut of Fenchel's inequality L(mu) >= <u, (Q mu - y) / stddev> - phi*(u), for
-        any dual u with |u| <= steepest.
+        ``dual`` = u with |u_i| <= steepest for every i.
         """
         conjugate = 0.5 * self.penalty.curvature * float(dot(dual, dual))
         products = dual.double() * self.observations.target
@@ -297,7 +295,8 @@ def statistics(
 ) -> Statistics:
     """Return the sufficient statistics of the measurements for this loss. A callable loss needs
     the measured cliques alone, so one measurement of each clique is kept. ``deadline`` is a time of
-    ``time.perf_counter``: measurements that have not been combined by then stay as they are.
+    ``time.perf_counter``, for the squared loss only: measurements that have not been combined by
+    then stay as they are.
     """
     known = known_loss(loss)
     if isinstance(known, Squared):

@@ -230,9 +230,10 @@ def checked_measurements(
 
 
 def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> None:
-    """Raise InvalidInput if ``total`` is not between 2^-53 and 2^53, or if the noise of ``m`` is so
-    much smaller or larger than its noisy ``values``, or than its answers on ``total`` records, that
-    one of the two would be lost to rounding. All are in counts.
+    """Raise InvalidInput if ``total`` is not between 2^-53 and 2^53, or if rounding would lose the
+    noise or the answers of ``m``: its stddev is less than 2^-53 times the largest noisy value of
+    ``values`` or the largest possible answer on ``total`` records, or more than 2^53 times that
+    answer. All are in counts.
     """
     if not 1 / EXACT <= total <= EXACT:
         raise InvalidInput(
@@ -258,7 +259,7 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
 
 
 def _largest_entry(m: Measurement) -> float:
-    """Return the largest absolute entry of the matrix."""
+    """Return the largest absolute entry of the measurement's matrix; 1 if it has none."""
     if m.matrix is None:
         return 1.0
     factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)

@@ -24,11 +24,12 @@ higher than in the graph.
 def batched_tree(
     scopes: Sequence[int], heads: Sequence[int], own: Sequence[bool], sizes: Sequence[int]
 ) -> EliminationTree:
-    """Return the elimination tree for many records.
+    """Return the elimination tree for many records. In the sets of its nodes, ``RECORDS`` is the
+    axis of records, and the bit of each attribute is one place higher than in the graph.
 
     Args:
         scopes: the attributes of each input, as sets in the graph's bits.
-        heads: as ``elimination_tree`` takes them.
+        heads: as ``elimination_tree`` takes them, in the graph's bits.
         own: whether each input differs from record to record.
         sizes: the number of records, then the sizes of the attributes.
 
@@ -52,10 +53,11 @@ def batched_tree(
 
 
 class BatchedMessages(Messages):
-    """``Messages`` of many records, with a scale for each record.
+    """``Messages`` of many records, on a tree of ``batched_tree``. Every table is divided by one
+    number for each record instead of one for all.
 
-    Sets of attributes are those of ``batched_tree``. The boolean array ``lost`` marks the records
-    whose products underflow; their results are not valid.
+    Sets of attributes have the bits that ``batched_tree`` gives its nodes. The boolean array
+    ``lost`` marks the records whose products underflow; their results are not valid.
     """
 
     always = RECORDS

@@ -45,7 +45,8 @@ class CalibratedTree:
             order and entries in [0, 1], and the logarithm of the number it was divided by.
         conditional: whether the tables are the conditional distributions of a Bayesian network.
 
-    Raises Underflow if the sum over all records is zero or too small to be reliable.
+    Raises Underflow if the sum, over all records, of the product of the tables is zero or too small
+    to be reliable.
     """
 
     def __init__(self, tree: JunctionTree, inputs: Sequence[Input], conditional: bool) -> None:
@@ -85,8 +86,8 @@ class CalibratedTree:
             clique.hold(table)
 
     def _cliques(self) -> list[TreeClique]:
-        """Return the cliques without their tables; each has its separator's axes in the order of
-        its parent's.
+        """Return the cliques without their tables. A clique's separator has its axes in the order
+        that they have in the parent's table.
         """
         tree, found = self.tree, list[TreeClique]()
         ordered = list(tree.separators)

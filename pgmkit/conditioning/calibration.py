@@ -68,7 +68,7 @@ class Calibration:
     def singles(self) -> Array:
         """The marginals of all single attributes given the evidence, each with sum 1, in one
         vector. ``CalibratedTree.place[(name,)]`` is the slice of an attribute. Raises Underflow if
-        the sums differ from 1 by more than rounding.
+        the sum of the vector differs from the number of attributes by more than rounding.
         """
         calibrated = self.calibrated
         cliques, children, starts = calibrated.cliques, calibrated.children, calibrated.start

@@ -132,9 +132,9 @@ class EliminationTree:
         return found
 
     def lowest(self, members: int) -> Iterator[tuple[int, int]]:
-        """For each connected component that has some of the attributes ``members``, yield a node
-        and the set of these attributes. It is the lowest node such that each of them is in its
-        scope or summed out at it or below it.
+        """Yield a pair (node, set) for each connected component that has some of the attributes
+        ``members``. The set has those of ``members`` that are in the component. The node is the
+        lowest one such that each attribute of the set is in its scope or summed out at or below it.
         """
         below = self.below
         for root in self.roots:

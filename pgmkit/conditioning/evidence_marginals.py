@@ -93,8 +93,9 @@ class EvidenceMarginals:
 
     def prepared(self, asked: Sequence[Clique]) -> tuple[Prepared, float] | None:
         """Return the graph's joint distribution or calibrated tree given this evidence, and the
-        logarithm of the number that the likelihoods were divided by; None if the graph has neither,
-        or it cannot answer for these cliques.
+        logarithm of the number that the likelihoods were divided by. The result is None if the
+        graph has neither of the two, if the calibrated tree has no clique for one of ``asked`` or
+        this evidence has messages already, or if the evidence is so unlikely that it underflows.
         """
         graph = self.graph
         if graph.joint is None and (graph.calibrated_for(asked) is None or self._found):
@@ -125,8 +126,8 @@ class EvidenceMarginals:
         return made, inputs.log_scale
 
     def log_sum(self) -> float:
-        """Return the logarithm of the sum of the products of all tables, over all records that
-        agree with the evidence. Raises Underflow as ``messages`` does.
+        """Return the logarithm of the sum, over all records that agree with the evidence, of the
+        product of the tables and likelihoods. Raises Underflow as ``messages`` does.
 
         If the values of all nodes do not fit into memory together, each is freed as soon as it has
         been multiplied.

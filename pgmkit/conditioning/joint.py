@@ -92,7 +92,7 @@ class GivenJoint:
         joint: the graph's joint distribution without evidence.
         weights: the unnormalised weights of all cells given the evidence, flat.
 
-    Raises Underflow if their sum is zero or too small to be reliable.
+    Raises Underflow if the sum of the weights is zero or too small to be reliable.
     """
 
     def __init__(self, joint: Joint, weights: Array) -> None:
@@ -110,6 +110,8 @@ class GivenJoint:
 
     @cached_property
     def singles(self) -> Array:
-        """The marginals of all attributes in one vector; ``place`` has the slice of each."""
+        """The marginals of all single attributes in one vector; ``place[(name,)]`` is the slice of
+        an attribute.
+        """
         found: Array = np.dot(self.joint.reader, self.table)
         return found

@@ -3,9 +3,11 @@
 The *value* of a node is the product of the inputs below it, with attributes summed out. Its
 *adjoint* is the product of all other inputs with all other attributes summed out, divided by the
 sum over all records. Value times adjoint is the marginal over the node's attributes (Darwiche 2003;
-Shafer and Shenoy 1990 on a binary tree). Values are computed first; adjoints are computed from
-the root down when an answer needs them, and kept. The marginal of attributes that share no node is
-computed on the part of the tree between them.
+Shafer and Shenoy 1990 on a binary tree). Tables that might underflow are divided by their maxima;
+values and adjoints are then known up to a factor, and a marginal is their product divided by its
+sum. Values are computed first; adjoints are computed from the root down when an answer needs them,
+and kept. The marginal of attributes that share no node is computed on the part of the tree between
+them.
 """
 
 from __future__ import annotations
@@ -63,10 +65,11 @@ class Messages:
         tables: the tables of its inputs, axes ascending, entries in [0, 1].
         conditional: whether all values and adjoints stay in [0, 1], as products of conditional
             distributions and likelihoods do; then they need no scaling.
-        limit: the largest number of bytes that a table may take.
+        limit: the largest number of bytes that a product of two tables may take.
         kernels: the kernels made so far, by their attributes; new ones are added.
 
-    Raises Underflow if the sum over all records is zero or too small to be reliable.
+    Raises Underflow if the sum, over all records, of the product of the tables is zero or too small
+    to be reliable.
     """
 
     always = 0

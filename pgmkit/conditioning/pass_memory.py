@@ -25,10 +25,10 @@ def surely_fits(tree: EliminationTree, limit: int, joint: Sequence[int]) -> bool
     """Return True if a quick bound shows that a pass fits into memory with the joint marginals of
     these sets of attributes. If the result is False, the exact bound has to decide.
 
-    The quick bound is of two cells for each multiplication, which is more than all tables and
-    copies have. It takes the multiplications of the pass times the cells of the largest marginal,
-    as if every table carried that along; if this is much, it takes the multiplications and cells
-    that the pass and each of the marginals need instead.
+    The quick bound is two cells for each multiplication, which is more than all tables and copies
+    have. The multiplications are counted as those of the pass times the cells of the largest
+    marginal, as if every table had the axes of that marginal too. If this gives much, they are
+    also counted exactly, for the pass and each marginal, and the smaller bound is taken.
     """
     cells = [tree.cells_of(members) for members in joint]
     bound = 2 * CELL_BYTES * tree.cells * max(cells, default=1)
@@ -69,8 +69,9 @@ def check_record(tree: EliminationTree, limit: int) -> None:
 
 
 def records_within(tree: EliminationTree, count: int, limit: int) -> int:
-    """Return how many records can be computed at the same time within ``limit`` bytes, given the
-    elimination tree of one record; within the free memory too, if ``count`` records need much.
+    """Return the largest number of records that can be computed at the same time within ``limit``
+    bytes, and also within the free memory if ``count`` records need more than a small pass. The
+    elimination tree is that of one record.
 
     A record counts as two cells for each of the tree's multiplications, which is more than all its
     tables and copies have.
@@ -93,7 +94,7 @@ def kept_bytes(tree: EliminationTree, limit: int) -> float:
 
 
 def _own_cells(tree: EliminationTree) -> list[int]:
-    """Return the cells of each node's table; 0 for a barren node."""
+    """Return the number of cells of each node's table; 0 for a barren node."""
     pairs = zip(tree.tables, tree.barren, strict=True)
     return [0 if barren else tree.cells_of(table) for table, barren in pairs]
 
@@ -115,8 +116,8 @@ def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
 
 
 def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) -> int:
-    """Return the cells that the marginals of these sets need in addition to the values: the
-    adjoints, the largest step, and the answers.
+    """Return the number of cells that the marginals of these sets need in addition to the values:
+    those of the adjoints, of the largest step, and of the answers.
     """
     # `reached` are the nodes whose adjoints the answers need, `held` the cells that stay in memory,
     # and `largest` those of the largest single step.

@@ -155,8 +155,8 @@ class Posterior:
 
     def _singles(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
         """Return marginals of many single attributes at once, from a calibrated tree or joint
-        distribution; None if a clique has several attributes, few are asked for, or the graph has
-        neither of the two.
+        distribution; None if a clique has several attributes, few are asked for, or neither of the
+        two can answer given this evidence.
         """
         if {*map(len, asked)} != {1} or (known := self._evidence_marginals.prepared(())) is None:
             return None
@@ -295,7 +295,7 @@ class Posterior:
         return sliced(self.graph.domain, self.graph.tables, self.evidence)
 
     def _log_sum(self) -> float:
-        """Return the logarithm of the sum over all records; minus infinity if the sum is zero."""
+        """Return ``log_partition``, unchecked; minus infinity if the evidence is impossible."""
         try:
             return self._evidence_marginals.log_sum()
         except Underflow:

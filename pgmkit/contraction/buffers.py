@@ -283,10 +283,11 @@ def is_large_input(plan: Plan, value: int) -> bool:
 
 
 def pass_cells(plan: Plan) -> int:
-    """Return the largest number of cells that passes over a plan hold at the same time.
+    """Return an estimate of the largest number of cells that are in memory at the same time during
+    passes over a plan.
 
-    Counted are the values and adjoints in these buffers, as many again for a pass in another
-    semiring, the indices of gathered operands, and the copies that one step makes.
+    Counted are the values and adjoints in ``ContractionBuffers``, as many again for a pass in
+    another semiring, the indices of gathered operands, and the copies that one step makes.
     """
     values = sum(map(plan.cells, range(len(plan.axes))))
     gathered, copied = 0, 0

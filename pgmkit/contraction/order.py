@@ -95,8 +95,8 @@ class _Planner:
         return other
 
     def work_since(self, start: _Planner) -> float:
-        """Return the work of the steps that this planner has and ``start`` lacks, in
-        multiplications; writing and reading their values counts as well.
+        """Return the work, in multiplications, of the steps that this planner has and ``start``
+        lacks; each cell of their results counts as MOVE_COST more, for writing and reading it.
         """
         added = self.steps[len(start.steps) :]
         products = sum(step.kernel.cost for step in added if step.kernel is not None)
@@ -135,8 +135,8 @@ class _Planner:
             self.holders.setdefault(name, {})[key] = None
 
     def eliminate(self) -> None:
-        """Sum out the attributes whose elimination needs no table larger than those it replaces (or
-        a small one; see ``ready``).
+        """Sum out the attributes whose elimination needs no table larger than the largest of those
+        that it replaces (or a small one; see ``ready``).
 
         This alone plans forests and decomposable structures. Of the attributes that can be
         eliminated, one whose tables come from the fewest levels of steps goes first. So a chain has
@@ -160,10 +160,10 @@ class _Planner:
 
     def ready(self, name: str) -> tuple[int, int, int, str] | None:
         """Return the entry (level, cells, rank, name) of an attribute in the queue of eliminations,
-        or None if its elimination would need a table larger than the largest of its own.
+        or None if its elimination would need a table larger than the largest that has it.
 
-        A product of at most SHARED_STEP cells over at most three attributes may also be larger than
-        that by the size of the attribute, which is summed out at once.
+        A product of at most SHARED_STEP cells over at most three attributes may be larger than that
+        table by a factor of the attribute's size, since the attribute is summed out at once.
         """
         around: set[str] = set()
         cells, largest, level = 1, 0, 0

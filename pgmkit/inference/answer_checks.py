@@ -67,8 +67,8 @@ class SecondOpinion:
         """Check that marginals in counts sum to ``total`` and agree with each other, and that one
         or two of them agree with the second computation.
 
-        The largest is compared, since it depends on the most tables. Another one, drawn at random,
-        is compared too if there is more than the least time.
+        The largest is compared, since it depends on the most tables. If ``seconds`` is more than
+        the least time of any check (``self_check.LEAST``), one drawn at random is compared too.
         """
         self._consistent(found, total, seconds / 4)
         begun = time.perf_counter()

@@ -101,7 +101,9 @@ class MarginalOracle:
 
     @cached_property
     def pass_bytes(self) -> int:
-        """The bytes that a pass takes: buffers, copies, the index of the cells, and the result."""
+        """An estimate of the bytes that a pass takes: buffers, copies, the index of the cells, and
+        the result.
+        """
         buffers = 8 * (pass_cells(self.plan) + self.layout.cells)
         return buffers + 2 * self.layout.cells * self.dtype.itemsize
 
@@ -145,7 +147,8 @@ class MarginalOracle:
         self, potentials: torch.Tensor, total: float = 1.0
     ) -> tuple[torch.Tensor, float]:
         """Return the same as ``marginals``, with an absolute accuracy of 1e-12 of the total: small
-        cells may underflow to zero. In float32 records of up to 2e-6 of the total may be lost.
+        cells may underflow to zero. For potentials in float32, records that make up as much as 2e-6
+        of the total may be lost.
 
         The pass is in log space only if the partition function leaves the range of linear space
         even after the potentials are balanced.
@@ -306,10 +309,10 @@ class MarginalOracle:
         """Return the marginals and log partition function by one pass in scaled linear space, or
         None if underflow may have lost something.
 
-        Each clique's potentials are shifted by their peak, and all by another number that makes the
-        partition function about 1 if it is that of the last pass. A record is lost if any factor of
-        it underflows; its share of the total is at most exp(sum of peaks - log Z) times the
-        smallest number.
+        Each clique's potentials are shifted by their peak, and all potentials by a further number,
+        with which the partition function is about 1 if it has not changed since the last pass. A
+        record is lost if any factor of it underflows; the record's share of the total is at most
+        exp(sum of peaks - log Z) times the smallest number of the format.
         """
         peaks = self._read(potentials)
         found = self._forward(potentials, peaks)
@@ -326,8 +329,9 @@ class MarginalOracle:
         """Return the scaled partition function and the logarithm of its scale, or None if no scale
         keeps it in range.
 
-        The first scale is the result of the last pass. The interval of possible scales is then
-        halved until it is shorter than the range of the numbers.
+        The first scale tried is the partition function that the last pass found (with potentials
+        shifted by their peaks). The interval of possible scales is then halved until it is shorter
+        than the range of the numbers.
         """
         lowest, highest = -self.safe_spread, self._log_records
         guess = self._below_peaks

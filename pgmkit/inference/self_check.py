@@ -71,7 +71,8 @@ def checked_marginals(
     ``check`` found no error.
 
     ``sums`` are over the factors from which the potentials were made, and ``started`` is the
-    ``time.perf_counter()`` at which inference began. Raises NumericalFailure as ``check`` does.
+    ``time.perf_counter()`` at which inference began. Raises NumericalFailure if no record is
+    possible, and as ``check`` does.
     """
     with inference.session():
         marginals, log_partition = inference.marginals(potentials, total)
@@ -95,13 +96,13 @@ def check(
     Args:
         inference: the oracle that made the pass.
         potentials: the flat potentials of the pass.
-        marginals: the flat marginals that it returned, in units of ``total``.
+        marginals: the flat marginals that it returned, in counts.
         log_partition: the log partition function over the cliques' attributes.
         sums: plain sums over the factors from which the potentials were made, over all attributes
             of the cliques at least; None to sum over the potentials themselves.
-        total: the sum of each marginal.
-        started: the ``time.perf_counter()`` at which inference began; the check takes a tenth of
-            the time since then, at least a few milliseconds, at most a second.
+        total: the number that the marginal over each clique sums to.
+        started: the ``time.perf_counter()`` at which inference began; the check may take about a
+            tenth of the time since then, but at least a few milliseconds and at most a second.
     """
     seconds = min(MOST, max(LEAST, SHARE * (time.perf_counter() - started))) / 2
     epsilon = float(torch.finfo(inference.dtype).eps)
@@ -145,7 +146,8 @@ def check(
 
 def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:
     """Yield evidence and its probability according to inference: the likeliest cell of the largest
-    clique, no evidence at all, and then random cells of random cliques.
+    clique, no evidence at all, and then, for random cliques, the likeliest cell or a random one
+    that is not rare.
     """
     rng = np.random.default_rng(0)  # this choice affects no result
 

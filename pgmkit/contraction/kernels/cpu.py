@@ -100,8 +100,9 @@ def looped(loop: Loop, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 @cache
 def compiled() -> Loop | None:
-    """Return `_maxima` compiled by numba, or None if numba is not installed. It writes the maximum
-    over s of left[b, r, s] + right[b, s, c] to out[b, r, c].
+    """Return `_maxima` compiled by numba, or None if numba is not installed. The function takes
+    arrays left, right and out, and writes the maximum over s of left[b, r, s] + right[b, s, c] to
+    out[b, r, c].
     """
     if importlib.util.find_spec("numba") is None:
         return None

@@ -77,8 +77,8 @@ def contract(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, tor
     sum over s of ``exp(left[b, r, s] + right[b, c, s])``.
 
     The scale is the maximum over s of ``left[b, r]`` plus that of ``right[b, c]``, 0 in place of
-    minus infinity. So no sum exceeds the number of its terms. Terms that are very small compared
-    with exp(scale) count as ``least`` times it.
+    minus infinity. So no sum exceeds the number of its terms. Each of the two exponentials in a
+    term, divided by that of its maximum, counts as ``least`` if it is smaller.
     """
     high_left = finite(left.amax(-1, keepdim=True))
     high_right = finite(right.amax(-1, keepdim=True))

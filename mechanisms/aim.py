@@ -163,7 +163,9 @@ class _RoundBudget:
         return self.total - self.select
 
     def grow(self) -> None:
-        """Anneal: half the noise and twice the selection's epsilon cost four times the zCDP."""
+        """Multiply the budget by four (annealing), which under zCDP pays for half the noise and
+        twice the epsilon of the selection.
+        """
         self.total *= 4.0
 
 

@@ -105,8 +105,8 @@ def fem(
 def _responder(
     domain: Domain, settings: Fem, queries: Sequence[Weighted], rng: np.random.Generator
 ) -> Callable[[Records, Sequence[Any]], Records]:
-    """Return the update step: best responses to all queries so far, each under its own
-    perturbation.
+    """Return the update step, which adds `samples` records: best responses to all `queries` so far,
+    each under its own perturbation. The first step drops the random start records.
     """
     oracle = Oracle(domain)
 

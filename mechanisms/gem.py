@@ -139,7 +139,8 @@ class Gem(SelectionSettings, TrainingSettings):
 
 @dataclass(frozen=True)
 class GemPub(Gem):
-    """Settings of GEM-Pub: those of `Gem`, with other defaults for some, and two more.
+    """Settings of GEM-Pub: those of `Gem`, two with other defaults, and two more for the fit to
+    the public data.
 
     The one-way marginals are not measured if the public data have every attribute and the total is
     public.

@@ -5,8 +5,8 @@ C.3: weights are updated by past queries too, namely those whose noisy error is 
 current query's, in random order, with the histogram's answer computed anew for each; and the last
 iterate is the result. Both can be turned off. Without past queries a measured query may be selected
 again, as one step leaves most of its error; its answers are averaged. Selection is by the
-exponential mechanism, measurement Gaussian. The sign of the update is that of Algorithm 1 of Liu et
-al.
+exponential mechanism; noise is Gaussian, or Laplace for a pure budget. The sign of the update is
+that of Algorithm 1 of Liu et al.
 """
 
 from __future__ import annotations

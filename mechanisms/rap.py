@@ -82,7 +82,7 @@ class Rap(select_and_measure.SelectionSettings):
         return values
 
     def project(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the values within their range, which a step may have left."""
+        """Return the values clipped to their range [-1, 1], which a step may have left."""
         return values.clamp(-1.0, 1.0)
 
 
@@ -198,7 +198,8 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
 def _queries(
     curator: Curator, workload: Workload, settings: Rap, total: float, share: float = 0.0
 ) -> int:
-    """Return K as requested, or by the rule, limited to the queries available.
+    """Return K: `settings.queries` if it is given, or else the number by the rule (see `Rap`), at
+    most so many that all rounds together select no more than there are.
 
     `share`: the share of the remaining budget that is spent before the rounds.
     """

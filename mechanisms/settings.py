@@ -93,7 +93,9 @@ class Settings:
 
 
 def leave_something(rest: str, settings: Settings, *shares: str) -> str | None:
-    """Return a message if shares of one budget leave nothing for the rest; else None."""
+    """Return a message if the fields `shares` of the settings, which are shares of one budget, sum
+    to 1 or more; else None. `rest`: what then gets nothing, in words.
+    """
     together = math.fsum(getattr(settings, name) for name in shares)
     if together < 1:
         return None

@@ -303,8 +303,8 @@ def downward_closure(workload: Workload) -> tuple[Clique, ...]:
 
 
 def subsets(domain: Domain, cliques: Iterable[Clique]) -> list[Clique]:
-    """Return every subset of the cliques, once, in the domain's order, small ones first. The first
-    is the empty one.
+    """Return every subset of each of the cliques, once, in the domain's order, small ones first.
+    The first is the empty set, even if there are no cliques.
     """
     found: set[Clique] = {()}
     for clique in cliques:

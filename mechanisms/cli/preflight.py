@@ -44,7 +44,8 @@ class Files:
 
     def check_targets(self) -> None:
         """Raise InvalidInput for a file that cannot be written, or that another option
-        names too, and for a release that exists.
+        names too, for a release that exists, and for --rows or --safe-csv without a file of records
+        that they apply to.
         """
         targets = (("--out", self.out), ("--save", self.save), ("--report", self.report))
         written = [(name, path) for name, path in targets if path is not None]

@@ -183,8 +183,8 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
 
 
 def _records(request: Request, files: Files) -> Any:
-    """Return the private records: as codes if the schema describes them fully, otherwise as a
-    frame.
+    """Return the private records: as codes if the schema has no open columns and there is no unit,
+    and otherwise as a data frame.
     """
     from pgmkit.tables.files.record_files import encode_file, read_frame
 

@@ -165,7 +165,9 @@ class PublicSupport:
         return {name: codes[places] for name, codes in self._codes.items()}
 
     def _places(self, clique: Clique) -> NDArray[np.int64]:
-        """Return the cell of a marginal that each record falls in."""
+        """Return, for each record, the cell of the clique's marginal that it falls in, as a flat
+        index in C order.
+        """
         if clique not in self._cells:
             columns = tuple(self._codes[name] for name in clique)
             cells = (

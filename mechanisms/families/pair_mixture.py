@@ -48,5 +48,7 @@ class PairMixtureModel(ProductMixtureModel):
         return ProductMixtureModel(self.domain, rows, self.total, self.shares)
 
     def first_records(self, n: int, *, rng: Rng = None) -> Dataset:
-        """Return `n` records to start from when records are brought near the model's pairs."""
+        """Return `n` records drawn from `flattened`. Exchanges of their codes then bring their
+        pairs near those of the model (`mechanisms.release.drawing`).
+        """
         return self.flattened().sample(n, rng=rng)

@@ -53,7 +53,9 @@ class Records:
         return rows
 
     def joined(self, others: Sequence[tuple[int, ...]]) -> Records:
-        """Return these records and others."""
+        """Return these records followed by `others`, which are tuples of codes in the domain's
+        order. All together stand for the same `total`.
+        """
         return Records(self.domain, (*self.list, *others), self.total)
 
     def model(self) -> HistogramModel:

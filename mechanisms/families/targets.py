@@ -99,7 +99,9 @@ class Targets:
     def score_errors(
         self, rows: torch.Tensor, records: int, random: torch.Generator
     ) -> torch.Tensor:
-        """Return the same errors, with gradients by REINFORCE from `records` draws of each row."""
+        """Return the values of `errors`, with gradients that REINFORCE estimates from `records`
+        records drawn from each row.
+        """
         with torch.no_grad():
             exact = self._answers(rows)
         drawn = draw_records(rows, self._columns, records, random)
@@ -113,7 +115,9 @@ class Targets:
 
     @cached_property
     def _every_cell(self) -> torch.Tensor:
-        """An index of all measured cells, those of whole marginals too, in the values' order."""
+        """The columns whose product answers each measured cell (`Columns.of_cells`), in the order
+        of `values`; the cells of whole marginals are included.
+        """
         return self._columns.of_cells(self._all).to(self.values.device)
 
     def _answers(self, rows: torch.Tensor) -> torch.Tensor:

@@ -34,7 +34,8 @@ class TrainingSettings(Settings):
     ) -> torch.Tensor | None:
         """Return the loss that an update minimises, given errors, the standard deviations of their
         noise and the threshold of each, all as fractions of the total; None if there is nothing to
-        train. For whole marginals it is the squared error (appendix D.4).
+        train. For single queries it is that of `worst_errors`, for whole marginals that of
+        `squared_errors` (appendix D.4), which uses no thresholds.
         """
         if self.select == "marginals":
             return squared_errors(errors, stddevs)

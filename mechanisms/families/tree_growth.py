@@ -124,8 +124,8 @@ class TreeGrowth:
         return added + math.prod(self._lengths[i] for i in joined)
 
     def _between(self, separator: frozenset[int], shared: frozenset[int]) -> int:
-        """Return the number of cells over the union of two separators of a clique, without the
-        attributes carried between them.
+        """Return the number of cells over the union of two separators of a clique. The factor of
+        the attributes that are carried from one to the other is left out.
         """
         key = separator, shared
         found = self._joined.get(key)

@@ -32,8 +32,8 @@ class Budget:
     which allows about a tenth more; but a selection costs up to pi / 2 times as much. See
     `gaussian_dp`.
 
-    Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and 0 <= reserved < delta; and
-    for the accounting "gaussian" of a pure budget.
+    Raises InvalidInput unless epsilon > 0 is finite, 0 <= delta < 1 and reserved is 0, or
+    above 0 and below delta; and for the accounting "gaussian" of a pure budget.
 
     >>> Budget(1.0, 1e-9).unit, Budget(1.0).unit, Budget(1.0).total
     ('rho', 'epsilon', 1.0)

@@ -77,7 +77,7 @@ class CellLine:
         return Cell(clique, int(whole))
 
     def without(self, cells: Collection[Cell]) -> NDArray[np.int64]:
-        """Return the places of all cells except these."""
+        """Return the places of all cells of the line that are not among `cells`."""
         start = dict(zip(self.cliques, self._starts.tolist(), strict=False))
         left = np.ones(self.size, dtype=bool)
         for cell in cells:

@@ -114,15 +114,16 @@ class Charging(Counting):
     def _top(
         self, step: str, what: str, errors: NDArray[np.int64], count: int, cost: float
     ) -> list[int]:
-        """Charge, then return the places of the `count` largest noisy errors; each error changes by
-        at most `max_rows`. `what`: the kind of candidate, for the ledger.
+        """Charge, then return the places of the `count` largest of `errors` plus Gumbel noise. The
+        errors are in units of 2^-11 counts, and each changes by at most `max_rows` counts. `what`:
+        the kind of candidate, for the ledger.
         """
         self.ledger.charge(step, f"top {count} of {what}, Gumbel noise", cost)
         return self._noise.top(scores.in_counts(errors), count, self._several(count, cost))
 
     def _several(self, count: int, cost: float) -> float:
-        """Return the scale of `count` selections by scores whose sensitivity is that of one cell's
-        count.
+        """Return the noise scale, in counts, of each of `count` selections that share the cost
+        evenly, by scores that change by at most `max_rows`, as the count of one cell does.
         """
         budget = self.ledger.budget
         return noise_scales.several(budget, self.neighbours.max_rows, count, cost)

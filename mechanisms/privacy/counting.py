@@ -29,8 +29,8 @@ _COUNTED_CELLS = 32 * scores.BLOCK_CELLS
 
 
 class Counting:
-    """The part of the Curator that counts private records exactly; only other parts of the Curator
-    call its methods.
+    """The part of the Curator that counts private records exactly. Its exact counts are for other
+    parts of the Curator alone; `domain` and `public_total` are public.
     """
 
     neighbours: Neighbours

@@ -51,12 +51,14 @@ class HeldBudget:
 
 
 def begun(run: int, cost: float, delta: float) -> dict[str, Any]:
-    """Return the line that begins a run."""
+    """Return the line that begins the run of this number and sets aside for it a cost in the
+    ledger's unit and a part `delta` of the reserved delta.
+    """
     return {"run": run, "holds": cost, "delta": delta}
 
 
 def ended(run: int) -> dict[str, Any]:
-    """Return the line that ends a run."""
+    """Return the line that ends the run of this number and frees what it has not charged."""
     return {"run": run, "ended": True}
 
 

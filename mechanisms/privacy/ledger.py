@@ -120,9 +120,9 @@ class Ledger:
     def charge(self, step: str, mechanism: str, cost: float, delta: float = 0.0) -> None:
         """Record a cost in the budget's unit and a part of the reserved delta, or refuse.
 
-        In a ledger across runs the charge is on the disk when this returns. Raises InvalidInput
-        unless cost > 0 and delta >= 0 are finite, BudgetExceeded if either exceeds what remains,
-        here or across runs.
+        In a ledger across runs the charge is on the disk when this returns. Raises InvalidInput as
+        `LedgerEntry.checked` does, and BudgetExceeded if the cost or the part of delta exceeds what
+        remains, here or across runs.
         """
         entry = LedgerEntry(step, mechanism, cost, delta).checked()
         self._check(entry)

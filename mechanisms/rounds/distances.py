@@ -37,9 +37,10 @@ class Distances:
         taken to be at most twice the count.
 
         Distances are first shrunk towards their mean by the factor 1 - (noise variance) / (observed
-        variance). A distance is then near the root of the sum of the squares of the dependence and
-        of the noise in the counts of both attributes. The result is the root of the expected value
-        of the first square, which is at least 0, if the second is subtracted.
+        variance). The square of a distance is then near the sum of three squares: of the distance
+        that is sought, and of the L1 noise in the counts of each of the two attributes. The last
+        two are subtracted. The rest is noisy and may be negative, so the result is the root of the
+        expected value of its positive part.
 
         >>> found = Distances({("a", "b"): 50.0}, stddev=0.1)
         >>> counts = {"a": np.array([40.0, 60.0]), "b": np.array([50.0, 50.0])}

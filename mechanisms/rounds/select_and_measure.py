@@ -109,8 +109,8 @@ def measure_one_way(
 
 
 def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
-    """Return the total: the public one, or else its estimate from these one-way marginals; at least
-    1.
+    """Return the number of records, at least 1: the public one, or else its estimate from the noisy
+    marginals `first`.
     """
     if curator.public_total is not None:
         return max(1.0, float(curator.public_total))
@@ -118,14 +118,16 @@ def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
 
 
 def least_total(curator: Curator) -> float:
-    """Return the least total there can be, before anything is measured: the public one, or 1."""
+    """Return the least number of records there can be, before anything is measured: the public
+    number, at least 1, or else 1.
+    """
     return 1.0 if curator.public_total is None else known_total(curator, ())
 
 
 @dataclass(frozen=True)
 class RoundsRule:
-    """A rule that derives the number of rounds from public figures: `factor` sqrt(total /
-    noise)^power, at least 1.
+    """A rule that derives the number of rounds from public figures: `factor` times sqrt(total /
+    noise)^power, rounded, and at least 1.
 
     `total` is the number of records; `noise` is the scale of the noise if all of the remaining
     budget measured one marginal. In T rounds of one query each, the noise is sqrt(T) times as large
@@ -195,8 +197,8 @@ class SelectionRounds(ABC):
 
     @property
     def planned(self) -> float:
-        """The budget that the last round has spent, as a number of queries at the budget planned
-        for one.
+        """The budget that the last round has spent, divided by the budget planned for one query:
+        that of all rounds divided by `rounds` times `queries`.
         """
         return self._spent / self._whole * self._planned
 

@@ -40,9 +40,10 @@ def best_strategy(
     minimised, weighted by the sets' weights: the "sum" of the variances of all queries, the sum of
     the "mean" variances of the sets, or the "largest" variance of a query.
 
-    Errors are at a budget of 1 (rho, or epsilon). For Gaussian noise under add/remove, residuals
-    are never worse than the other strategies, so only they are computed; the same holds for the
-    objective "largest".
+    Errors are at a budget of 1 (rho, or epsilon). Candidates are residuals, marginals if there are
+    not too many residuals and, for Laplace noise, products. For Gaussian noise under add/remove
+    only residuals are computed, since they are never worse than the others; for the objective
+    "largest" only they are computed too, for any noise.
 
     >>> from mechanisms.privacy.neighbours import relation
     >>> from mechanisms.workload import Workload
@@ -82,7 +83,8 @@ def best_strategy(
 def expected_variance(
     workload: Workload, strategy: Strategy, query: FactoredQuery, neighbours: Neighbours, norm: int
 ) -> NDArray[np.float64]:
-    """Return the variance of each answer at a budget of 1, in squared counts.
+    """Return the variance of each answer to the query, in squared counts, if the strategy is
+    measured with a budget of 1.
 
     Divide by rho, or by epsilon^2. Raises InvalidInput for queries that the strategy does not
     answer.
@@ -97,5 +99,7 @@ def expected_variance(
 
 
 def _unit(neighbours: Neighbours, norm: int) -> float:
-    """Return the variance of noise on one marginal at a budget of 1."""
+    """Return the variance of the noise in each cell of one marginal measured with a budget of 1:
+    an epsilon of 1 for norm 1, a rho of 1 for norm 2.
+    """
     return 2.0 * neighbours.l1**2 if norm == 1 else neighbours.l2**2 / 2

@@ -25,7 +25,8 @@ from pgmkit.runtime.arrays import Array
 
 @dataclass(frozen=True)
 class ProductsStrategy:
-    """One matrix for each attribute, and the share of the budget (rho, or epsilon) of each clique.
+    """The matrix (`rows`) by which each attribute is measured, and the share of epsilon of each
+    clique, which is measured by the Kronecker product of its attributes' matrices.
 
     `expected_error` is in the unit of `MarginalsStrategy.expected_error`.
     """

@@ -95,7 +95,8 @@ class ResidualsStrategy:
         shares: The share of each residual; shares sum to 1.
         noise: The bases of the residuals, and the variances of any answer, at a budget of 1.
         expected_error: The sum of the variances of all queries, by their weights.
-        objective: What was minimised: the sum of the variances, or the largest of them, weighted.
+        objective: The value of what was minimised: the weighted sum of the variances, or the
+            largest weighted variance.
         lower_bound: A lower bound on `objective` for any shares of the same residuals.
     """
 

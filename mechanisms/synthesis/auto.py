@@ -76,13 +76,14 @@ def choose_mechanism(
 ) -> Choice:
     """Return a mechanism for a table, with the reason.
 
-    Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. A
-    budget too small for the pairs that a mechanism would measure leads to `independent`. All pairs
-    of the columns, without constraints, lead to `mixture` if it takes at most `seconds`, whether
-    larger sets are sought or not. A memory limit that `aim` might exceed, or more than 40 columns,
-    leads to `pair-graph`. All other tables lead to `aim`, with a smaller model if the default one
-    may take too long; if even the smallest may, to `mixture`, or to `pair-graph` if there are
-    constraints or too little time for `mixture`.
+    Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. If
+    `rows` is given and noise would exceed the counts of pairs at this budget, `independent` is
+    taken. A workload of pairs, without constraints, leads to `mixture` if it can measure all of
+    them within both limits, whether larger sets are sought or not. A memory limit that leaves no
+    room for a model of `aim`, or more than 40 columns of several values, leads to `pair-graph`. All
+    other tables lead to `aim`, with a smaller model if the default one may take too long or too
+    much memory; if even the smallest may take too long, to `mixture`, or to `pair-graph` if there
+    are constraints or too little time for `mixture`.
 
     `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
     protected unit, by which the noise is multiplied. `public`: whether there are public records.
@@ -163,9 +164,11 @@ def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float 
 def _by_time(
     schema: Schema, marginals: int, rows: int, budget: Budget, seconds: float, most_mb: float
 ) -> Choice:
-    """Return AIM with the largest model that it can estimate in `seconds`, or else a faster
-    mechanism. `marginals`: the number of the workload's cliques. `rows`: the number of protected
-    units. `most_mb`: the largest model that the memory holds, in MB.
+    """Return AIM with the largest model, up to the default size and `most_mb`, that it can estimate
+    in `seconds`, or else a faster mechanism.
+
+    `marginals`: the number of the workload's cliques. `rows`: the number of protected units.
+    `most_mb`: the largest model that the memory holds, in MB.
     """
     from mechanisms.aim import Aim  # it loads what takes long to import
 

@@ -32,8 +32,8 @@ def delta_caution(delta: float, rows: int | None) -> str:
 
 
 def epsilon_caution(request: Request) -> str:
-    """Return a warning if the budget's epsilon is so large that it protects hardly anyone. The
-    text is empty otherwise.
+    """Return a warning if the budget's epsilon is above `_MOST_EPSILON`, which protects hardly
+    anyone, and otherwise an empty text.
     """
     epsilon = request.budget.epsilon
     if epsilon <= _MOST_EPSILON:

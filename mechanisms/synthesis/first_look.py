@@ -1,10 +1,10 @@
 """The first look of "auto" before AIM: whether columns depend on each other enough for pairs.
 
 First the single columns are measured, which every mechanism needs. Then, for at most a fiftieth of
-the budget, the distances of all pairs from the product of their columns are measured together.
-Their mean has little noise, however many pairs there are. It is compared with the mean that
-independent columns would give, which is simulated from the noisy columns for up to a thousand
-pairs, with Gaussian noise of the same standard deviation.
+the budget that was left before, the distances of all pairs from the product of their columns are
+measured together. Their mean has little noise, however many pairs there are. It is compared with
+the mean that independent columns would give, which is simulated from the noisy columns for up to a
+thousand pairs, with Gaussian noise of the same standard deviation.
 
 If no dependence shows, nothing is lost: the rest of the budget goes to the same columns. If the
 noise of all pairs is less than twice the distances that independent columns give, pairs are

@@ -108,8 +108,9 @@ def synthesize(
             unit are left out.
         max_rows: The number of rows of each unit that are used; further ones are left out at random
             (by the operating system's randomness, or by the seed). Noise grows with this number.
-        report_dropped: Whether to spend a hundredth of the budget to say in the release's `reason`,
-            with noise, how many rows `max_rows` left out.
+        report_dropped: Whether to spend a hundredth of what open columns and `report_unread` leave
+            of the budget to say in the release's `reason`, with noise, how many rows `max_rows`
+            left out.
         report_unread: Whether to spend a hundredth of the budget on the share of each column's
             values that the schema could not read, and of its missing values. The release's `reason`
             says it. It warns if surely more than a tenth could not be read, or if all values seem
@@ -118,8 +119,8 @@ def synthesize(
             warning, given once in a process, names the columns that count such values among others
             (`outside`).
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
-            private, "auto" spends a five-hundredth of the budget on it; before `aim` it spends up
-            to a fiftieth to see whether columns depend on each other at all.
+            private, "auto" spends a five-hundredth of what is left then on it; before `aim` it
+            spends up to a fiftieth of the rest to see whether columns depend on each other at all.
         settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
         workload: What should be answered well: an integer k for all marginals of k columns (2 by
             default), a Workload, or sets of columns.

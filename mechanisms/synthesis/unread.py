@@ -58,9 +58,9 @@ class UnreadValues:
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """The columns of which surely more than half of the values and, as far as the noise shows,
-        all are missing; those in `many` are left out. A column of which all values are missing is
-        not listed with probability ``SIGNIFICANT``, or because the noise is too large.
+        """The columns, apart from those in `many`, of which surely more than half of the values are
+        missing and, as far as the noise shows, all may be. A column of which all values are missing
+        is left out with probability ``SIGNIFICANT``, or more often if the noise is large.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
         # A share near 1 also has nearly all of the noise of the number of rows that it is divided

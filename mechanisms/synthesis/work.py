@@ -78,6 +78,8 @@ def figures(domain: Domain, rows: int, budget: Budget) -> tuple[float, float]:
 
 
 def noise(budget: Budget) -> float:
-    """Return the approximate noise, in counts, of one marginal measured with the whole budget."""
+    """Return roughly the scale of the noise, in counts, in each cell of one marginal that is
+    measured with the whole budget.
+    """
     total = budget.total
     return 2 / total if budget.pure else float((2 * total) ** -0.5)

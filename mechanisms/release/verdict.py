@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
+from mechanisms.release.independence import chances
 from pgmkit import Domain, Kronecker, Measurement
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -83,12 +84,13 @@ def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = Non
     names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
     together = {pair for m in known for pair in combinations(domain.ordered(m.clique), 2)}
     kept = sorted(together, key=lambda pair: [domain.places[name] for name in pair])
-    error = _column_error(known, domain.sizes)
+    variances = _variances(known, domain.sizes)
+    error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
     return Verdict(
         " ".join(filter(None, (_relations(names, kept, bool(known)), _faint(model, known)))),
         _counts(model.total, error),
         _more(budget),
-        _shown(model, kept),
+        _shown(model, kept, known),
         tuple(kept),
         error,
     )
@@ -156,19 +158,24 @@ def _cells(domain: Domain, measurement: Measurement) -> int:
     return domain.size(measurement.clique)
 
 
-def _shown(model: Any, kept: Sequence[tuple[str, str]]) -> str:
-    """Return sentences on which of the kept relations are the strongest in the model, and which are
-    no stronger than chance. The text is empty if there are none, or if their tables are too large.
+def _shown(model: Any, kept: Sequence[tuple[str, str]], known: Sequence[Any]) -> str:
+    """Return sentences on which of the kept relations are the strongest in the model, and which
+    sampling and noise may explain. The text is empty if there are none, or if their tables are too
+    large.
 
-    Two unrelated columns with r and c values, r >= c, have in n records a squared Cramér's V of
-    (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
+    A relation is shown if the model's is stronger than that of unrelated columns on average, and if
+    one of the noisy tables is farther from independence than all those of unrelated columns are, 19
+    times out of 20. Two unrelated columns with r and c values, r >= c, have in n records a squared
+    Cramér's V of (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
     """
     if not kept or sum(model.domain.size(pair) for pair in kept) > MOST_CELLS:
         return ""
     tables = model.marginals(kept)
     strengths = {pair: association(tables[pair]) for pair in kept}
     rows = max(1.0, model.total)
-    hidden = [p for p in kept if strengths[p] ** 2 <= (max(tables[p].shape) - 1) / rows]
+    unrelated = chances(model, known, _variances(known, model.domain.sizes))
+    chance = {pair: (max(tables[pair].shape) - 1) / rows for pair in kept}
+    hidden = [p for p in kept if strengths[p] ** 2 <= chance[p] or unrelated.get(p, 0.0) > 1 / 20]
     why = "there is none, or noise hid it"
     if len(hidden) == len(kept):
         return (
@@ -208,9 +215,9 @@ def association(table: NDArray[np.float64]) -> float:
     return float(min(1.0, math.sqrt(terms.sum() / (total * least))))
 
 
-def _column_error(known: Sequence[Any], sizes: Mapping[str, int]) -> float | None:
-    """Return half the width of a 95% interval of a value's count, for the median column; None if no
-    table gives it.
+def _variances(known: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return the variance of the noise of a value's count, for each column of which a table gives
+    it.
 
     A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
     several tables are averaged by their precision. Measurements of sums of cells (with a matrix)
@@ -223,8 +230,7 @@ def _column_error(known: Sequence[Any], sizes: Mapping[str, int]) -> float | Non
         for name in m.clique:
             cells = math.prod(sizes[other] for other in m.clique if other != name)
             precisions[name] = precisions.get(name, 0.0) + 1 / (cells * m.stddev**2)
-    found = [_SURE / math.sqrt(precision) for precision in precisions.values()]
-    return float(np.median(found)) if found else None
+    return {name: 1 / precision for name, precision in precisions.items()}
 
 
 def _counts(total: float, error: float | None) -> str:

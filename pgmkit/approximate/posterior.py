@@ -34,10 +34,10 @@ class ApproximatePosterior:
     """An answer of ``FactorGraph.posterior(..., inference="region")``; marginals are probabilities.
 
     Marginals and ``log_partition`` are those of tree-structured expectation propagation over
-    subgraphs whose tables have at most ``region_cells`` cells; they are approximate, and nothing
-    bounds the error of a marginal. The bounds on log Z are valid however early the search ended, up
-    to rounding. If one subgraph holds the whole graph, as it does for any tree, everything is exact
-    and the bounds are equal.
+    subgraphs whose tables have at most ``region_cells`` cells, or as many as the graph's largest
+    table; they are approximate, and nothing bounds the error of a marginal. The bounds on log Z are
+    valid however early the search ended, up to rounding. If one subgraph holds the whole graph, as
+    it does for any tree, everything is exact and the bounds are equal.
 
     Attributes:
         log_partition: the estimate of log Z (of a Bayesian network, of the log-probability of the
@@ -47,7 +47,7 @@ class ApproximatePosterior:
         converged: whether the subgraphs' marginals agree within the requested tolerance.
         residual: the largest difference between two subgraphs' marginals.
         iterations: rounds over the subgraphs.
-        regions: the sets of attributes with a table, without observed attributes.
+        regions: the sets of unobserved attributes whose joint marginal was computed.
 
     >>> from pgmkit import Domain, FactorGraph
     >>> agree = [[4.0, 1.0], [1.0, 4.0]]
@@ -80,7 +80,7 @@ class ApproximatePosterior:
 
     @property
     def regions(self) -> tuple[Clique, ...]:
-        """The sets of attributes that have a table."""
+        """The sets of unobserved attributes whose joint marginal was computed."""
         return tuple(self.tables)
 
     def marginal(self, attrs: Iterable[str]) -> Array:

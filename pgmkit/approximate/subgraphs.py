@@ -19,7 +19,7 @@ def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) 
     """Return the greedy elimination order that always takes the attribute with the smallest bag
     next.
 
-    If that bag has more than ``most`` squared cells, its attributes are not joined to each other:
+    If that bag has more than ``most ** 2`` cells, its attributes are not joined to each other:
     no subgraph has such a bag, and in a random graph these edges would take most of the time.
     """
     neighbours = [0] * len(sizes)
@@ -85,8 +85,9 @@ class Bags:
 
     def cliques(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return the maximal bags, each as two groups of attributes: those that it shares with
-        later bags, as bits, and those that are summed out in it, in order. The distribution is the
-        product, over the bags, of the conditional distribution of the second given the first.
+        later bags, as bits, and those that are summed out in it, in order. A distribution over the
+        bags is the product, over them, of the second group's conditional distribution given the
+        first.
         """
         hosts, kept = dict[int, int](), dict[int, list[int]]()
         for v in self.order:

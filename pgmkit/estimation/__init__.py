@@ -249,9 +249,11 @@ def _searched(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """Return the best point that a search by the requested method finds. Raises NumericalFailure if
-    a second computation of its marginals or loss contradicts it, and InvalidInput for a callable
-    loss that is not finite at the start of the search.
+    """Return the best point that a search by the requested method finds. ``known`` has the
+    measurements of each clique in combined form.
+
+    Raises NumericalFailure if a second computation of the point's marginals or loss contradicts it,
+    and InvalidInput for a callable loss that is not finite at the start of the search.
     """
     start = best_start(problem, monitor, request, known, zeros, warm_start)
     if callable(request.loss) and not isfinite(value := problem.loss.value(start.marginals)):
@@ -305,8 +307,9 @@ def fitted(
     memory_limit: int,
     dtype: torch.dtype = torch.float64,
 ) -> GraphicalModel:
-    """Return the model with the potentials of ``point``, and with the figures of the search from
-    ``monitor``.
+    """Return the model with the potentials of ``point``, in the format ``dtype``, and with the
+    figures of the search (its loss, gap, iterations) from ``monitor``. ``memory_limit`` is the
+    model's own limit, in bytes.
     """
     return GraphicalModel(
         domain=problem.inference.layout.domain,

@@ -51,9 +51,9 @@ Region = frozenset[str]
 
 
 def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
-    """Return the expansion for the cliques of ``inference``; None if the short cycles and cliques
-    do not span all cycles, if fitting them would take too long, or if the expansion would be
-    inaccurate.
+    """Return the expansion for the cliques of ``inference``; None if the cliques span all cycles
+    without short cycles (as in a tree) or do not span them with short cycles either, if fitting
+    would take too long, or if the expansion would be inaccurate.
     """
     layout = inference.layout
     most = max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost))
@@ -185,8 +185,10 @@ class _Group:
 
 def short_cycles(layout: Layout, most_cells: int) -> list[Region]:
     """Return linearly independent, short, chordless cycles that together with the triangles in
-    cliques span the cycle space of the graph in which attributes of one clique are joined. Returns
-    an empty list if that would take tables of more than ``most_cells`` cells in total.
+    cliques span the cycle space of the graph in which attributes of one clique are joined.
+
+    The list is empty if the triangles alone span that space, if the cycles would need tables of
+    more than ``most_cells`` cells in total, or if some are too long or too many to be found.
     """
     import networkx
 

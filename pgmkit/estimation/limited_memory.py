@@ -77,7 +77,8 @@ def minimum(
     settled: Callable[[], bool],
 ) -> torch.Tensor:
     """Return the point at which the search for the minimum of a single function ends: when
-    ``settled()``, called after each step, returns True, or when no step lowers the value.
+    ``settled()``, called after each step that lowers the value, returns True, when no step lowers
+    the value, or after ``2 * MOST_ROUNDS`` steps.
 
     ``function`` returns its value, which may be infinite or NaN, and its gradient.
 

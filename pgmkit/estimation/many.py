@@ -59,14 +59,17 @@ def estimate_many(
     loss of its model is within the model's ``gap`` of the optimum, as from ``estimate``, but the
     potentials are not the same to the last digit.
 
-    Models that would not gain from this are estimated one by one, as many at a time as there are
-    cores. On the CPU these are models whose tables of a pass have more than 65,536 cells or, with a
-    tolerance below 1, more than eight times the cells of the cliques, as in grids. Losses other
-    than the squared one and methods given by name are estimated one by one as well.
+    Models that would not gain from this are estimated separately. On the CPU these are models
+    whose tables of a pass have more than 65,536 cells or, with a tolerance below 1, more than eight
+    times the cells of the cliques, as in grids. Models with losses other than the squared one, with
+    methods given by name or with large dense matrices are estimated separately too. If the tables
+    of a pass are large but take few multiplications, as many are estimated at a time as there are
+    cores and as fit into memory; otherwise one is estimated after the other.
 
     With a ``warm_start``, sets with up to 4,096 cells of cliques and 4,096 measured values are
-    always estimated together. Proximal steps in the earlier model's metric, which all share, bring
-    them to within a few hundredths of a noise unit of the optimum, whatever the tolerance.
+    estimated together in any case, unless the matrices are so dense that cells times entries exceed
+    4,096^2. Proximal steps in the earlier model's metric, which all share, bring them to within a
+    few hundredths of a noise unit of the optimum, whatever the tolerance.
 
     Args:
         domain: the attributes.
@@ -202,8 +205,8 @@ class ManyEstimates:
         return min(cores(), self._fitting(single, model_size.needed_bytes(single, self._used)))
 
     def check_last(self, made: Sequence[GraphicalModel], started: float) -> None:
-        """Check the loss of the last model by a second computation from the last set of
-        measurements.
+        """Check the loss of the last of the models ``made`` by a second computation from the last
+        set of measurements, for a share of the time since ``started``.
         """
         used = [m for m in self.sets[-1] if m.clique] if self.sets else []
         if not used:
@@ -248,7 +251,9 @@ class ManyEstimates:
         ]
 
     def _fitting(self, single: MarginalOracle, bytes_each: int) -> int:
-        """Return the number of sets, at least one, that fit into memory together."""
+        """Return the number of sets, at least one, that fit into the allowed memory together if
+        each takes ``bytes_each``.
+        """
         limit = model_size.search_limit(self.options.get("memory_limit"), single.device)
         return max(1, limit // bytes_each)
 
@@ -329,7 +334,9 @@ def _check_same(domain: Domain, first: list[Measurement], other: list[Measuremen
 
 @contextmanager
 def _naming(place: int) -> Iterator[None]:
-    """Add the number of the set to the message of any error raised inside."""
+    """Add the ``place`` of a set, counted from 0, to the message of any error of pgmkit that is
+    raised inside.
+    """
     try:
         yield
     except PgmkitError as error:

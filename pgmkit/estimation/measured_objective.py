@@ -31,7 +31,7 @@ class MeasuredObjective:
 
     @property
     def bytes(self) -> int:
-        """An upper bound on the memory of a search for the minimum."""
+        """An upper bound on the bytes of memory that a search for the minimum takes."""
         return search_bytes(self.inference) + sum(each.nbytes for each in self.inputs)
 
     @property

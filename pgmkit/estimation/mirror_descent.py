@@ -33,7 +33,9 @@ def mirror_descent(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def first_step(gradient: torch.Tensor) -> float:
-    """Return the step that changes the largest potential by one unit."""
+    """Return the step along minus the gradient by which the potential that changes most changes by
+    one unit; 1 if the gradient is zero.
+    """
     largest = float(gradient.abs().max())
     return 1.0 / largest if largest > 0 else 1.0
 
@@ -48,7 +50,7 @@ def proximal_step(
 
     where D is the Bregman divergence. ``loss`` and ``gradient`` are those at ``origin``. Return
     None if the loss would fall by no more than its rounding (a shorter step would lower it even
-    less), or if the time is over.
+    less), if no step passes the test after HALVINGS tries, or if the time is over.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps * abs(loss)
     for _ in range(HALVINGS):

@@ -123,8 +123,8 @@ def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
 
 
 def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:
-    """Return the memory that an estimate in float64 with the default method takes beyond its
-    measurements.
+    """Return an upper bound on the bytes of memory that an estimate in float64 by the default
+    method takes on the CPU beyond its measurements.
 
     >>> y = Measurement(("a", "b"), [0.0] * 1_000_000, 1.0)
     >>> working_bytes(Domain({"a": 1000, "b": 1000}), [y]) > 100_000_000

@@ -77,8 +77,7 @@ def _work(problem: Problem) -> float:
 
 
 def newton(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Minimise the problem's measured loss, which must be small (``is_small``), and return the last
-    point.
+    """Minimise the measured loss of a small problem (``is_small``), and return the last point.
 
     The loss recorded first is that of ``start``, but the search starts from the uniform
     distribution: cells that a start nearly excludes would regain probability slowly.
@@ -319,7 +318,8 @@ class _Joint:
         no step is short enough.
 
         The longest step, at most 1, that keeps the multipliers within their bounds is shortened
-        until the slope of the dual objective at its end is at most 0.9 ``falls``.
+        until the slope of the dual objective at its end is at most 0.9 ``falls``, with ``way`` and
+        ``falls`` as ``_newton_direction`` returns them.
         """
         change = way[1]
         ahead = np.where(change > 0, state.above, state.below)
@@ -335,8 +335,8 @@ class _Joint:
     def _newton_direction(
         self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
     ) -> tuple[_Way, float]:
-        """Return the solution of both linearised equations, with C the curvature, and the fall of
-        the dual objective along it:
+        """Return the solution of both linearised equations, and the fall of the dual objective
+        along it, with C the ``curvature`` and eta the length ``step`` of the proximal step:
 
             C du - T A dp = -force,    d(log p) = -lag - eta du A.
 

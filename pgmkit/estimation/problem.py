@@ -60,8 +60,8 @@ class Problem:
         return Point(potentials, marginals, log_partition)
 
     def late(self) -> bool:
-        """Return True if a pass as long as the last one would end after the ``deadline`` (a
-        ``time.perf_counter``).
+        """Return True if a pass as long as the last one would end after the ``deadline``, a time of
+        ``time.perf_counter``.
         """
         return time.perf_counter() + self.pass_seconds[-1] >= self.deadline
 

@@ -111,8 +111,8 @@ def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: 
 
 
 class _Subproblem:
-    """One proximal step from ``centre``, as a smooth problem in the scaled change of the
-    multipliers.
+    """One proximal step of length ``step`` from the point ``centre``, as a smooth problem in the
+    scaled change of the multipliers, which are ``dual`` before the step.
     """
 
     def __init__(
@@ -128,7 +128,9 @@ class _Subproblem:
     def solve(
         self, monitor: Monitor, too_long: Callable[[], bool]
     ) -> tuple[Point, torch.Tensor] | None:
-        """Return the model and the multipliers after the step; None if the step was too long."""
+        """Return the point and the multipliers after the step; None if the step was too long for
+        inference, or if the time is over.
+        """
 
         def settled() -> bool:
             unsolved = 0.5 * float(self.force @ self.force) / self.loss.penalty.curvature
@@ -144,7 +146,8 @@ class _Subproblem:
 
     def bounded_minimum(self, settled: Callable[[], bool]) -> torch.Tensor:
         """Return the scaled change of the multipliers for a penalty whose slope is bounded, as the
-        multipliers then are. The search ends when ``settled()`` returns True.
+        multipliers then are. The search ends when ``settled()`` returns True, or after
+        ``2 * MOST_ROUNDS`` iterations.
         """
 
         def on_host(scaled: Array) -> tuple[float, Array]:

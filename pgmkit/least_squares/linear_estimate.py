@@ -61,9 +61,10 @@ class LinearEstimate:
     """The unbiased estimate of the table of every clique whose measurements determine it.
 
     A single residual does not determine a table, but the residuals of all subsets of a clique
-    together do (`pgmkit.least_squares.residual_tables`). If only residuals were measured, the
-    estimate comes from them, and structural zeros are not used. Whole tables are split into their
-    residuals unless there are structural zeros.
+    together do (`pgmkit.least_squares.residual_tables`). If residuals were measured, and nothing
+    that `ResidualTables` refuses, the estimate comes from them, and structural zeros are not used.
+    If only whole tables were measured, they are split into their residuals, unless there are
+    structural zeros or more than DENSE_ROWS residuals.
 
     ``total`` is the known sum of every table, or None if only the measurements tell it.
     """

@@ -179,8 +179,9 @@ def _negative_dual(
 
 
 def _newton(tables: Sequence[_Kept], multipliers: Array, violated: Array, weight: Array) -> Array:
-    """Return Newton's step by conjugate gradients. Rows of which no kept cell is above zero have no
-    curvature of their own, and get some from the kept cells' ``weight``.
+    """Return Newton's step, by conjugate gradients, from the gradient ``violated``. Constraints of
+    which no kept cell is above zero have no curvature; so every one gets a small share of its
+    ``weight``, the curvature if all kept cells were above zero.
     """
     diagonal = SOLVED * np.where(weight > 0, weight, 1.0)
     damping = diagonal.copy()
@@ -231,8 +232,8 @@ class _Kept:
         return len(cells), [rows[cells] for rows in self.kept[1]]
 
     def parts(self) -> list[slice]:
-        """Return the rows of constraints on the table: that of its sum, then those of the cells of
-        each agreement.
+        """Return slices of the rows of constraints on the table: that of its sum, then those of
+        each agreement, one row for each cell of the shared attributes.
         """
         sizes = [(first, self._domain.size(names)) for names, first, _ in self._shared]
         return [slice(first, first + size) for first, size in [(self.row, 1), *sizes]]
@@ -256,8 +257,8 @@ class _Kept:
         return x
 
     def add(self, x: Array, chosen: _Chosen, sums: Array, *, squared: bool = False) -> None:
-        """Add to ``sums``, by row, the sums of the chosen cells ``x`` with the table's signs, or
-        with their squares.
+        """Add each entry of ``x``, one for each chosen cell, to the entries of ``sums`` for the
+        cell's rows: times the sign that the table has in the row or, if ``squared``, unsigned.
         """
         sums[self.row] += x.sum()
         for (names, first, sign), places in zip(self._shared, chosen[1], strict=True):

@@ -298,8 +298,9 @@ class ResidualTables:
     def _of_residual(
         self, residual: Clique, found: Mapping[str, tuple[ResidualBasis, float]]
     ) -> tuple[Bases, float]:
-        """Record the basis of each of the residual's attributes. Return them, and the product of
-        their factors of proportion.
+        """Record the bases of the residual's attributes. ``found`` has, for each attribute, its
+        basis and factor of proportion (see ``_basis``). Return the bases and the product of the
+        factors. Raises InvalidInput if the residual has another basis already.
         """
         bases = {name: found[name][0] for name in residual}
         known = self._bases.setdefault(residual, bases)

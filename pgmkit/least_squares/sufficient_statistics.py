@@ -69,8 +69,9 @@ def combined(
     """Return the sufficient statistics of checked measurements with Gaussian noise.
 
     ``values`` are the measured values of many sets whose measurements differ in nothing else. A
-    measurement is left as it is if it is the only one of its clique and has no more values than the
-    clique has cells, or if it is not reached by the ``deadline`` of ``time.perf_counter``.
+    measurement is left as it is if it is the only one of its clique and has no dense matrix or no
+    more values than the clique has cells. So are measurements whose matrices are zero, and those
+    not reached by the ``deadline`` of ``time.perf_counter``.
 
     >>> y = [Measurement(["a"], [x], 1.0, np.array([[1.0, 0.0]])) for x in (3.0, 5.0)]
     >>> found = combined(Domain({"a": 2}), y)

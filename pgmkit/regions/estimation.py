@@ -42,8 +42,9 @@ def estimate_regions(
     shrink: bool,
     report: Callable[[Progress], None] | None,
 ) -> RegionModel:
-    """Fit tables of the ``local_polytope`` to the measurements in ``known``. The other arguments
-    are those of ``estimate``, already checked.
+    """Return the model whose tables in the ``local_polytope`` fit the measurements in ``known``
+    best. The search ends at ``deadline``, a time of ``time.perf_counter``, and calls ``report``
+    after each step; the other arguments are those of ``estimate``, already checked.
 
     If ``shrink``, a certified least-squares fit of whole tables is replaced by shrunk tables
     (``pgmkit.regions.shrinkage``) if their estimated risk is clearly lower. Tables over the

@@ -196,7 +196,9 @@ class _Fitting:
         self.steps: list[tuple[str, Conditional]] = []
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
-        """Draw the attribute, for the first time or again, given all others drawn so far."""
+        """Draw the attribute, for the first time or again, given all others drawn so far. The masks
+        ``possible`` say which of its values zeros allow.
+        """
         targets = _targets(self.tables, self.variances, name, self.columns)
         self.columns = self._refilled(name, possible)
         given = scopes([each.given for each in targets], possible)
@@ -301,8 +303,10 @@ def distances(tables: Tables, records: Dataset) -> dict[Clique, float]:
 
 
 def explained(table: Array, variance: float, records: int) -> float:
-    """Return the expected total variation distance between a table of fractions and the table of
-    ``records`` drawn records, which comes from the table's noise and from sampling.
+    """Return the total variation distance between a table of fractions and the table of
+    ``records`` drawn records that noise and sampling explain: half the sum of the cells' standard
+    deviations. In a table that is known only in part, ``_LOOSE`` divided by the number of cells
+    counts as the noise of a cell.
     """
     # Each direction that no measurement determines adds the squared total, here 1, to the summed
     # variances. Above 1/2 the table is known only in part, so a fixed deviation is tolerated.

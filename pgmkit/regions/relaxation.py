@@ -87,8 +87,9 @@ def _minimise(search: Search, loss: MeasuredLoss, squares: Array, parts: Parts |
 
 class Search:
     """The record of a search in a local polytope: the best ``tables`` so far, in counts,
-    concatenated to one vector; their ``loss``, a value of ``target``; ``bound``, a lower bound on
-    the loss of any tables; the number of ``steps``; and in ``stopped`` why the search has ended.
+    concatenated to one vector; ``loss``, the value of the loss ``target`` at them; ``bound``, a
+    lower bound on ``target`` at any tables of the polytope; the number of ``steps``; and in
+    ``stopped`` why the search has ended.
     """
 
     def __init__(

@@ -177,7 +177,9 @@ def _plural(words: str) -> str:
 
 
 def _article(kind: type) -> str:
-    """Return "a Schema (Schema.load reads a file)"; without such a method, "a Domain"."""
+    """Return a class's name with its article and, if it has one, the method that reads a file:
+    "a Domain", "a Schema (Schema.load reads a file)".
+    """
     words = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
     reader = next((name for name in ("load", "open") if hasattr(kind, name)), None)
     return f"{words} ({kind.__name__}.{reader} reads a file)" if reader else words

@@ -55,8 +55,9 @@ class BatchedAnswers:
         return np.stack([model.answer(query) for model in self.models])
 
     def _check(self, query: FactoredQuery, found: Array, started: float) -> None:
-        """Check one model's answer by a second computation, unless an answer to a query of the same
-        attributes and shape was checked before.
+        """Check a row of ``found``, the answer of one model chosen at random, by a second
+        computation, for a share of the time since ``started``. Nothing is done if an answer to a
+        query of the same attributes and shape was checked before.
         """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]
@@ -71,8 +72,9 @@ class BatchedAnswers:
 
     @cached_property
     def _tables(self) -> list[tuple[Clique, torch.Tensor]] | None:
-        """Tables over the cliques, with a row for each model, whose product at a record is the
-        expected count of this record (not its logarithm). None if some products may underflow.
+        """Tables over the cliques, and over each attribute in no clique, with a row for each model.
+        Their product at a record is the expected count of this record (not its logarithm). None if
+        some products may underflow, or if the tables do not reproduce the models' totals.
         """
         count, totals = len(self.models), np.array([model.total for model in self.models])
         cliques = list(self.models[0].cliques)

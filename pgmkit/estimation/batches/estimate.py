@@ -123,9 +123,9 @@ class BatchedEstimate:
         return starts or [uniform(self.inference)]
 
     def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> dict[Clique, Array]:
-        """Return consistent tables for each set. If all measurements are tables, the least-squares
-        loss of the consistent tables is a lower bound, to which the bounds of ``search`` are
-        raised.
+        """Return the consistent tables nearest to the measured tables ``tabular``; the last axis of
+        each numbers the sets. If all measurements are tables, the least-squares loss of the
+        consistent tables is a lower bound, to which the bounds of ``search`` are raised.
         """
         relaxation = Relaxation(self.inference.layout.domain, tabular, self.totals, self.zeros)
         multipliers, values = minimise_many(

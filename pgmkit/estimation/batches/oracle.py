@@ -172,8 +172,9 @@ class BatchedOracle:
         ]
 
     def _contracted(self, rows: torch.Tensor, semiring: Semiring) -> torch.Tensor:
-        """Return, for each row, the product of its tables, summed over all records by the semiring:
-        log-sum-exp for LOG, the maximum for MAX.
+        """Return one number for each row: the contraction of the row's tables by the semiring. With
+        LOG it is the logarithm of the sum of exp(score) over all records, with MAX the largest
+        score, where the score of a record is the sum of its cells, one in each table.
         """
         layout = self.single.layout
         tables = [

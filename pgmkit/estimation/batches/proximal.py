@@ -63,8 +63,8 @@ some hundred megabytes.
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
     """Return True if the covariances of all cells and the metric of all measured values fit into
-    memory, and computing the metric does not take too many products, one for each cell and entry of
-    a matrix.
+    memory, and computing the metric does not take too many multiplications: as many as the product
+    of the number of cells and the number of entries of the measurements' matrices.
     """
     values = sum(len(m.values) for m in measurements)
     if max(layout.cells, values) > _MOST_ROWS:
@@ -110,7 +110,9 @@ class ProximalSteps:
         return points
 
     def _step(self, sets: torch.Tensor, origin: Points) -> Points:
-        """Return the points after one step of these sets from the points ``origin``."""
+        """Return the points after one step of the sets whose indices are in ``sets``, and of no
+        others, from their points ``origin``.
+        """
         way = _Dual(self, sets, origin).multipliers()
         whole = torch.as_tensor(way.T, device=sets.device)
         moved = origin.potentials + _STEP * self.search.loss.of(sets).gradient(whole)
@@ -169,7 +171,9 @@ class _Dual:
     origin: Points
 
     def multipliers(self) -> Array:
-        """Return approximate solutions, one in each column."""
+        """Return approximate solutions of the dual problems: a column of multipliers for each
+        set.
+        """
         factor, goal = self.steps.factor, SLIGHT * self.steps.search.loss.unit
         left = np.arange(len(self.sets))
         found = np.zeros((len(factor), len(left)))
@@ -194,7 +198,9 @@ class _Dual:
         return np.asarray(solved)
 
     def _functions(self, columns: NDArray[np.int64]) -> Function:
-        """Return the function for L-BFGS: the dual objectives of these sets and their gradients."""
+        """Return the function that L-BFGS minimises: the dual objectives, with their gradients, of
+        the sets at the places ``columns`` of ``self.sets``.
+        """
         search, rows = self.steps.search, torch.as_tensor(columns, device=self.sets.device)
         sets, origin = self.sets[rows], self.origin.of(rows)
         loss, totals = search.loss.of(sets), search.totals[sets]

@@ -123,8 +123,10 @@ class BatchedSearch:
         return time.perf_counter() >= self.deadline
 
     def _record(self, rounds: int, history: list[torch.Tensor]) -> bool:
-        """Keep the best points. Return True if some loss has fallen so little that a better bound
-        could end its search.
+        """Write the present points that are better than any before into ``best``, append the best
+        losses of the present sets to ``history``, and set the ``iterations`` of running sets to
+        ``rounds``. Return True if some best loss has fallen so little in this round that a better
+        bound could end its search.
         """
         own, sets = self._steps.state.point, self._sets
         better = torch.nonzero(own.loss < self.best.loss[sets]).flatten()

@@ -64,8 +64,9 @@ def compared(lines: Sequence[Line], *, pure: bool) -> list[Compared]:
 
 
 def fidelity(tables: Sequence[Compared]) -> Reply:
-    """Return, for each table and kind, the number of measured tables, the mean total variation
-    distance that their noise alone makes, and that of the records from the model's tables.
+    """Return a line for each table of records and kind of relation (`kind_of`): the number of
+    measured tables, the mean total variation distance that their noise alone makes, and that of the
+    records from the model's tables.
     """
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for each in tables:

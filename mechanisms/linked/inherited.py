@@ -21,7 +21,8 @@ from pgmkit import Domain, Measurement
 def inherited(
     parents: Sequence[Any], above: Domain, link: Link, domain: Domain
 ) -> list[Measurement]:
-    """Return noisy tables of children over their parent's columns, number and position.
+    """Return noisy tables of children over columns of their parent, one of which is the number of
+    children; and, from a table over this number alone, one over the number and the position.
 
     `parents`: the noisy values of the parents' release, of which only tables over the number of
     children are used. `above`: the parents' domain. `domain`: the domain of the children with their

@@ -177,8 +177,9 @@ def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[L
     the parent of each further link is the topmost table too or the child of an earlier link.
 
     Raises InvalidInput for links that form no tree, links of tables without a schema, tables
-    without a link, links from one parent that name different keys of it, columns whose values the
-    schemas leave to be found in the data, and keys that are columns of a schema.
+    without a link, links from one parent that name different keys of it or the same column for
+    their counts, columns whose values the schemas leave to be found in the data, and schemas with a
+    column that links, orders or counts rows.
     """
     if not links or not all(isinstance(link, Link) for link in links):
         raise InvalidInput(f"links must be Link records, at least one; got {links!r}")

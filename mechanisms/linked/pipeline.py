@@ -306,8 +306,9 @@ def _choice(
 
 def _workload(steps: Schema, children: Schema) -> Workload:
     """Return the pairs of a child's own columns with each other, and with the parent's columns, the
-    position and the previous sibling's columns. Pairs of the parent's columns are measured in the
-    parents' table.
+    position and the previous sibling's columns, without columns of a single code; or the first own
+    column alone if there are none. Pairs of the parent's columns are measured in the parents'
+    table.
 
     `steps`: the schema of `Link.steps`. `children`: that of the child's own columns.
     """

@@ -75,7 +75,9 @@ class LinkedRelease:
 
     @property
     def secure(self) -> bool:
-        """False if a seed made the noise reproducible, which protects nobody."""
+        """False if a seed made the noise reproducible, which protects nobody, or if a file of the
+        release was changed after it was written.
+        """
         return all(each.secure for each in self.tables.values())
 
     @property
@@ -137,16 +139,16 @@ class LinkedRelease:
     def fidelity(self, *, rng: Rng = None) -> Reply:
         """Return how near records of a fresh draw come to the models' tables, with their noise.
 
-        There is a line for the numbers of children, and one for the measured tables over parent and
-        child, over siblings, and within a child. It has the mean total variation distance that
-        noise alone makes in such a table, and that of the records from the model. Only the release
-        is used, so no budget is spent.
+        For each link there is a line for the numbers of children, and one each for the measured
+        tables over parent and child, over siblings, and within a child. A line has the mean total
+        variation distance that noise alone makes in such a table, and that of the records from the
+        model. Only the release is used, so no budget is spent.
         """
         return fidelity(self.compared(rng=rng))
 
     def compared(self, *, rng: Rng = None) -> list[Compared]:
-        """Return, for each measured table about a link, how near the records of a fresh draw come
-        to it.
+        """Return, for each measured clique about a link, how near the records of a fresh draw come
+        to the model's table over it.
         """
         parents, children = self._records(None, None, generator(rng))
         tables: dict[str, Callable[[Clique], Any]] = {self.links[0].parent: parents.marginal}

@@ -78,8 +78,8 @@ def _released(release: LinkedRelease) -> Iterator[str]:
 
 
 def _kept(tables: Sequence[Compared]) -> Iterator[str]:
-    """Yield the mean distances of records from the models' tables, grouped by the relation that the
-    tables are about (`fidelity.kind_of`).
+    """Yield the mean distances of records from the models' tables, for each table of records and
+    each relation that its measured tables are about (`fidelity.kind_of`).
     """
     means = fidelity(tables).columns
     names = list(means)

@@ -179,11 +179,12 @@ class Field:
         return [self.children.table(clique) - counts for clique, counts in pairs]
 
     def step(self, excess: Sequence[Array]) -> None:
-        """Take one Newton step for every table, with the diagonal of its Hessian. `excess` is the
-        result of the method of this name.
+        """Take one damped Newton step for every table, with the diagonal of its Hessian. `excess`
+        is the result of the method of this name.
 
         The dual's gradient is N - y + s theta and the diagonal of its Hessian N + s, with the
-        population's counts N, the wanted counts y and the softness s.
+        population's counts N, the wanted counts y and the softness s. Each table takes its `part`
+        of the step, and no potential moves by more than `LONGEST`.
         """
         for place, over in enumerate(excess):
             theta, soft = self.potentials[place], self.softness[place]
@@ -192,8 +193,8 @@ class Field:
             theta -= np.clip(move, -LONGEST, LONGEST)
 
     def pushed(self, excess: Sequence[Array]) -> list[Array]:
-        """Return potentials for one sweep, under which the few children that it redraws remove the
-        excess of the tables.
+        """Return potentials for one sweep, under which the share `SETTLED` of the children, which
+        it redraws, should remove the excess of the tables.
 
         No cell's potential moves by more than 1, a factor of e; otherwise tables of few records
         would oscillate.
@@ -276,9 +277,9 @@ def draw_children(
 
 
 def reconciled(children: Children, wanted: Wanted) -> Wanted:
-    """Return a table over siblings with the odds ratios of `wanted`. Its sums over the columns of
-    the previous sibling, and those over all other columns, are halfway between the sums of `wanted`
-    and those of the children's own table.
+    """Return a table over siblings with the odds ratios of `wanted`. Its two marginals, that of the
+    previous sibling's columns and that of all other columns, are halfway between those of `wanted`
+    and those of the children's present table.
     """
     before = set(filter(children.is_previous, wanted.clique))
     axes = {name: axis for axis, name in enumerate(wanted.clique)}

@@ -32,8 +32,8 @@ class Propensity:
     """The success of a classifier in telling real records from synthetic ones.
 
     Attributes:
-        pmse: The mean squared difference between the propensities and the share of synthetic
-            records; 0 if nothing tells them apart.
+        pmse: The mean squared difference between the classifier's probabilities that a record is
+            synthetic and the share of synthetic records; 0 if nothing tells the two kinds apart.
         ratio: `pmse` divided by the value expected of a perfect model of the data.
         columns: The number of columns used.
     """
@@ -78,8 +78,9 @@ class Membership:
 
 @dataclass(frozen=True)
 class Line:
-    """The slopes of a regression line in the subgroup `group`, for the real and for the synthetic
-    records. `records`: the number of real records in it.
+    """The slopes of a regression line in the subgroup `group`, for the `real` and for the
+    `synthetic` records. `records`: the number of real records of the subgroup that have both
+    values.
     """
 
     group: str
@@ -112,9 +113,8 @@ def k_marginal_score(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique
 def subsample_equivalent(
     real: Dataset, score: float, cliques: Sequence[Clique], *, seed: int = 0
 ) -> float:
-    """Return the least fraction of the real records whose k-marginal score is at least `score`.
-
-    Only SDNist's fractions are tried; the result is 1.0 if none of them reaches the score.
+    """Return the least of SDNist's fractions for which that part of the real records, drawn at
+    random, has a k-marginal score of at least `score` against all of them; 1.0 if there is none.
     """
     rng = np.random.default_rng(seed)
     for fraction in _FRACTIONS:
@@ -136,9 +136,10 @@ def propensity(
     """Return the pMSE of a logistic regression on single columns, and its ratio to a perfect
     model's.
 
-    At most `most` records of each kind are used, and the first columns with up to `most_values`
-    values together, as more coefficients take minutes and need more records. Raises InvalidInput if
-    scikit-learn is not installed.
+    At most `most` records of each kind are used, and of the columns the first ones that have up to
+    `most_values` coefficients together (a column of m values has m - 1), but at least one: more
+    coefficients take minutes and need more records. Raises InvalidInput if scikit-learn is not
+    installed.
 
     The ratio is to the expected pMSE of n synthetic records drawn from the real records' own
     distribution, (k - 1) c^2 (1 - c)^2 / n, for k coefficients (the constant included) and a share
@@ -168,7 +169,7 @@ def propensity(
 
 def matches(real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0) -> Matches:
     """Return the shares of the synthetic records, and of a random half of the real ones, that equal
-    a record of the other half. At most `most` records of each kind are used.
+    a record of the other half. At most `most` synthetic records are used, and as many of each half.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(real))[: 2 * most]
@@ -195,11 +196,12 @@ def membership(
     """Return the success of a membership inference attack, with the interval of Hanley and McNeil
     (1982).
 
-    `others` are records of the same population that the model was not made of; the attack knows
-    half of them as its reference. It ranks a record by the mean logarithm of how much likelier the
-    model makes the record's values in `cliques` than the reference does. At most `most` records of
-    each kind are ranked. `level`: the level of the interval. A stronger attack may exist; what
-    bounds every attack is the budget. Raises InvalidInput for fewer than 4 other records.
+    `members` are the records that the model was made of, and `others` are records of the same
+    population that it was not made of; the attack knows half of the latter as its reference and
+    ranks the other half. It ranks a record by the mean logarithm of how much likelier the model
+    makes the record's values in `cliques` than the reference does. At most `most` records of each
+    kind are ranked. `level`: the level of the interval. A stronger attack may exist; what bounds
+    every attack is the budget. Raises InvalidInput for fewer than 4 other records.
     """
     if len(others) < 4:
         raise InvalidInput(f"membership needs records that were not in the data, got {len(others)}")
@@ -229,7 +231,8 @@ def regressions(
     `group`.
 
     Bins count at their middles. Records without a value of x or y are left out, and so are groups
-    of fewer than 20 records among the real or the synthetic ones.
+    of which fewer than 20 real or 20 synthetic records remain, or in which all these have the same
+    x.
     """
     middles = {name: np.asarray(schema.columns[name].midpoints) for name in (x, y)}
 
@@ -276,10 +279,11 @@ def _present(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float
 
 
 def strongest_line(real: Dataset, schema: Schema, target: str | None) -> tuple[str, str] | None:
-    """Return the two most correlated columns of numbers as (y, x); None if no two have enough
-    records.
+    """Return the two columns of numbers that are most correlated in the real records, as (y, x).
+    None if no two have 20 records with both values, and a correlation.
 
-    With a numeric `target`, y is the target.
+    Only the first thirty columns of numbers with more than two codes are compared. If `target` is
+    one of these, y is the target.
     """
     numbers = [n for n, c in schema.columns.items() if c.midpoints is not None and c.size > 2]
     values = {n: np.asarray(schema.columns[n].midpoints)[real.columns[n]] for n in numbers[:30]}

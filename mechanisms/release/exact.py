@@ -21,8 +21,8 @@ _MISSED = 0.5
 def with_exact(
     release: Release, schema: Schema, paths: Sequence[str | os.PathLike[str]]
 ) -> Release:
-    """Return the release with a model that is also estimated from the exact tables in these files
-    (`TableRelease.with_exact`).
+    """Return the release with a model that is estimated from its noisy tables and from the exact
+    tables in these files (`TableRelease.with_exact`).
 
     Raises InvalidInput for a model that is not graphical, and for tables that the model misses by
     more than half a count.
@@ -57,7 +57,7 @@ def with_exact(
 
 def _noise(each: Measurement) -> float:
     """Return a measurement's standard deviation in counts. If the measurement has a matrix of
-    queries, the standard deviation is divided by the largest entry of the matrix.
+    queries, the standard deviation is divided by the largest absolute entry of the matrix.
     """
     if each.matrix is None:
         return each.stddev

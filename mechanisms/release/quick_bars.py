@@ -22,11 +22,11 @@ intervals allow for.
 
 
 def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertainty | None:
-    """Return error bars that raise TooSlow if a question needs a longer re-estimation; None if
-    these tables allow no error bars.
+    """Return error bars that raise TooSlow for a question whose re-estimations would take more than
+    about a second together; None if these tables allow no error bars.
 
-    Questions within measured tables are answered in closed form. Others re-estimate the model, and
-    give up once the first re-estimations show that all would take more than about a second.
+    Questions within measured tables are answered in closed form. For others the model is
+    re-estimated, until the first re-estimations show that all would take too long.
     """
     try:
         bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=UNASKED_SECONDS)

@@ -50,7 +50,8 @@ class Release:
     Attributes:
         mechanism: The mechanism's name.
         model: The model that answers and draws records.
-        measurements: All noisy answers that were paid for, as they were drawn.
+        measurements: All noisy answers that were paid for, as they were drawn, and after them the
+            exact tables (`exact`).
         ledger: The Curator's own ledger, which also shows later charges to the same data; None for
             a model of noisy tables from elsewhere, whose price is not known here.
         settings: The mechanism's settings.
@@ -96,15 +97,15 @@ class Release:
 
     @property
     def certificate(self) -> str:
-        """A sentence on how close a graphical model came to the best fit; empty for other
+        """A sentence on how close a graphical or region model came to the best fit; empty for other
         models.
         """
         return str(getattr(self.model, "certificate", ""))
 
     @property
     def fit(self) -> Fit | None:
-        """The test of how well a graphical model's noisy tables agree with each other; None for
-        other models.
+        """The test of how well the noisy tables of a graphical or region model agree with each
+        other; None for other models, and for one that was not estimated from all measurements.
         """
         fitted = self._fitted
         return None if fitted is None else goodness_of_fit(*fitted)

@@ -297,8 +297,8 @@ class TableRelease:
         budget is spent. But the promise does not cover the information in such tables, which the
         report and the saved release state.
 
-        Raises InvalidInput for tables that contradict each other, and for other models than
-        graphical ones.
+        Raises InvalidInput for tables that contradict each other or what the schema rules out, and
+        for other models than graphical ones.
         """
         from mechanisms.release.exact import with_exact
 
@@ -390,7 +390,7 @@ class TableRelease:
 
 
 def rows_asked(source: Any, n: int | None) -> int:
-    """Return `n`, or the number of records of the model if None; raise InvalidInput below 1."""
+    """Return `n`, or if None the model's total, rounded; raise InvalidInput for `n` below 1."""
     if n is not None and n < 1:
         raise InvalidInput(f"n must be a number of records above 0, got {n}; or leave it out")
     return max(1, round(source.total)) if n is None else n

@@ -19,8 +19,9 @@ def estimated(release: Release, schema: Schema, **options: Any) -> Release:
     """Return the release with a model that is estimated from its noisy tables, in which records
     that the schema rules out have probability zero.
 
-    The total is the public number of records if the run did not end, estimated if it is private,
-    and otherwise the total of the release's model. `options` are those of `pgmkit.estimate`.
+    The total is that of the release's model. If there is none, as the run did not end, the total is
+    the public number of records, or is estimated if that number is private. `options` are those of
+    `pgmkit.estimate`, and go before these choices.
     """
     tables = [each for each in release.measurements if isinstance(each, Measurement)]
     model: Any = release.model

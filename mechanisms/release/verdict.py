@@ -46,8 +46,8 @@ class Verdict:
         shown: Which of the kept relations are the strongest in the model, and which are no stronger
             than chance.
         kept: The pairs of columns that were measured together.
-        error: Half the width of a 95% interval of a count within one column; None if no single
-            figure holds.
+        error: Half the width of a 95% interval of the count of one value, for the median column;
+            None if no measured table gives it.
     """
 
     relations: str

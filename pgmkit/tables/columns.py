@@ -176,8 +176,8 @@ class Column(ABC):
         return self.size - 1 if self.missing is not None else 0
 
     def encode(self, values: Any) -> Codes:
-        """Return the int64 codes of values, from a numpy or an Arrow array; -1 for a value outside
-        the column.
+        """Return the int64 codes of values, from a numpy or an Arrow array. A value that the column
+        does not have gets the code that `outside` names, or -1 if the column declares none.
 
         The codes do not depend on whether the values came as texts, numbers or dates, nor on
         whether they came from a file or a frame.
@@ -199,7 +199,7 @@ class Column(ABC):
         return np.where(unread, self.outside_code, codes), unread
 
     def decode(self, codes: NDArray[np.integer[Any]], rng: np.random.Generator) -> Values:
-        """Return a value for each code, drawn uniformly within a bin.
+        """Return a value for each code; for the code of a bin it is drawn uniformly within the bin.
 
         If the column has missing values the result is an array of objects, in which a missing value
         is None, or for texts `missing_text`.
@@ -233,7 +233,7 @@ class Column(ABC):
         return found
 
     def listed(self) -> str:
-        """Return a clause that lists the first labels."""
+        """Return a clause for error messages that lists the column's first twenty labels."""
         return f"the values are {', '.join(self.labels[:20])}{', ...' if self.size > 20 else ''}"
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:

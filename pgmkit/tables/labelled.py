@@ -352,8 +352,8 @@ class Boolean(_Labelled):
         return (_TRUTH | own).get(text.lower(), OUTSIDE)
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        """Return a Boolean for each code: True if it equals a label, also spelled as TRUE, yes, 1
-        or in `words`.
+        """Return a Boolean for each code: True if it is that of one of `labels`, which may also be
+        spelled as TRUE, yes, 1 or in `words`.
         """
         codes = [self._code(label) for label in labels]
         known = [

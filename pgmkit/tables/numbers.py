@@ -218,8 +218,9 @@ class Numeric(_Numbers):
         return min(max(0, 3 - math.floor(math.log10(width))), 15)
 
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
-        """Return the positions rounded to the decimal places shown, down or else up, if this stays
-        in the bin.
+        """Return the values at these positions, as values of `kind`: rounded down to the decimal
+        places of decoded values, or up if only that stays in the bin. A position is not rounded if
+        neither does, nor is a special value; whole numbers are always rounded down.
         """
         found = np.asarray(positions, dtype=np.float64)
         bins = np.searchsorted(self.positions, found, side="right")

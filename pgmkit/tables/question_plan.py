@@ -126,7 +126,7 @@ class QuestionPlan:
         return int(self._allowed(self.summary.column).sum()) > len(self.codes)
 
     def counted(self) -> FactoredQuery:
-        """Return the query for the number of records in each group."""
+        """Return the query for the number of records that meet the conditions in each group."""
         return FactoredQuery(self.factors)
 
     def met(self) -> FactoredQuery:
@@ -143,8 +143,9 @@ class QuestionPlan:
         return self.weighted(mask[None, :])
 
     def weighted(self, rows: Array) -> FactoredQuery:
-        """Return the query for weighted sums over the summarised column in each group. `rows` has
-        the shape (sums, codes): a weight for each of the column's codes.
+        """Return the query for weighted sums over the summarised column, in each group, of the
+        records that meet the conditions on all other columns. `rows` has the shape (sums, codes): a
+        weight for each of the column's codes.
         """
         own, groups = self.summary.column, self.question.groups
         order = [*groups, *(n for n in self.factors if n not in groups and n != own)]

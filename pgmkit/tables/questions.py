@@ -110,8 +110,9 @@ def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
 
 
 def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
-    """Return the number of records with values up to and including each value, and their share of
-    the group's records that have a value.
+    """Return the reply with, for each group and each code of the summarised column, the number of
+    records with values up to and including that code's, and their share of the group's records that
+    have a value.
     """
     steps = len(plan.codes)
     query = plan.weighted(plan.rows(np.tri(steps)))
@@ -136,7 +137,9 @@ def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float)
 
 
 def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
-    """Return means, medians or quantiles, with the number of records they are computed from."""
+    """Return the reply with the mean, median or quantile of each group, the number of records from
+    which it is computed and, with `bars`, its standard error and interval.
+    """
 
     def both(each: Answering) -> Array:
         tables = plan.tables(each)
@@ -284,8 +287,9 @@ def _with_bars(
 
 
 def _near_an_end(answers: Array, low: Array, high: Array) -> NDArray[np.bool_]:
-    """Return True for each answer in an outer eighth of its interval or beyond it. The lower eighth
-    does not count if the interval begins at 0, below which there are no counts.
+    """Return a Boolean for each answer: True if it is in an outer eighth of its interval or beyond
+    it. The lower eighth does not count if the interval begins at 0, below which there are no
+    counts.
     """
     margin = np.where(np.isfinite(high - low), high - low, 0.0) / 8
     below = (answers < low + margin) & (low != 0)

@@ -50,7 +50,8 @@ class Reply:
 
     def texts(self) -> dict[str, list[str]]:
         """Return the columns as texts. Estimates and their errors are rounded to the second
-        significant digit of the smallest standard error; `columns` has the numbers in full.
+        significant digit of the smallest standard error, or to whole numbers if that digit is left
+        of the decimal point; `columns` has the numbers in full.
 
         >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
         {'count': ['801'], 'stderr': ['15']}

@@ -159,7 +159,8 @@ class Schema:
             raise InvalidInput("the data have no rows; give at least one")
 
     def restricted(self, names: Iterable[str]) -> Schema:
-        """Return the schema of these columns, in its own order, with the constraints over them.
+        """Return the schema of these columns, in its own order, with their levels and the
+        constraints over these columns alone. Names that the schema does not have are ignored.
 
         >>> from pgmkit import Categorical, Integer
         >>> schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})
@@ -207,8 +208,9 @@ class Schema:
 
         `columns`: numpy or Arrow arrays by name, a pandas frame or an Arrow table.
 
-        Raises InvalidInput for missing columns, for values outside the schema, and for records that
-        break a constraint; the message says how many rows there are but shows no value.
+        Raises InvalidInput for missing columns and, unless the schema is `placed`, for no rows,
+        values outside the schema and broken constraints; the message has the number of such rows
+        but shows no value.
         """
         self._check_resolved()
         names = getattr(columns, "column_names", columns)  # an Arrow table iterates arrays

@@ -110,7 +110,8 @@ def _key(value: Any) -> tuple[type, Any]:
 
 
 def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-    """Return numbers or times as a numpy array, and a mask of the null ones; None for other values.
+    """Return numbers, or times without a zone, as a numpy array, and a mask of the null ones. None
+    for other values.
 
     >>> numeric(np.array([1.5, np.nan]))
     (array([1.5, nan]), array([False,  True]))
@@ -135,8 +136,8 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
 
 
 def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
-    """Return Arrow texts as numbers or times, with the texts of `absent` as nulls; None if a text
-    is neither, or if `values` are no Arrow texts.
+    """Return Arrow texts as numbers or times, with the texts of `absent` as nulls. None if
+    `values` are no Arrow texts, or if Arrow may not read every text exactly as it is meant.
 
     `kinds`: Arrow's names of types, tried in turn. If the result is None, the values must be
     examined one by one.
@@ -239,7 +240,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def is_null(value: object) -> bool:
-    """Return True for None, NaN, NaT and an empty text."""
+    """Return True for None, NaN, NaT, pandas' NA, and a text that is empty or all spaces."""
     if isinstance(value, str):
         return not value or value.isspace()
     # A comparison with pandas' NA gives NA, whose truth value raises, so NA is recognised by its

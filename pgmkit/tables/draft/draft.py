@@ -77,9 +77,10 @@ def draft(
     """Return the text of a YAML schema for a file, to be read and corrected by hand.
 
     With `look` all values are read, so they must be public. Without it only names are read, and
-    every column is left open. A comment before each column says what was decided and why.
-    `most_values`: the most distinct values that are listed; a column of more texts is left open,
-    unless each occurs often. `file`: the format of the file, as far as it is known.
+    every column is left open, or left out if its name is that of an identifier. A comment before
+    each column says what was decided and why. `most_values`: the most distinct values that are
+    listed; a column of more texts is left open or out, unless they occur often on average. `file`:
+    the format of the file, as far as it is known.
 
     Raises InvalidInput for a file that cannot be read, and for a file none of whose columns would
     be in the schema; with `look` also for a file without records, and without `look` for a first
@@ -140,7 +141,9 @@ def draft(
 
 
 def _unseen(name: str) -> Drafted:
-    """Return the draft of a column of which only the name is known."""
+    """Return the draft of a column of which only the name is known: an open column, or none if the
+    name is that of an identifier, and the reason.
+    """
     note = "open: values are found with a budget; better give its type, low and high, or values"
     drafted = Drafted(OpenCategorical(), note)
     return _identifier(name, drafted) if _NAMED_IDENTIFIER.fullmatch(name) else drafted
@@ -178,9 +181,9 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
     """Return the column of texts whose codes an SPSS or Stata file labels or declares missing.
     `tally`: the number of rows of each text, missing values under an empty text.
 
-    If every code has a label the labels are the values, and the codes are other spellings of them.
-    Otherwise codes declared missing become special values, or texts for missing values if they lie
-    within the range.
+    If every code has a label or is declared missing, the labels are the values, the codes are other
+    spellings of them, and codes without a label are texts for missing values. Otherwise codes
+    declared missing become special values, or texts for missing values (`_with_missing`).
 
     >>> drafted = labelled({"1": 9, "2": 8}, Labels({"1": "man", "2": "woman"}), 50, ".")
     >>> drafted.column.values, drafted.column.aliases

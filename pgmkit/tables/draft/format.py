@@ -53,9 +53,10 @@ def seen_format(
     """Return the format as far as the file's first lines show it: separator, sign of comments,
     lines above the header, and numbered names if there is no header.
 
-    At most `most_lines` are read, which must be public. The first line is taken for a record
-    if it has numbers in all columns in which the other lines have them, and its texts occur again
-    below.
+    At most `most_lines` lines are read, which must be public. The first line is taken for a record
+    if it has numbers in all columns in which the other lines have them, and its texts are like
+    those below it (`_is_record`). Of an Excel file only the rows above the header are found, and
+    the format of a file of any other kind is not changed.
     """
     if is_excel(path):
         return form if form.skip_lines else replace(form, skip_lines=title_rows(path, form))
@@ -146,7 +147,9 @@ def _separated(form: FileFormat, separator: str) -> FileFormat:
 
 
 def _comment_sign(lines: Sequence[str]) -> str | None:
-    """Return the sign with which the first line begins, if that line differs from the records."""
+    """Return the sign of comments with which the first line begins; None if it begins with none, or
+    if it has as many values as a record.
+    """
     sign = lines[0][:1] if lines else ""
     if not sign or sign not in _COMMENT_SIGNS:
         return None
@@ -164,7 +167,13 @@ def _rows(lines: Sequence[str], form: FileFormat) -> list[list[str]]:
 
 
 def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Return True if the first line is one of the records and not the columns' names."""
+    """Return True if the first line is probably a record, and not the columns' names.
+
+    Then it has numbers in the columns in which all other lines have numbers. If there are columns
+    of texts too, one of its texts also occurs below in the same column, or all texts below differ
+    and its numbers are not such as columns are named by (`_is_count`). If all columns are of texts,
+    each of its texts occurs below; if none is, its numbers are not ascending names.
+    """
     if not first or not others:
         return False
     below = [set(column) - {"", *MISSING} for column in zip(*others, strict=True)]

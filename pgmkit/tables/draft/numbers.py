@@ -196,11 +196,12 @@ def _is_identifier(numbers: Counter[int]) -> bool:
 
 def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
     """Return the numbers such as 9, 98, 999 and -1 that are probably codes for missing values,
-    since they lie far beyond all other numbers.
+    since they lie beyond all other numbers, or are among at most four numbers below 0 that do not
+    become more frequent towards 0 (`_reaches_zero`).
 
-    A code that lies only a little beyond the others, such as 99 in a column of ages up to 94, must
-    be frequent. A code two above the largest, such as 9 with codes up to 7, must be more frequent
-    than any other, or end a list of digits.
+    A code less than twice the largest other number, such as 99 in a column of ages up to 94, must
+    be frequent. One only two or three above it, such as 9 with codes up to 7, must be over five
+    times as frequent as any other number, or end a list of all digits.
     """
     found: list[int] = []
     rest = sorted(numbers)
@@ -267,8 +268,8 @@ def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
 
 
 def _reaches_zero(numbers: Counter[int]) -> bool:
-    """Return True if the numbers below 0 become more frequent towards 0 without a gap, as
-    quantities do.
+    """Return True if at least two numbers are below 0, follow each other without a gap up to -1,
+    and become more frequent towards 0 (which is included), as quantities do.
 
     >>> _reaches_zero(Counter({-2: 3, -1: 9, 0: 20, 1: 8})), _reaches_zero(Counter({-1: 9, 0: 20}))
     (True, False)

@@ -112,7 +112,7 @@ def _timed(
     """Return a column of points in time from the first to the last of `moments`, and a note for the
     draft that gives the reason for this column; the note contains `doubt`.
 
-    Times in an ISO format are decoded as times in data frames, whatever the format.
+    If `form` is an ISO format, data frames have datetimes, and only CSV files have the format.
     """
     low, high = min(moments), max(moments)
     unit = "hour" if (high - low).days <= 10 else _unit((high - low).days)

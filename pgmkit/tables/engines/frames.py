@@ -104,7 +104,7 @@ def counts_of(
 ) -> Dataset | NoRows | FrameCounts:
     """Return the records to count: codes in memory, or counts by the engine that holds the frame.
 
-    Frames in memory (pandas, polars, pyarrow) are encoded. Those of DuckDB, Spark, Dask and other
+    Frames of pandas, polars and pyarrow are encoded here. Those of DuckDB, Spark, Dask and other
     engines are counted there, with the `expected` cliques in the first pass as far as memory
     allows. With `keep` the codes are kept for later passes: Spark and Dask persist them, and for
     DuckDB this process holds them. `mechanisms.synthesize` accepts the result in place of the

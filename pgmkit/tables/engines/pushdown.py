@@ -41,8 +41,9 @@ class FrameCounts:
     `scans`: the number of passes so far. `library`: the library of the frame. `domain`: the
     schema's domain.
 
-    Raises InvalidInput for values outside the schema, for a frame without rows, and in a later pass
-    for a frame whose records have changed; EngineFailed if a pass fails in the engine.
+    Raises InvalidInput (unless the schema is `placed`) for values outside the schema, broken
+    constraints and a frame without rows, and in a later pass for a frame whose records have
+    changed; EngineFailed if a pass fails in the engine.
     """
 
     def __init__(

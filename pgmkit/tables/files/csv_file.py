@@ -68,7 +68,9 @@ def separator_of(path: str, form: FileFormat) -> str:
 
 @contextmanager
 def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise InvalidInput for lines of the file that Python's csv module cannot divide."""
+    """Raise InvalidInput, with the file's name, if Python's csv module cannot divide a line in the
+    block.
+    """
     try:
         yield
     except csv.Error:
@@ -293,7 +295,9 @@ class _Records:
 
 
 def _may_have_long_lines(block: bytes) -> bool:
-    """Return True if some stretch of half the longest record's bytes has no line end."""
+    """Return False if every successive stretch of `MOST_BYTES` / 2 bytes has a line end, so that no
+    line is longer than a record may be (`MOST_BYTES`).
+    """
     step = MOST_BYTES // 2
     return any(block.find(b"\n", i, i + step) < 0 for i in range(0, len(block) - step, step))
 

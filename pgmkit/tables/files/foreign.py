@@ -193,7 +193,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def sheet_hint(path: str | os.PathLike[str], form: FileFormat, wanted: Collection[str]) -> str:
-    """Return a clause that names the sheet or row of an Excel file whose header has these names."""
+    """Return a clause that names the options (sheet, lines to skip) with which the header of an
+    Excel file has all the names `wanted`; empty if there are none.
+    """
     with _sheets(path) as sheets:
         for sheet in sheets:
             for above, row in enumerate(islice(sheet.iter_rows(values_only=True), MOST_TITLES)):
@@ -308,9 +310,10 @@ def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
 
 
 def _array(values: list[Any]) -> Any:
-    """Return an Arrow array; one of texts if types are mixed or a value is beyond Arrow's type.
+    """Return the values as an Arrow array: one of texts if their types are mixed (int and float are
+    not), or if Arrow's type cannot hold a value.
 
-    Arrow would convert all values to one type, so that one row decided how others are read.
+    Arrow would convert mixed values to one type, so that one row decided how others are read.
     """
     kinds = {type(value) for value in values if not is_null(value)}
     if len(kinds) < 2 or kinds == {int, float}:

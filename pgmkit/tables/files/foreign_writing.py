@@ -160,8 +160,8 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
 
 
 def _legal_names(names: Iterable[str], suffix: str) -> Iterator[str]:
-    """Yield for each name a legal one, of letters, digits and underscores. All of them differ by
-    more than case.
+    """Yield for each name one that is legal in files with this suffix, of letters, digits and
+    underscores. All of them differ by more than case.
     """
     seen: set[str] = set()
     most = _LONGEST_NAME[suffix] - 4

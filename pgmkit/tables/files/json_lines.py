@@ -68,7 +68,9 @@ def json_batches(
 
 
 def _record(text: bytes) -> dict[str, Any] | None:
-    """Return the object of a line; None for other lines and for lines longer than `MOST_BYTES`."""
+    """Return the JSON object of a line, its numbers as texts; None for a line that is no object or
+    is longer than `MOST_BYTES`.
+    """
     if len(text) > MOST_BYTES:
         return None
     try:

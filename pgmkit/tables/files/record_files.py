@@ -190,7 +190,8 @@ def batches(
     repeating: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Yield batches of records as columns by name, in Arrow arrays: some megabytes of a CSV or JSON
-    file at a time, and 65,536 rows of other files. `names` selects columns.
+    file at a time, and 65,536 rows of other files. `names`: the columns to read; by default all but
+    an index and those that the format ignores.
 
     `broken`: a list to which an entry is added for each ill-formed line; if None such lines are
     errors. `repeating`: columns of few distinct texts, which are returned as dictionaries from CSV
@@ -266,7 +267,8 @@ def write_records(
     """Write the coded records of all `parts` to a file, completely or not at all, and return their
     number. `rng` draws values within bins.
 
-    The suffix selects the format, as in `write_tables`.
+    The suffix selects the format, and `spelled` is a function for the spelling of texts, both as in
+    `write_tables`.
     """
     return write_tables(path, schema, (arrow_table(p, schema, rng) for p in parts), spelled=spelled)
 

@@ -201,9 +201,8 @@ class GraphicalModel:
         return found
 
     def _check_marginals(self, tables: Mapping[Clique, Array], started: float) -> None:
-        """Compare marginals with a second, independent computation, unless marginals of the same
-        kind have been compared before. ``started`` is the time at which they were begun
-        (``time.perf_counter``).
+        """Compare the marginals ``tables`` with a second, independent computation, unless `_check`
+        leaves it out. ``started`` is the time at which they were begun (``time.perf_counter``).
         """
         structure = len(tables), *list(tables)[:2], self._tables.calibrated
         self._check("marginals", structure, started, lambda op, s: op.tables(tables, self.total, s))
@@ -216,8 +215,9 @@ class GraphicalModel:
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
         """Check an answer by a second computation, unless an answer of the same kind and structure
-        was checked before. ``started`` is the time at which it was begun, and ``at`` checks it,
-        given the second computation and the seconds that it may take.
+        was checked before or no time is left (`FirstUses.check`). ``started`` is the time at which
+        the answer was begun, and ``at`` checks it, given the second computation and the seconds
+        that this may take.
         """
         opinion = self._tables.second_opinion
         self._tables.uses.check(kind, structure, started, partial(at, opinion))

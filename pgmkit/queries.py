@@ -142,8 +142,8 @@ def compress(
 
 
 def mean(n: int, values: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Return E, 1 x n: the sum over records of the attribute's value, to be divided by their
-    number.
+    """Return E, 1 x n, which has the value of each code: its answer is the sum over records of the
+    attribute's value, to be divided by the number of records.
 
     ``values`` are the n numbers that the codes stand for, by default the codes 0..n-1.
 

@@ -29,8 +29,8 @@ class MaxKernel:
     maximised over all but the wanted attributes.
 
     Axes are first the attributes kept, then those maximised over, both ascending. A large sum is
-    not built as a whole but in blocks, one for each value of the first attributes that are
-    maximised over.
+    not built as a whole but in blocks, one for each cell of the first few of the attributes that
+    are maximised over.
     """
 
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:

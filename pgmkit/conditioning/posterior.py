@@ -71,7 +71,7 @@ class Posterior:
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
         """Check an answer by a second computation, unless an answer of the same kind and structure
-        was checked before.
+        was checked before or no time is left (`FirstUses.check`).
 
         ``kind`` and ``asked`` say what was asked, ``started`` is from ``_started``, and ``at``
         checks the answer, given the second computation and the seconds it may take.

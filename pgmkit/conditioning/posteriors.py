@@ -36,12 +36,13 @@ one, since the graph calibrates itself.
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
-    """The answer of ``FactorGraph.posteriors``: what ``Posterior`` answers, for each of many
-    records of observed codes.
+    """The answer of ``FactorGraph.posteriors``: log partition functions and marginals as those of
+    ``Posterior``, for each of many records of observed codes.
 
     Arrays have one more axis, the first, with an entry for each record. Equal records are computed
-    once, the others side by side. Every answer raises InvalidInput, naming the first such record,
-    if a record has probability zero, and ModelTooLarge if a table would not fit.
+    once, and many different ones side by side if the tables are small. Every answer raises
+    InvalidInput, naming the first such record, if a record has probability zero, and ModelTooLarge
+    if a table would not fit.
     """
 
     graph: GraphTables
@@ -56,7 +57,7 @@ class Posteriors:
     @property
     def log_partition(self) -> Array:
         """For each record of evidence, the logarithm of the sum of the tables' product over all
-        records that agree with it. For a Bayesian network this is its log-probability.
+        records that agree with it. For a Bayesian network this is the evidence's log-probability.
         """
         started = time.perf_counter()
         found = self._spread([each.log_sums() for each in self._passed(0)])
@@ -201,7 +202,7 @@ class _Structure:
 
     @property
     def largest(self) -> int:
-        """The number of cells of the largest table for one record."""
+        """The number of cells, for one record, of the largest table of a node of the tree."""
         return max(map(self.tree.cells_of, self.tree.scopes), default=1)
 
     def messages(self, count: int, tables: list[Array]) -> BatchedMessages:
@@ -294,8 +295,8 @@ class _Batch:
         return found
 
     def _lost(self) -> Codes:
-        """Return the places in ``rows`` of the records whose products underflow, which include all
-        impossible ones.
+        """Return the places in ``rows`` of the records that have to be answered one by one: those
+        whose products underflow, impossible ones included; all records if ``GraphTables.lost``.
         """
         return np.flatnonzero(self.messages.lost)
 

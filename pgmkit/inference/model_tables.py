@@ -245,7 +245,7 @@ class ModelTables:
     @cached_property
     def plain(self) -> PlainBeliefs | None:
         """The clique beliefs of a small model whose potentials are in the processor's memory,
-        computed without torch; None for any other model.
+        computed without torch; None for any other model, or if no record is possible.
         """
         tables = [(factor.domain.attributes, factor.array) for factor in self.factors]
         known = [(clique, table) for clique, table in tables if table is not None]
@@ -256,8 +256,9 @@ class ModelTables:
         return PlainBeliefs.of(self.tree, known)
 
     def plain_marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Return the counts over cliques of a small model; None if the model is not small, or a
-        clique of more than two attributes is in no clique of the tree.
+        """Return the counts over cliques of a small model; None if the model is not small, a clique
+        of more than two attributes is in no clique of the tree, or pairs that share no clique of
+        the tree would take too long.
         """
         if self.plain is None:
             return None

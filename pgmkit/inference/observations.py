@@ -163,7 +163,7 @@ class Observations:
     def highest(self, cells: torch.Tensor) -> torch.Tensor:
         """Return, for each measured value, the largest of the cells that it sums: for a table those
         of the measured cell, for a sparse or small matrix those with a nonzero weight. For a large
-        matrix it is minus infinity.
+        dense matrix or a Kronecker product the entries are minus infinity.
         """
         if self._is_identity:
             return cells

@@ -66,8 +66,8 @@ class PairMarginals:
             self._own[paths.top[index]].append(index)
 
     def pays(self, pairs: int, memory_limit: int) -> bool:
-        """Return True if all pairs at once take less time than ``pairs`` pairs one by one, and the
-        matrices fit into ``memory_limit`` bytes.
+        """Return True if all pairs at once are estimated to take less time than ``pairs`` pairs one
+        by one, and all matrices together fit into ``memory_limit`` bytes and `_MOST_CELLS` cells.
         """
         cells = self._cells()
         most = min(_MOST_CELLS, memory_limit // CELL_BYTES)

@@ -143,7 +143,7 @@ class PlainSums:
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
         """Return values of further attributes that, held fixed in addition to ``evidence``, make
-        the sum take at most ``seconds``; empty if it takes no longer anyway.
+        the sum take at most ``seconds`` by estimate; empty if it takes no longer anyway.
         """
         more: dict[str, int] = {}
         while True:
@@ -161,8 +161,8 @@ class PlainSums:
                     more[name] = self.likely(name, {**evidence, **more})
 
     def _work(self, cliques: Sequence[Sequence[str]]) -> tuple[float, list[set[str]]]:
-        """Return the seconds that a sum over tables with these cliques takes, and the attributes of
-        each table that it builds, the largest first.
+        """Return an estimate of the seconds that a sum over tables with these cliques takes, and
+        the attributes of each table that the sum builds, the largest first.
         """
         rank = self._rank
         holders: dict[str, list[set[str]]] = {name: [] for name in rank}
@@ -196,7 +196,8 @@ class PlainSums:
         weights: Sequence[Table] = (),
         seconds: float = inf,
     ) -> complex:
-        """Return the logarithm of the sum over all records with the evidence.
+        """Return the logarithm of the sum, over all records with the evidence, of exp(sum of the
+        tables and ``weights`` at the record).
 
         ``weights`` are further tables of logarithms, which are complex if they stand for negative
         numbers; the result is complex only in this case. Raises TooLong if building the tables

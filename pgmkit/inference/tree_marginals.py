@@ -163,7 +163,8 @@ class Tables:
 
     def marginal(self, here: int, members: int) -> torch.Tensor:
         """Return the marginal over `members`, computed at the clique `here`. Remembered tables are
-        dropped first if they are too large, or afterwards if they left too little memory.
+        dropped first if they take more than `KEPT_BYTES`. If they leave too little memory, they are
+        dropped too, and the marginal is computed without them.
         """
         if self.kept > KEPT_BYTES:
             self.drop()
@@ -316,7 +317,9 @@ class _Fans:
     def products(
         self, here: int, side: int, stem: int, tips: Sequence[int]
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the marginal over the stem and each of its tips, axes in the domain's order."""
+        """Yield, for each of the tips, the set of the stem's attributes and the tip, and the
+        marginal over this set, axes in the domain's order.
+        """
         paths = self._paths
         separator = paths.separators[here, side]
         names = paths.axes(stem)

@@ -96,7 +96,9 @@ class TreePaths:
         return Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
 
     def holder(self, members: int) -> int | None:
-        """Return the smallest clique that contains all of `members`, or None if there is none."""
+        """Return the number of the smallest clique that contains all of `members`, or None if there
+        is none.
+        """
         by_size, _ = self.tree.containing
         ranks = (1 << len(by_size)) - 1
         for index in each_bit(members):
@@ -104,8 +106,9 @@ class TreePaths:
         return by_size[(ranks & -ranks).bit_length() - 1] if ranks else None
 
     def meeting(self, members: int) -> int:
-        """Return the smallest clique that contains all of `members` or, if there is none, a clique
-        at which their paths meet, so that at most half of them lie on any side.
+        """Return the number of the smallest clique that contains all of `members` or, if there is
+        none, of a clique at which the paths of `members` meet, so that at most half of them lie on
+        any side.
         """
         holder = self.holder(members)
         if holder is not None:

@@ -271,8 +271,8 @@ def fold(table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def spread(
     table: torch.Tensor, shift: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
-    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; the three
-    tables must be contiguous.
+    """Write ``exp(table[r, t, c] - shift) * weights[r, c]`` to ``out`` and return it; ``table``,
+    ``weights`` and ``out`` must be contiguous.
     """
     tile = _tile(*table.shape)
     programs = prod(map(triton.cdiv, table.shape, tile.values()))

@@ -40,8 +40,8 @@ def is_small(plan: Plan, step: Step) -> bool:
     """Return True if a step is computed in the shared launch of its level.
 
     One program of that launch adds the terms of a sum one after the other, in the forward and in
-    the backward pass. Steps with longer sums, and products of matrices that are at least TERMS wide
-    in every direction, are left to torch, which divides them among many programs.
+    the backward pass. Large steps, steps with long sums, and products of matrices that are at least
+    TERMS wide in every direction are left to torch, which divides them among many programs.
     """
     if step.kernel is None:
         cells = plan.cells(step.left)

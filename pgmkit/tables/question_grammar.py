@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def parse(schema: Schema, text: str) -> Question:
     {'age': array([False, False,  True, False])}
     """
     left, *rest = _pieces(instance(text, str, "the question"), _BAR, "")
-    targets = [each for part in _split(left) for each in _factors(schema, part)]
+    targets = [each for part in _parts(schema, left) for each in _factors(schema, part)]
     if targets == [_COUNT] and _COUNT not in schema.shown:
         targets = []
     elif not targets:
@@ -151,7 +152,23 @@ def conditions(schema: Schema, given: Mapping[str, Condition] | str) -> dict[str
 
 
 def _conditions(schema: Schema, text: str) -> list[str]:
-    return [each for part in _split(text) for each in _joined(schema, part)]
+    return [each for part in _parts(schema, text) for each in _joined(schema, part)]
+
+
+def _parts(schema: Schema, text: str) -> list[str]:
+    """Return the parts between commas. Raise InvalidInput for a comma within a number."""
+    parts = _split(text)
+    fixed = parts[:1]
+    for before, part in pairwise(parts):
+        own = _divided(schema, part) or _group(schema, part)
+        within = f"{before},{part}" in text and before[-1].isdigit() and part[0].isdigit()
+        fixed += ["." if within and not own else ", ", part]
+    if "." in fixed[1::2]:
+        raise InvalidInput(
+            f"{text.strip()!r} has a comma within a number, and commas separate columns and "
+            f"conditions; write a decimal point, {''.join(fixed)!r}, and thousands without a sign"
+        )
+    return parts
 
 
 def _met(schema: Schema, parts: Iterable[tuple[str, Condition, Mask]]) -> dict[str, Mask]:

@@ -521,3 +521,12 @@ def test_a_median_as_wide_as_its_bin_is_not_called_noise(stddev: float, noisy: b
         assert (reply.columns["low"], reply.columns["high"]) == ([0.0], [39.0])
     assert ("note" in reply.columns) is noisy is any("mostly noise" in n for n in reply.notes)
     assert any("1 of 1 intervals are a bin of pay" in note for note in reply.notes) is not noisy
+
+
+def test_a_comma_within_a_number_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"comma within a number.*'pay in 5.0..20.5, sex = F'"):
+        ask(MODEL, SCHEMA, "age | pay in 5,0..20,5, sex = F")
+    with pytest.raises(InvalidInput, match=r"comma within a number.*'age in 1.5..20'"):
+        ask(MODEL, SCHEMA, "age in 1,5..20")
+    numbers = Schema({"2010": Integer(0, 3), "2011": Integer(0, 3)})
+    assert parse(numbers, "2010,2011 | 2010 = 1,2011 = 2").groups == ("2010", "2011")

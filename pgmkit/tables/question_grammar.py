@@ -294,9 +294,15 @@ def _pieces(text: str, sign: re.Pattern[str], brackets: str) -> list[str]:
 
 def _divided(schema: Schema, text: str) -> re.Match[str] | None:
     """Return the name, the operator and the value of a condition, None for other texts. A name that
-    holds an operator, such as "age in years", need not be in quotes.
+    holds an operator, such as "age in years", need not be in quotes; the longest such name is
+    taken, but none that ends within an operator: "c <= 3" is about "c", not about a column "c <".
     """
-    names = (n for n in schema.shown if text.startswith(n) and _OPERATOR.search(n))
+    inside = {m.start() + 1 for m in _OPERATOR.finditer(text) if len(m[0]) > 1}
+    names = (
+        name
+        for name in schema.shown
+        if text.startswith(name) and _OPERATOR.search(name) and len(name) not in inside
+    )
     for name in sorted(names, key=len, reverse=True):
         if found := _CONDITION.match(quoted(name) + text[len(name) :]):
             return found

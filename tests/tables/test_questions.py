@@ -530,3 +530,20 @@ def test_a_comma_within_a_number_is_named() -> None:
         ask(MODEL, SCHEMA, "age in 1,5..20")
     numbers = Schema({"2010": Integer(0, 3), "2011": Integer(0, 3)})
     assert parse(numbers, "2010,2011 | 2010 = 1,2011 = 2").groups == ("2010", "2011")
+
+
+def test_an_operator_is_read_whole_even_where_a_column_ends_in_one() -> None:
+    """Otherwise "c <= 3" were "c <" = 3, without a word."""
+    schema = Schema({"c": Integer(0, 5), "c <": Integer(0, 5), "c !": Integer(0, 5)})
+    upto = [True] * 4 + [False] * 2
+    for text, column, wanted in (
+        ("c <= 3", "c", upto),
+        ("c < 3", "c", [True] * 3 + [False] * 3),
+        ("c < <= 3", "c <", upto),
+        ("c < = 3", "c <", [code == 3 for code in range(6)]),
+        ('"c <" = 3', "c <", [code == 3 for code in range(6)]),
+        ("c != 3", "c", [code != 3 for code in range(6)]),
+        ("c ! <= 3", "c !", upto),
+    ):
+        allowed = parse(schema, f"count | {text}").allowed
+        assert {name: mask.tolist() for name, mask in allowed.items()} == {column: wanted}

@@ -170,8 +170,8 @@ class LinkedRelease:
     def _tables(
         self, n: int | None, given: Given | None, random: np.random.Generator
     ) -> dict[str, tuple[Schema, Any]]:
-        """Return synthetic tables by name, as pyarrow tables with their linking columns and
-        schemas.
+        """Return for each synthetic table, by name, the schema of all its columns, the linking ones
+        included, and its rows as a pyarrow table.
         """
         parents, children = self._records(n, given, random)
         keys = {link.parent: link.parent_key for link in self.links}
@@ -355,8 +355,9 @@ def _linking(
     places: Mapping[str, NDArray[np.integer[Any]]],
     rng: np.random.Generator,
 ) -> tuple[Schema, Any]:
-    """Return the schema of all columns of a table of records, and the table, with the linking
-    columns `places` in front. It has no rows if `data` is None.
+    """Return the schema of all columns of a table, and the table with the values of its records.
+    `places`: the values of the linking columns by name, which are put in front. The table has no
+    rows if `data` is None.
     """
     table = arrow_schema(schema).empty_table() if data is None else arrow_table(data, schema, rng)
     for position, (name, values) in enumerate(places.items()):

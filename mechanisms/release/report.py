@@ -144,8 +144,8 @@ def _budget(ledger: Ledger, names: Iterable[str]) -> Iterator[str]:
 
 
 def _marginals(release: TableRelease, bars: Bars) -> Iterator[str]:
-    """Yield foldable charts of the columns in the schema's order, with a search field for their
-    names.
+    """Yield foldable charts of the schema's first `DRAWN` columns, in its order, with a search
+    field for their names.
     """
     yield "<h2>Every column</h2>"
     columns = release.schema.columns

@@ -43,8 +43,8 @@ class Verdict:
         relations: Which relations between columns are kept.
         counts: How sure counts are.
         more: What would keep more.
-        shown: Which of the kept relations are the strongest in the model, and which are no stronger
-            than chance.
+        shown: Which of the kept relations are the strongest in the model, and which sampling and
+            noise may explain.
         kept: The pairs of columns that were measured together.
         error: Half the width of a 95% interval of the count of one value, for the median column;
             None if no measured table gives it.
@@ -127,8 +127,8 @@ def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: 
 
 
 def _faint(model: Any, known: Sequence[Any]) -> str:
-    """Return a sentence on the pairs whose tables have, on average, more noise than rows in a cell;
-    empty if there are none.
+    """Return a sentence on the pairs of columns whose measured tables all have, on average, more
+    noise than rows in a cell; empty if there are none.
     """
     noise: dict[tuple[str, str], float] = {}
     for m in known:

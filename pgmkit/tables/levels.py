@@ -74,7 +74,7 @@ class Groups:
     codes: NDArray[np.intp]
 
     def members(self) -> NDArray[np.bool_]:
-        """Return a Boolean for each group and each code of `base`: True for the group's codes."""
+        """Return a Boolean array of shape (groups, codes of `base`): True for the group's codes."""
         found: NDArray[np.bool_] = np.equal.outer(np.arange(self.column.size), self.codes)
         return found
 

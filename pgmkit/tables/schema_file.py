@@ -96,8 +96,8 @@ class FileFormat:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the plain values of a schema file. Raise InvalidInput if it is not valid YAML or JSON
-    in UTF-8, and if a key is given twice.
+    """Return the plain values of a schema file. Raise InvalidInput if it is no mapping in valid
+    YAML or JSON in UTF-8, has too many values, or gives a key twice.
     """
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)
@@ -117,7 +117,9 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_expanded(stored: Any) -> None:
-    """Raise InvalidInput for too many values: YAML's aliases can stand for more than is written."""
+    """Raise InvalidInput for more than `MOST_BINS` values, each counted as often as YAML's aliases
+    repeat it.
+    """
     left, seen = [stored], 0
     while left:
         each = left.pop()

@@ -81,7 +81,7 @@ def numbers_beside(
     counts: Counter[str], missing: tuple[str, ...], most_values: int, decimal: str
 ) -> Drafted | None:
     """Return the column of numbers for texts of which nearly all are finite numbers, with the
-    others as texts for missing values; None for other texts.
+    others as texts for missing values; None for other texts, and for numbers that are identifiers.
     """
     others = [t for t in sorted(counts) if not is_number(with_point(t, decimal)) or _UNENDING(t)]
     if len(others) > (1 - NEARLY_ALL) * len(counts):

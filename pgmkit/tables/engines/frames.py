@@ -85,8 +85,8 @@ def names_of(frame: Any) -> list[str]:
 
 
 def other_columns(frame: Any, schema: Schema, also: Iterable[str | None] = ()) -> list[str]:
-    """Return the frame's columns that are not in the schema, not ignored by its `file`, and not in
-    `also`.
+    """Return the frame's columns that are neither in the schema, nor ignored by its `file`, nor in
+    `also`, nor an index of rows.
 
     >>> import pyarrow
     >>> from pgmkit import Boolean

@@ -34,10 +34,11 @@ class TableParts(Protocol):
 
 
 def made_frame(parts: TableParts, schema: Schema, form: FrameForm, like: Any = None) -> Any:
-    """Return the records as a frame of Spark, Dask or DuckDB, with a partition for each part.
+    """Return the records as a frame of Spark or Dask with a partition for each part, or as a
+    relation of DuckDB.
 
     `like`: a frame of the session in which a Spark frame is made; by default the active session.
-    Raises InvalidInput if there is no session. The workers need pgmkit installed.
+    Raises InvalidInput for Spark if there is no session. The workers need pgmkit installed.
     """
     library = form.implementation
     if library.is_dask():
@@ -64,7 +65,7 @@ def _batches(parts: TableParts, numbers: Iterable[Any]) -> Iterator[Any]:
 
 
 def _pandas_part(parts: TableParts, schema: Schema, number: int) -> Any:
-    """Return a part of a Dask data frame."""
+    """Return part `number` of the records as a pandas frame: a partition of a Dask data frame."""
     (table,) = parts.tables(number, number + 1)
     return pandas_frame(table, schema)
 

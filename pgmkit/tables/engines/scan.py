@@ -155,8 +155,8 @@ class Scan:
         return line
 
     def rows_of_line(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the line's nonzero entries for these Arrow batches, as a batch of places and
-        numbers.
+        """Yield the nonzero entries of the line (`line`) over these Arrow batches, as one batch of
+        their places in the line and their values.
         """
         line = self.line(gathered(batches))
         cells = np.flatnonzero(line)

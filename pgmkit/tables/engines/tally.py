@@ -45,7 +45,7 @@ class Tally:
         return found
 
     def rows_of_counts(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the texts of these Arrow batches with their numbers of rows."""
+        """Yield one Arrow batch with the texts of these batches and their numbers of rows."""
         found = self.counted(gathered(batches))
         yield pa.RecordBatch.from_pydict(
             {

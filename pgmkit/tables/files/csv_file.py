@@ -81,7 +81,7 @@ def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def likely_separator(line: str) -> str:
-    """Return the separator that occurs most often in a line, outside quotes.
+    """Return the one of `SEPARATORS` that occurs most often in a line, outside quotes.
 
     >>> likely_separator('"a,b,c";d')
     ';'

@@ -147,8 +147,8 @@ class LineGrammar(NamedTuple):
         return bool(line) and self._shape(line) == (self.values, True, False)
 
     def _shape(self, line: bytes) -> _Shape:
-        """Return the structure of a line; as in the reader, quotation marks count at the start of a
-        value.
+        """Return the structure of a line. As for the reader, a quotation mark opens a quoted value
+        only at the start of a value.
         """
         if b'"' not in line and b"\r" not in line:
             return _Shape(line.count(self.separator) + 1, proper=True, open=False)

@@ -38,7 +38,9 @@ def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable
 
 
 def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
-    """Yield formats that differ in one point, with the options that declare them."""
+    """Yield formats that differ from `form` in one point (separator, if `form` declares one,
+    encoding, or lines above the header), each with the option that declares it.
+    """
     if form.separator is not None:
         for separator in SEPARATORS:
             if separator not in (form.separator, form.decimal):

@@ -133,7 +133,7 @@ def check_columns(
     also: Sequence[str] = (),
 ) -> None:
     """Raise InvalidInput if a file lacks a column of the schema or of `also`, or, unless
-    `ignore_extra`, has a column beside these.
+    `ignore_extra`, has a column beside these, the levels, an index and ignored columns.
 
     Only the names are read. The keys of JSON lines are not checked if the schema is `placed`, since
     the keys of a record may tell what it holds: a column that a record lacks is then missing in it.

@@ -119,7 +119,14 @@ class TableRelease:
     def verdict(self) -> Verdict:
         """A verdict in words on what the records keep and lose, computed from the release alone."""
         budget = None if self.ledger is None else self.ledger.budget
-        return verdict(self.model, self.measurements, budget)
+        found = verdict(self.model, self.measurements, budget)
+        empty = [
+            f"No value of {name} is frequent enough to be found: all records have "
+            f"{column.labels[0]!r} or a gap there."
+            for name, column in self.schema.columns.items()
+            if getattr(column, "values", None) == ()
+        ]
+        return replace(found, relations=" ".join([*empty, found.relations]).strip())
 
     def codes(
         self,

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from chance import FALSE_ALARM, assert_follows
 from scipy import stats
@@ -11,7 +12,7 @@ from mechanisms import Budget, k_way, plan, run, synthesize
 from mechanisms.datasets.census import people, schema
 from mechanisms.release.independence import chances
 from mechanisms.release.verdict import association, verdict
-from pgmkit import Dataset, Domain, Measurement, estimate
+from pgmkit import Categorical, Dataset, Domain, Measurement, OpenCategorical, Schema, estimate
 
 DOMAIN = Domain({"a": 2, "b": 2, "c": 4})
 
@@ -192,6 +193,23 @@ def test_association_is_cramers_v() -> None:
     assert association(table) == pytest.approx(
         np.sqrt(((table - expected) ** 2 / expected).sum() / 100)
     )
+
+
+def test_a_column_without_a_frequent_value_is_named() -> None:
+    """Of 300 rows with a code each, no code is found at epsilon 1, so all are in one place."""
+    schema = Schema({"sex": Categorical(("F", "M")), "code": OpenCategorical(other="rest")})
+    frame = pd.DataFrame({"sex": ["F", "M"] * 150, "code": [f"c{i}" for i in range(300)]})
+    with pytest.warns(UserWarning, match="no value of code"):
+        release = synthesize(frame, schema, epsilon=1, delta=1e-9, mechanism="mst", seed=0)
+    said = release.verdict.sentences[0]
+    assert said.startswith(
+        "No value of code is frequent enough to be found: all records have 'rest'"
+    )
+    schema = Schema({"sex": Categorical(("F", "M")), "code": Categorical(("a",), other="rest")})
+    release = synthesize(
+        frame, schema, epsilon=1, delta=1e-9, mechanism="mst", seed=0, report_unread=True
+    )
+    assert "frequent enough" not in str(release.verdict)
 
 
 def test_two_columns_have_one_relation() -> None:

@@ -11,7 +11,7 @@ the quantile, or at the value before it.
 
 A mean m is the solution of D = S - m N = 0, where S is the sum of the values. Its interval is that
 of D at the answer m, divided by the number of records (the delta method) and limited to the range
-of the values.
+of the values, where the values of a bin count as the bin's middle.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ class Binned(Column):
     end.
 
     Give either `edges` (ascending, including the lowest and the highest value), or `low`, `high`
-    and `bins` for bins of equal width. A code of a bin is decoded as a value drawn uniformly within
-    the bin; spikes and special values are decoded as themselves.
+    and `bins` for bins of equal width; columns of whole steps have a bin for each step by default.
+    A code of a bin is decoded as a value drawn uniformly within the bin; spikes and special values
+    are decoded as themselves.
 
     If `outside` is "clip", a value beyond an end of the range counts in the bin at that end, and a
     text that is no value counts as missing, or in the first bin if the column declares no missing
@@ -172,9 +173,11 @@ class Binned(Column):
 
     @cached_property
     def positions(self) -> NDArray[Any]:
-        """The ends of the bins as numbers: bin i contains positions[i] <= value < positions[i + 1].
+        """The ends of the bins as positions: bin i contains the values whose position is at least
+        positions[i] and below positions[i + 1]; the last bin contains its end too, unless values
+        are whole steps.
 
-        They are int64 if values are whole steps. A spike is a bin of one value.
+        The ends are int64 if values are whole steps. A spike is a bin of one value.
         """
         ends = self._plain_positions
         if not self.spikes:

@@ -37,10 +37,10 @@ def reweighted(
     these potentials.
 
     Every iterate gives a valid bound. The search ends when the subgraphs' marginals agree within
-    ``tolerance``, at the ``deadline`` (``time.perf_counter``), or when the bound gains little
-    compared with its distance from ``lower``, a lower bound. ``order`` is an elimination order of
-    the attributes, and ``most`` the largest number of cells that a bag of a subgraph may have.
-    Raises NumericalFailure if no record is possible.
+    ``tolerance``, at the ``deadline`` (``time.perf_counter``), after MOST_ROUNDS iterations, or
+    when the bound gains little compared with its distance from ``lower``, a lower bound. ``order``
+    is an elimination order of the attributes, and ``most`` the largest number of cells that a bag
+    of a subgraph may have. Raises NumericalFailure if a subgraph leaves no record possible.
     """
     # Each single attribute gets a table, so that subgraphs can exchange potentials of the
     # attribute.

@@ -133,7 +133,7 @@ class Split:
 
     def _at(self, total: Array, weight: float, moves: Sequence[Array]) -> tuple[Shared, Array]:
         """Return the division whose parts are equal except for ``moves``, and the derivative of its
-        value with respect to these.
+        value with respect to ``moves``.
         """
         shares = total / self._copies - self.mean(moves)
         pairs = zip(self.cells, moves, strict=True)

@@ -1,4 +1,4 @@
-"""The default method: mirror descent with momentum in the potentials.
+"""The method by default on all but tiny problems: mirror descent with momentum in the potentials.
 
 Each step is an interior gradient step (Auslender and Teboulle, 2006), with a Bregman backtracking
 test, from a point extrapolated along the last change of the potentials. Extrapolating potentials

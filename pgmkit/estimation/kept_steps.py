@@ -23,7 +23,7 @@ def steps_of(objective: MeasuredObjective, first: State) -> Iterator[Steps]:
     If captured steps of the same structure are kept, they are used, after the objective's values
     were copied to their memory. The block has the steps to itself. When it ends without an error,
     captured steps are kept. At most REMEMBERED structures are kept, and together they take at most
-    one part in REMEMBERED of the GPU's free memory; the least recently used ones are dropped.
+    1 / REMEMBERED of the GPU's free memory; the least recently used ones are dropped.
     """
     room = available(objective.inference.device) // REMEMBERED
     if objective.bytes > room:

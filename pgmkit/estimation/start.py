@@ -39,12 +39,13 @@ def best_start(
     zeros: Sequence[Zeros],
     warm_start: GraphicalModel | None,
 ) -> Point:
-    """Return the point of lowest loss among the possible starts: the earlier model, a model near
-    consistent tables and, if those tables are hard to reach, a few steps from the uniform model.
+    """Return the point of lowest loss among the possible starts: the earlier model; for the methods
+    "auto", "accelerated" and "proximal", unless that model is near the optimum already, a model
+    near consistent tables; and, if those tables are hard to reach, a few steps from the uniform
+    model. If there is none of these, or no time for them, the start is the uniform model.
 
-    If no time is left, the start is the earlier model or, without one, the uniform model. If all
-    measurements are tables and the loss is the squared one, the loss of the consistent tables is a
-    lower bound, to which the bound of ``monitor`` is raised.
+    If all measurements are tables and the loss is the squared one, the loss of the consistent
+    tables is a lower bound, to which the bound of ``monitor`` is raised.
     """
     starts = []
     if warm_start is not None:
@@ -74,7 +75,8 @@ def _consistent_start(
     problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Array]
 ) -> Point:
     """Return a point whose marginals are near these tables, which are in counts: the potentials of
-    the tables in closed form, then iterative scaling if that is not close enough.
+    the tables in closed form, then iterative scaling if that is not close enough and every clique
+    has a table.
     """
     inference = problem.inference
     cliques = inference.layout.cliques

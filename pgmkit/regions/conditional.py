@@ -66,7 +66,7 @@ class Conditional:
     possible values, of the sum of one row of each parameter table.
 
     ``given`` are the attributes that select the row of each table; ``theta`` are the tables, one
-    below the other, with a column for each value; ``starts`` is the first row of each table;
+    below the other, with a column for each value; ``starts`` has the first row of each table;
     ``possible`` are masks that rule out values.
     """
 
@@ -158,9 +158,9 @@ def fit(
 
 
 class _Regression:
-    """The regression problem: sparse indicator rows, one for each group of records, with weights;
-    the wanted statistics; the slack of each parameter; and a mask of the values that are impossible
-    in each row.
+    """The regression problem: sparse indicator rows, one for each group of records, weighted by the
+    group's share of the records; the wanted statistics; the slack of each parameter; and a mask of
+    the values that are impossible in each row.
     """
 
     def __init__(

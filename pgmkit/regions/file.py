@@ -1,4 +1,5 @@
-"""Region models as files: numpy's zip of arrays, without pickle. A model is read back bit for bit.
+"""Region models as files: numpy's zip of arrays, without pickle. A model is read back bit for bit,
+but without its measurements, which are not in the file.
 
 The joint distribution is not in the file. It is determined by the tables, and fitted again when it
 is needed.
@@ -23,7 +24,7 @@ _NUMBERS = ("total", "loss", "gap", "unit", "bound", "weight", "penalty")
 
 
 def write_regions(fields: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a model's ``fields`` to a file, completely or not at all."""
+    """Write a model's ``fields``, without its measurements, to a file, completely or not at all."""
     tables, zeros = fields["tables"], fields["zeros"]
     header = {
         "domain": list(fields["domain"].sizes.items()),

@@ -50,9 +50,9 @@ class RegionModel(QueryAnswers):
     as the noise requires (``pgmkit.regions.shrinkage``). The model is a relaxation: there need not
     be a distribution that has all these tables at once. Marginals and queries within a region are
     answered from its table. All others, and records, come from ``joint``, a distribution near the
-    tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. Marginals of up
-    to ``RECORDS`` cells are scaled to the sums that are known from regions. There is no most
-    probable record (``map`` refuses).
+    tables; ``agreement`` says how near, and such answers warn with ``FromRecords``. Marginals from
+    ``joint`` of up to ``RECORDS`` cells are scaled to the sums that are known from regions. There
+    is no most probable record (``map`` refuses).
 
     Attributes:
         domain: the attributes.
@@ -65,8 +65,8 @@ class RegionModel(QueryAnswers):
             agree locally.
         bound: a lower bound on the loss of any tables that agree locally, and so of any
             distribution. The loss of the best distribution may be well above it.
-        weight, penalty: the weight in the objective, and the value, of the penalty on the
-            information that attributes have about each other; 0 if the tables are the best fit.
+        weight, penalty: the weight in the objective, and the value, of the penalty on relations
+            between attributes (``pgmkit.regions.shrinkage``); 0 if the tables are the best fit.
         unit: the noise unit, the standard deviation of the loss at the true tables, with which to
             compare the gap.
         certified: whether the gap of the relaxed problem is within the requested tolerance.

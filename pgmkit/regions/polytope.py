@@ -159,10 +159,11 @@ class LocalPolytope:
         """Return the point x of the polytope that minimises the sum of curvature (x - target)^2 /
         2, plus the penalty of ``prior`` if there is one, and the multipliers of B x = b.
 
-        The method is semismooth Newton on the Lagrange dual, whose solution is x = max(0, target +
-        B'l / curvature) for multipliers l. Each step solves B A B' d = b - B x by conjugate
-        gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start`` are
-        multipliers of a similar problem. The tables agree to 1e-12 of the total, or up to rounding.
+        The method is semismooth Newton on the Lagrange dual. Without a prior, its solution is x =
+        max(0, target + B'l / curvature) for multipliers l, and each step solves B A B' d = b - B x
+        by conjugate gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start``
+        are multipliers of a similar problem. The tables agree to 1e-12 of the total, or up to
+        rounding.
 
         Raises NumericalFailure if no such tables are found, as with zeros that contradict each
         other, and OutOfTime at the ``deadline`` of ``time.perf_counter``.

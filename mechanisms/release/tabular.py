@@ -120,13 +120,10 @@ class TableRelease:
         """A verdict in words on what the records keep and lose, computed from the release alone."""
         budget = None if self.ledger is None else self.ledger.budget
         found = verdict(self.model, self.measurements, budget)
-        empty = [
-            f"No value of {name} is frequent enough to be found: all records have "
-            f"{column.labels[0]!r} or a gap there."
-            for name, column in self.schema.columns.items()
-            if getattr(column, "values", None) == ()
-        ]
-        return replace(found, relations=" ".join([*empty, found.relations]).strip())
+        said = "No value of {} is frequent enough to be found: all records have {!r} or a gap."
+        columns = self.schema.columns.items()
+        none = [said.format(n, c.labels[0]) for n, c in columns if getattr(c, "values", 0) == ()]
+        return replace(found, relations=" ".join([*none, found.relations]).strip())
 
     def codes(
         self,

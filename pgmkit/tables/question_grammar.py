@@ -33,7 +33,7 @@ from pgmkit.errors import InvalidInput, check_known, naming
 from pgmkit.runtime.arguments import instance
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Condition, Mask, codes_of
-from pgmkit.tables.quoting import quoted, unquoted
+from pgmkit.tables.quoting import pieces_of, quoted, unquoted
 from pgmkit.tables.schema import Schema
 
 _TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
@@ -45,7 +45,6 @@ _STEPS = re.compile(
 _TIMES = re.compile(r"\s+x\s+")
 _OPERATOR = re.compile(r"!=|<=|>=|=|<|>|\bin\b")
 _CONDITION = re.compile(rf'^("(?:[^"]|"")*"|[^"]+?)\s*({_OPERATOR.pattern})\s*(.+)$', re.DOTALL)
-_QUOTED = re.compile(r'"[^"]*("|\Z)')
 _BAR, _COMMA = re.compile(r"\|"), re.compile(",")
 _AND, _OR = (re.compile(rf"\s+{each}\s+", re.IGNORECASE) for each in ("and", "or"))
 _COUNT = "count"
@@ -102,7 +101,7 @@ def parse(schema: Schema, text: str) -> Question:
     >>> parse(schema, "kids | age >= 2 and age != 3").allowed
     {'age': array([False, False,  True, False])}
     """
-    left, *rest = _pieces(instance(text, str, "the question"), _BAR, "")
+    left, *rest = pieces_of(instance(text, str, "the question"), _BAR, "")
     targets = [each for part in _parts(schema, left) for each in _factors(schema, part)]
     if targets == [_COUNT] and _COUNT not in schema.shown:
         targets = []
@@ -190,7 +189,7 @@ def _factors(schema: Schema, part: str) -> list[str]:
     """Return the targets that " x " joins outside quotes and brackets. An " x " within the name of
     a column joins nothing.
     """
-    pieces = _pieces(part, _TIMES, "()")
+    pieces = pieces_of(part, _TIMES, "()")
     found: list[str] = []
     while pieces:
         ends = range(len(pieces), 1, -1)
@@ -261,7 +260,7 @@ def _summary(schema: Schema, part: str) -> Summary | None:
 def _joined(schema: Schema, part: str) -> list[str]:
     """Return the conditions that "and" joins; an "and" within a name or a value joins nothing."""
     found: list[str] = []
-    pieces = _pieces(part, _AND, "{}")
+    pieces = pieces_of(part, _AND, "{}")
     for i, piece in enumerate(pieces):
         match = _divided(schema, " and ".join(pieces[i:]))
         own = match is not None and unquoted(match[1]) in schema.shown
@@ -270,26 +269,6 @@ def _joined(schema: Schema, part: str) -> list[str]:
         else:
             found.append(piece)
     return found
-
-
-def _pieces(text: str, sign: re.Pattern[str], brackets: str) -> list[str]:
-    """Return the pieces between each `sign` that stands outside quotes and these kinds of
-    brackets.
-    """
-    # Quoted texts, also one that is not closed, are overwritten, so that no sign is found in them.
-    bare = _QUOTED.sub(lambda found: '"' * len(found[0]), text)
-    pairs = list(zip(brackets[::2], brackets[1::2], strict=True))
-    depths, pieces, start, seen = [0] * len(pairs), [], 0, 0
-    for match in sign.finditer(bare):
-        part, seen = bare[seen : match.start()], match.start()
-        depths = [
-            depth + part.count(a) - part.count(b)
-            for depth, (a, b) in zip(depths, pairs, strict=True)
-        ]
-        if all(depth <= 0 for depth in depths):
-            pieces.append(text[start : match.start()])
-            start = match.end()
-    return [*pieces, text[start:]]
 
 
 def _divided(schema: Schema, text: str) -> re.Match[str] | None:
@@ -326,7 +305,7 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
 def _check_no_or(condition: re.Match[str]) -> None:
     """Raise InvalidInput for a condition whose value holds an "or"."""
     name, value = condition[1].strip(), condition[3]
-    pieces = [piece.strip() for piece in _pieces(value, _OR, "{}")]
+    pieces = [piece.strip() for piece in pieces_of(value, _OR, "{}")]
     if len(pieces) == 1:
         return
     others = [_CONDITION.match(piece) for piece in pieces]
@@ -410,5 +389,5 @@ def _known(schema: Schema, name: str) -> str:
 
 def _split(text: str) -> list[str]:
     """Return the parts between commas that are neither in quotes nor in brackets."""
-    parts = _pieces(text, _COMMA, "{}()")
+    parts = pieces_of(text, _COMMA, "{}()")
     return [part.strip() for part in parts if part.strip()]

@@ -1,6 +1,10 @@
-"""Names and values in double quotes, as questions hold them."""
+"""Names and values in double quotes, as questions hold them, and the texts between such quotes."""
 
 from __future__ import annotations
+
+import re
+
+_QUOTED = re.compile(r'"[^"]*("|\Z)')
 
 
 def unquoted(text: str) -> str:
@@ -20,3 +24,23 @@ def quoted(name: str) -> str:
     "6"" pipe"
     """
     return '"' + name.replace('"', '""') + '"'
+
+
+def pieces_of(text: str, sign: re.Pattern[str], brackets: str) -> list[str]:
+    """Return the pieces between each `sign` that stands outside quotes and these kinds of
+    brackets.
+    """
+    # Quoted texts, also one that is not closed, are overwritten, so that no sign is found in them.
+    bare = _QUOTED.sub(lambda found: '"' * len(found[0]), text)
+    pairs = list(zip(brackets[::2], brackets[1::2], strict=True))
+    depths, pieces, start, seen = [0] * len(pairs), [], 0, 0
+    for match in sign.finditer(bare):
+        part, seen = bare[seen : match.start()], match.start()
+        depths = [
+            depth + part.count(a) - part.count(b)
+            for depth, (a, b) in zip(depths, pairs, strict=True)
+        ]
+        if all(depth <= 0 for depth in depths):
+            pieces.append(text[start : match.start()])
+            start = match.end()
+    return [*pieces, text[start:]]

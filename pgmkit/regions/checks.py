@@ -102,9 +102,9 @@ def check_sample(
 
 
 def check_answer(mine: float, found: float, weights: Weights, total: float, source: str) -> None:
-    """Raise ``NumericalFailure`` unless the answer ``found`` equals ``mine``, up to rounding: the
-    weighted sum of counts that was computed a second time, from what ``source`` names. ``total`` is
-    the number of records.
+    """Raise ``NumericalFailure`` unless the answer ``found`` equals ``mine`` up to rounding:
+    ``mine`` is the sum of counts with these ``weights``, computed a second time from what
+    ``source`` names. ``total`` is the number of records.
     """
     scale = total * prod(max(1.0, float(np.abs(values).max())) for values in weights.values())
     if not abs(mine - found) <= CLOSE * scale:

@@ -183,8 +183,8 @@ class RegionModel(QueryAnswers):
         return {clique: found[clique] for clique in asked}
 
     def _within(self, clique: Clique) -> Array | None:
-        """Return the marginal from the smallest region that contains it, or None if there is
-        none.
+        """Return the marginal over ``clique`` from the smallest region that contains it, or None if
+        no region does.
         """
         region = self.region(clique)
         return None if region is None else np.array(sum_to(self.tables[region], region, clique))

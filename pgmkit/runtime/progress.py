@@ -40,8 +40,8 @@ silence.
 
 
 def bar(iterable: Any = None, **options: Any) -> Any:
-    """Return a bar of tqdm: a widget in a notebook (text where widgets are not installed), text on
-    a terminal, and silent elsewhere.
+    """Return a bar of tqdm over ``iterable`` with tqdm's ``options``: a widget in a notebook (text
+    where widgets are not installed), text on a terminal, and silent elsewhere.
     """
     import tqdm
 

@@ -1,5 +1,5 @@
-"""Answers of many models over the same cliques by one contraction, such as the replicates of error
-bars.
+"""Answers of many models over the same cliques, such as the replicates of error bars, by one
+contraction.
 
 One more axis of every table numbers the models. No step of the contraction sums over it.
 """

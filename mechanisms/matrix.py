@@ -161,8 +161,9 @@ def _measured(curator: Curator, strategy: Strategy) -> tuple[Measurement, ...]:
 
 
 def _at_once(curator: Curator, strategy: ResidualsStrategy) -> tuple[Measurement, ...]:
-    """Measure all residuals of the strategy together at one charge, which is less than the sum of
-    their separate costs; a total that is not public is measured separately before.
+    """Spend all that remains on the residuals of the strategy, all together at one charge, which is
+    at most the sum of their separate costs; a total that is not public is measured separately
+    before.
     """
     shares = dict(strategy.shares)
     total = shares.pop((), None)

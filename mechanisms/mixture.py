@@ -85,9 +85,10 @@ class Mixture(Settings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        one_way_share: The share of the budget for the one-way marginals, above 0 and below 0.5. Of
-            the rest, the cliques of each number of attributes get half as much as those with one
-            attribute less.
+        one_way_share: The share of the budget for the one-way marginals at the start, above 0 and
+            below 0.5. Of what this and the next two shares leave, pairs, with the single attributes
+            again, get most, and the cliques of each further number of attributes half as much as
+            those with one attribute less.
         select_share: The share of the budget for selecting pairs if there are too many to measure
             all, above 0 and below 0.5. If the workload has larger cliques that are sought, the same
             share of the budget is for one of them, and the same share of that for selecting it.
@@ -112,7 +113,8 @@ class Mixture(Settings):
             long again, if noise hides most tables; otherwise, or if a level is given, None is 0.1.
         device: Where the mixture is fitted: "cpu", "cuda", or "auto": a GPU if there is one. The
             first rows are the same on every device.
-        seed: The seed of the rows' start; it protects nothing.
+        seed: The seed of the rows' start, of the fresh noise that holds parts of the tables out,
+            and of the draw of rows if there would be too many; it protects nothing.
     """
 
     one_way_share: float = setting(0.1, fraction(below=0.5))

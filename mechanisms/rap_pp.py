@@ -121,8 +121,9 @@ def rap_pp(
     """Spend all that remains of the Curator's budget on rows of mixed types.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
-    attributes, labels that are numeric or without numeric attributes, and more rounds or thresholds
-    than there are; ModelTooLarge for a fit that does not fit a GPU's memory.
+    attributes, labels that are numeric or without numeric attributes, more thresholds than there
+    are and, without thresholds, more rounds than marginals; ModelTooLarge for a fit that does not
+    fit a GPU's memory.
     """
     domain, device = curator.domain, device_of(settings.device)
     plan = _Plan.of(workload, settings)

@@ -85,7 +85,7 @@ class Registry(Mapping[str, Entry]):
 
     def register(self, entry: Entry) -> None:
         """Add an entry. Raises InvalidInput for a value that is not an Entry, and for a name that
-        is taken.
+        another entry has.
         """
         if not isinstance(entry, Entry):
             raise InvalidInput(

@@ -195,11 +195,11 @@ def table_workload(
 
     If `asked` is a number k, it has all marginals of k columns; None means all pairs. A column of
     one value is left out of the marginals, since it is known. A target adds every pair of other
-    columns together with the target, and marginals that include the target weigh four times as
-    much.
+    columns together with the target, as cliques that are sought, and marginals that include the
+    target weigh four times as much.
 
-    Raises InvalidInput for an unknown target, a number that is not from 1 to the number of columns,
-    and cliques as `Workload` does.
+    Raises InvalidInput for an unknown target, a target of a workload of queries, a number that is
+    not from 1 to the number of columns, and cliques as `Workload` does.
 
     >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 1, "a").cliques
     (('a',), ('b',), ('c',), ('b', 'c', 'a'))
@@ -223,8 +223,9 @@ def with_predictors(workload: Workload, target: str) -> Workload:
 
     A label can depend on four columns and on none of their pairs. Mechanisms that measure only what
     they select find such a set among many. Sets of three other columns, of four and so on are added
-    together with the target, size by size, while their number times `FEW_CELLS` is at most
-    `BLOCK_CELLS`. Sets whose marginal with the target has more than `FEW_CELLS` cells are left out.
+    together with the target, as cliques that are sought, with the workload's largest weight. The
+    sizes end where the number of all sets of two and more columns up to that size, times
+    `FEW_CELLS`, would exceed `BLOCK_CELLS`. Sets whose marginal with the target has more than `FEW_CELLS` cells are left out.
 
     >>> pairs = table_workload(Domain(dict.fromkeys("abcd", 2)), 2, "d")
     >>> with_predictors(pairs, "d").cliques[-2:]

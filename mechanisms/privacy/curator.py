@@ -202,12 +202,12 @@ class Curator(Discovering):
         """Return `matrix @ marginal(clique).ravel()` with exact discrete noise on every answer.
 
         `matrix` is one array over the marginal's cells, or a list with one matrix for each
-        attribute (their Kronecker product). Its entries are rounded to a grid of about six digits
-        (three for three attributes) so that answers are whole numbers of a unit; the measurement's
-        own matrix is the rounded one. The sensitivity is that of the rounded matrix: the largest
-        norm (L2, or L1 for a pure budget) of a column for add/remove, of the difference of two
-        columns for replace-one, times the relation's `max_rows`; the larger of both for replaced
-        units of several rows.
+        attribute (their Kronecker product). Its entries are rounded to 30 bits of the largest
+        entry, or with m matrices each to 30 / m bits (three digits for three matrices), so that
+        answers are whole numbers of a unit; the measurement's own matrix is the rounded one. The
+        sensitivity is that of the rounded matrix: the largest norm (L2, or L1 for a pure budget) of
+        a column for add/remove, of the difference of two columns for replace-one, times the
+        relation's `max_rows`; the larger of both for replaced units of several rows.
 
         Raises InvalidInput for a wrong clique, matrix or cost, BudgetExceeded if cost is not
         available, and NumericalFailure for noisy answers that do not fit into 64 bits, as with more

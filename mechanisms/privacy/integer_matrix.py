@@ -79,9 +79,9 @@ class GridMatrix:
         """Return the product of these matrices on the grid: each entry is rounded to `30 /
         len(factors)` bits of its factor's largest entry.
 
-        Factors of whole numbers are kept if their product has 30 bits. Raises InvalidInput for a
-        factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which would
-        leave less than a bit for each.
+        Factors of whole numbers are kept if their product has at most 30 bits. Raises InvalidInput
+        for a factor of zeros only or of more than 2^20 rows, and for more than 30 factors, which
+        would leave less than a bit for each.
         """
         if len(factors) > ENTRY_BITS:
             raise InvalidInput(

@@ -109,8 +109,8 @@ def measure_one_way(
 
 
 def known_total(curator: Curator, first: Sequence[Measurement]) -> float:
-    """Return the number of records, at least 1: the public one, or else its estimate from the noisy
-    marginals `first`.
+    """Return the number of records, at least 1: the public one, or else its estimate from the
+    measurements `first`.
     """
     if curator.public_total is not None:
         return max(1.0, float(curator.public_total))

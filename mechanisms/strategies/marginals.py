@@ -69,11 +69,12 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
     `norm` is 1 for Laplace noise, 2 for Gaussian. A known total needs no budget.
 
-    Candidates are the subsets of the workload's cliques and, if these are not too many or too
-    large, all cliques of one attribute more than the largest: with Laplace noise a few larger
-    marginals can be better than many small ones. The shares are theta_c^norm and the precisions p_c
-    = theta_c^2; the error times the squared norm of theta does not depend on theta's scale, so
-    L-BFGS runs on log theta. For norm 2 the problem is convex in p.
+    Candidates are the subsets of the workload's cliques and, unless there are too many, the sets of
+    the workload's attributes that have one attribute more than its largest clique and not too many
+    cells: with Laplace noise a few larger marginals can be better than many small ones. The shares
+    are theta_c^norm and the precisions p_c = theta_c^2; the error times the squared norm of theta
+    does not depend on theta's scale, so L-BFGS runs on log theta. For norm 2 the problem is convex
+    in p.
 
     >>> from mechanisms.workload import k_way
     >>> from pgmkit.domain import Domain

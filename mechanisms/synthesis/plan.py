@@ -55,7 +55,8 @@ class Plan:
         total: The whole budget in this unit.
         steps: The charges, grouped by step and mechanism.
         measurements: The number of noisy tables.
-        noise: The standard deviation, in counts, of the least noisy measured cells.
+        noise: The standard deviation, in counts, of the least noisy measured cells; 0 if nothing is
+            measured.
         model_mb: The size of the junction tree of the dry run's model in MB; None if the model is
             not graphical.
         seconds: The CPU seconds of the dry run, without imports.

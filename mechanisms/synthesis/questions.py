@@ -116,8 +116,8 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
 
 
 def at_every_level(schema: Schema, workload: Workload) -> Workload:
-    """Return the workload with each set of queries repeated for every combination of the levels of
-    its columns, single values included.
+    """Return the workload with each set of queries repeated for every combination of the levels,
+    single values included, of the columns that it asks value by value.
 
     >>> from pgmkit import Integer, Level, Schema
     >>> ages = {"stage": Level("age", {"minor": "..1", "adult": "2.."})}

@@ -102,8 +102,9 @@ class Request:
 
     @cached_property
     def options(self) -> Mapping[str, Any]:
-        """The settings of the mechanism that was named, with its device; for "auto", which takes no
-        settings, those of `settings` alone.
+        """The settings of the mechanism that was named, with its device and, for `matrix` and
+        `matrix+pgm` with questions or levels, the objective; for "auto", which takes no settings,
+        those of `settings` alone.
 
         Raises InvalidInput for a device that does not exist or is given twice.
         """
@@ -273,8 +274,8 @@ class Request:
 
     def public_records(self, schema: Schema) -> Dataset | None:
         """Return the public records, coded by those columns of the schema that they have; None if
-        there are no public records. Raises InvalidInput for records without a column of the schema,
-        or without rows.
+        there are none. A Dataset is returned as it is. Raises InvalidInput for a frame without a
+        column of the schema, or without rows.
         """
         public = self.public
         if public is None or isinstance(public, Dataset):
@@ -300,8 +301,8 @@ class Request:
             )
 
     def _check_queries(self) -> None:
-        """Raise InvalidInput for arguments that cannot be combined with questions, and unless
-        exactly one budget is given.
+        """Raise InvalidInput for arguments that cannot be combined with questions or with `within`,
+        and unless exactly one of `epsilon` and `within` is given.
         """
         if self.queries and not (self.workload is None and self.target is None):
             raise InvalidInput(

@@ -33,7 +33,7 @@ def paragraph(release: TableRelease) -> str:
     columns = f"{len(release.schema.columns)} columns"
     if release.ledger is None:
         return (
-            f"A graphical model of {columns} was estimated from {len(release.measurements)} noisy "
+            f"A model of {columns} was estimated from {len(release.measurements)} noisy "
             f"tables with pgmkit {__version__}. Their privacy is that of whoever published them."
         )
     entry = MECHANISMS.get(release.mechanism)

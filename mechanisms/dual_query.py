@@ -154,8 +154,8 @@ def _responder(
 
 
 def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[float]:
-    """Return the share of the budget of each paid round. The number of rounds follows from eta;
-    `total` is the number of rows, known or estimated.
+    """Return the share of the budget of each paid round. The number of rounds follows from eta, at
+    most `max_rounds`; `total` is the number of rows, known or estimated.
 
     In zCDP a round costs s (m eta t / n)^2 / 2, in pure epsilon 2 s m eta t / n, where a count
     changes by at most m between neighbours.

@@ -136,8 +136,8 @@ def _drawn(
     cost: float,
     limit_mb: float,
 ) -> list[Clique]:
-    """Draw half as many pairs as there are attributes, those that the model answers worst beyond
-    noise.
+    """Draw half as many pairs as there are attributes (at least one), those that the model answers
+    worst beyond noise.
 
     Each is drawn by the exponential mechanism among the pairs that fit, one by one, into a junction
     tree of at most `limit_mb` together with the pairs `known`, which are measured already. Drawn

@@ -225,7 +225,8 @@ def with_predictors(workload: Workload, target: str) -> Workload:
     they select find such a set among many. Sets of three other columns, of four and so on are added
     together with the target, as cliques that are sought, with the workload's largest weight. The
     sizes end where the number of all sets of two and more columns up to that size, times
-    `FEW_CELLS`, would exceed `BLOCK_CELLS`. Sets whose marginal with the target has more than `FEW_CELLS` cells are left out.
+    `FEW_CELLS`, would exceed `BLOCK_CELLS`. Sets whose marginal with the target has more than
+    `FEW_CELLS` cells are left out.
 
     >>> pairs = table_workload(Domain(dict.fromkeys("abcd", 2)), 2, "d")
     >>> with_predictors(pairs, "d").cliques[-2:]

@@ -121,7 +121,7 @@ def settle_budget(context: click.Context, options: dict[str, Any], rows: int | N
     `options`: the options of a command by name, which are changed in place. `rows`: the public
     number of rows, to which a percentage such as "1%" refers; None if it is private. Raises
     InvalidInput for a text that is neither a number nor a percentage, for a percentage of a private
-    number of rows, and if --epsilon is given too.
+    number of rows unless the text says of what ("1% of 50000"), and if --epsilon is given too.
     """
     text = options["within"]
     if text is None:

@@ -86,7 +86,8 @@ class Budget:
 
     @property
     def least_noise(self) -> Accounting:
-        """The accounting that gives measurements less noise, however the budget is shared.
+        """The accounting that gives measurements less noise, however the budget is shared; "zcdp"
+        for a pure budget, which allows no other.
 
         The exact conversion gains five to seven percent, which the discreteness of noise takes away
         if its scale is near 1. "gaussian" is returned if it has less noise even when one draw

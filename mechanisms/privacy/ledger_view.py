@@ -42,9 +42,9 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
 def by_step(
     entries: Sequence[LedgerEntry], names: Iterable[str] = ()
 ) -> dict[tuple[str, str], list[float]]:
-    """Return the costs of the charges, grouped by step and mechanism. The numbers of rounds are
-    left out of steps, and so are the names of measured columns at their end: "round 3: measure age
-    x sex" becomes "round: measure". `names`: all names of columns.
+    """Return, for each pair of step and mechanism, the costs of its charges. The numbers of
+    rounds are left out of steps, and so are the names of measured columns at their end: "round 3:
+    measure age x sex" becomes "round: measure". `names`: all names of columns.
     """
     known = "|".join(map(re.escape, names))
     found: dict[tuple[str, str], list[float]] = {}

@@ -202,6 +202,8 @@ def estimate(
     deadline = inf if max_seconds is None else started + max_seconds
     known = statistics(domain, request.used, loss, deadline)
     used, constant = known.measurements, float(known.constant)
+    # Statistics combine the measurements of a clique; the test of fit needs those that were given.
+    given = tuple(request.measurements) if loss in ("squared", Squared()) else ()
     oracle = None
     try:
         if inference != "region":
@@ -224,6 +226,7 @@ def estimate(
                 shrink=shrink,
                 report=report,
             )
+        relaxed = replace(relaxed, measurements=given)
         _warn(relaxed)
         return relaxed
     with gpu_memory(oracle.device), oracle.session(), reporting(progress) as report:
@@ -232,8 +235,6 @@ def estimate(
         monitor = Monitor(problem, tolerance=tolerance, report=report, started=started)
         point = _searched(problem, monitor, request, known, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
-    squared = loss in ("squared", Squared())
-    given = tuple(request.measurements) if squared else ()
     model = replace(
         fitted(problem, monitor, point, model_limit(memory_limit), dtype), measurements=given
     )

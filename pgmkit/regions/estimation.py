@@ -105,7 +105,6 @@ def estimate_regions(
         certified=certified,
         iterations=found.steps,
         stopped=found.stopped,
-        measurements=tuple(measurements) if loss in ("squared", Squared()) else (),
     )
 
 

@@ -24,7 +24,7 @@ from pgmkit import (
     estimate,
     queries,
 )
-from pgmkit.errors import InvalidInput, TooSlow
+from pgmkit.errors import Contradictory, InvalidInput, TooSlow
 from pgmkit.regions.beyond import expected_marginals
 from pgmkit.regions.given import GivenRegions
 from pgmkit.regions.model import RECORDS, RegionModel
@@ -294,3 +294,24 @@ def test_what_nobody_measured_is_as_near_as_independence_where_that_is_true() ->
     counted = {p: records[p] * 50_000 / RECORDS for p in asked}
     assert apart(found) <= 1.002 * apart(product)
     assert apart(counted) >= 1.1 * apart(found)  # so that the test can fail
+
+
+def test_measurements_of_one_clique_that_contradict_each_other_are_told() -> None:
+    """Both models fit the average of the two tables of a; the test of fit has all that was given,
+    also the measured total.
+    """
+    given = [
+        Measurement((), [1000.0], 5.0),
+        Measurement(("a",), [600.0, 400.0], 1.0),
+        Measurement(("a",), [300.0, 700.0], 2.0),
+        Measurement(("a", "b"), [[250.0, 250.0], [250.0, 250.0]], 100.0),
+    ]
+    found: list[Any] = []
+    for inference in ("exact", "region"):
+        with pytest.warns(Contradictory):
+            found.append(
+                estimate(Domain({"a": 2, "b": 2}), given, total=1000.0, inference=inference)
+            )
+    exact, region = (model.fit for model in found)
+    assert region.gross and region.degrees == exact.degrees
+    assert region.statistic == pytest.approx(exact.statistic)

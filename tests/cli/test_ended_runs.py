@@ -107,18 +107,20 @@ def test_a_release_is_estimated_alone(folder: Path) -> None:
 
 def test_signals_interrupt_unless_they_are_handled_already() -> None:
     ours = [signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU]
-    before = [signal.getsignal(each) for each in ours]
-    for each in ours:
-        with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
-            os.kill(os.getpid(), each)
-            time.sleep(5)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    before = [signal.signal(each, signal.SIG_DFL) for each in ours]  # `nohup` may run the tests
     try:
+        for each in ours:
+            with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+                os.kill(os.getpid(), each)
+                time.sleep(5)
+        assert all(signal.getsignal(each) is signal.SIG_DFL for each in ours)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
         with interrupted_by_signals():
             os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before[1])
-    assert [signal.getsignal(each) for each in ours] == before
+        for each, handler in zip(ours, before, strict=True):
+            signal.signal(each, handler)
 
 
 def test_an_interrupt_while_records_are_written_keeps_the_release(

@@ -233,8 +233,9 @@ def _frames(
     """Return each table as a data frame with the columns of its schema and those that link or order
     its rows.
 
-    The column names of all files are checked before a record of any file is read. Raises
-    InvalidInput for a file without one of these columns or, unless `ignore_extra`, with others.
+    The column names of all files but JSON lines, which have no header, are checked before a record
+    of any file is read. Raises InvalidInput for a file without one of these columns or, unless
+    `ignore_extra`, with others.
     """
     from mechanisms.linked.link import linking
     from pgmkit.tables.files.record_files import check_columns, read_frame

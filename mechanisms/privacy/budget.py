@@ -135,11 +135,12 @@ class LedgerEntry:
                 f"{self.step!r} and {self.mechanism!r}"
             )
         conversions.positive(f"the cost of step {self.step!r}", self.cost)
-        # Squares of the noise that a smaller cost buys overflow when it is drawn, after the charge.
+        # Far smaller costs buy noise whose squares overflow when it is drawn, after the charge. The
+        # bound is well above them.
         if self.cost < 1e-100:
             raise InvalidInput(
                 f"the cost of step {self.step!r} must be at least 1e-100, got {self.cost}: the "
-                "noise that it buys has no float64; leave the step out"
+                "noise that it buys would hide any data; leave the step out"
             )
         conversions.not_negative(f"the delta of step {self.step!r}", self.delta)
         return LedgerEntry(self.step, self.mechanism, float(self.cost), float(self.delta))

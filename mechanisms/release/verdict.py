@@ -67,10 +67,17 @@ class Verdict:
         return "\n".join(self.sentences)
 
 
-def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = None) -> Verdict:
+def verdict(
+    model: Any,
+    measurements: Iterable[Any],
+    budget: Budget | None = None,
+    rows: float | None = None,
+) -> Verdict:
     """Return the verdict on a model and the noisy values behind it.
 
-    `budget`: the budget of the promise; without it the verdict has no sentence on other budgets.
+    `budget`: the budget of the promise; without it the verdict does not say how much less noise a
+    larger epsilon gives. `rows`: the number of records that noise is compared with, by default the
+    total of the model.
 
     >>> from pgmkit import Domain, Measurement, estimate
     >>> noisy = [Measurement((n,), [70.0, 30.0], 1.0) for n in ("a", "b")]
@@ -80,15 +87,17 @@ def verdict(model: Any, measurements: Iterable[Any], budget: Budget | None = Non
     between two of them. Use them for no correlation, regression or prediction.
     """
     known = list(measurements)
-    domain = model.domain
+    domain, total = model.domain, model.total if rows is None else rows
     names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
     together = {pair for m in known for pair in combinations(domain.ordered(m.clique), 2)}
     kept = sorted(together, key=lambda pair: [domain.places[name] for name in pair])
     variances = _variances(known, domain.sizes)
     error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
     return Verdict(
-        " ".join(filter(None, (_relations(names, kept, bool(known)), _faint(model, known)))),
-        _counts(model.total, error),
+        " ".join(
+            filter(None, (_relations(names, kept, bool(known)), _faint(domain, total, known)))
+        ),
+        _counts(total, error),
         _more(budget),
         _shown(model, kept, known),
         tuple(kept),
@@ -126,7 +135,7 @@ def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: 
     )
 
 
-def _faint(model: Any, known: Sequence[Any]) -> str:
+def _faint(domain: Domain, total: float, known: Sequence[Any]) -> str:
     """Return a sentence on the pairs of columns whose measured tables all have, on average, more
     noise than rows in a cell; empty if there are none.
     """
@@ -135,7 +144,7 @@ def _faint(model: Any, known: Sequence[Any]) -> str:
         if not isinstance(m, Measurement):
             continue  # one predicate, or single cells, rather than a table
         for pair in combinations(sorted(m.clique), 2):
-            ratio = m.stddev * _cells(model.domain, m) / model.total
+            ratio = m.stddev * _cells(domain, m) / total
             noise[pair] = min(noise.get(pair, math.inf), ratio)
     faint = sorted(pair for pair, ratio in noise.items() if ratio > 1)
     if not faint:
@@ -199,7 +208,8 @@ def _shown(model: Any, kept: Sequence[tuple[str, str]], known: Sequence[Any]) ->
 
 
 def association(table: NDArray[np.float64]) -> float:
-    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other.
+    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other
+    and every value occurs.
 
     >>> association(np.array([[50.0, 0.0], [0.0, 50.0]])), association(np.ones((2, 3)))
     (1.0, 0.0)
@@ -238,6 +248,8 @@ def _counts(total: float, error: float | None) -> str:
         return ""
     least = error / _SURE / UNRELIABLE
     share = f"{least / total:.1%} of the rows" if least < total else "more than all rows"
+    if least < 0.001 * total:
+        share = "less than 0.1% of the rows"
     return (
         f"How sure counts are: the count of a value is within {error:,.0f} of the truth, 19 times "
         f"out of 20. Counts below {least:,.0f} ({share}) are mostly noise."

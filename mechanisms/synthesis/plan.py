@@ -165,7 +165,8 @@ def plan(
     measures = only_measures(entry, chosen, wanted)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, None))
     rng = np.random.default_rng(0)
-    # Counting is a small part of a run: more made-up records would not change the plan.
+    # More made-up records would take longer to draw and to count. They would hardly change the
+    # steps; noise is compared with the number of rows that was asked for.
     count = min(rows, 100_000)
     curator = Curator(
         made_up(domain, count, rng),
@@ -192,7 +193,7 @@ def plan(
         curator.neighbours.name,
         curator.neighbours.max_rows,
         # The relations that made-up records show say nothing of the data.
-        replace(verdict(release.model, release.measurements, budget), shown="").sentences,
+        replace(verdict(release.model, release.measurements, budget, rows), shown="").sentences,
     )
 
 

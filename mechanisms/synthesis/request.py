@@ -289,8 +289,8 @@ class Request:
         return found
 
     def _check_noise(self) -> None:
-        """Raise InvalidInput, before anything is spent, if the noise would be larger than the
-        largest scores that selections can compare.
+        """Raise InvalidInput, before anything is spent, if a marginal that takes the whole budget
+        has noise above `_MOST_NOISE`.
         """
         of_all = noise(self.budget)
         if of_all > _MOST_NOISE:

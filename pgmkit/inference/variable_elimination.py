@@ -79,8 +79,12 @@ def _contracted(
     limit: int,
     models: int | None = None,
 ) -> NDArray[np.float64]:
-    """Return the answers to queries with the same attributes and matrices of the same shapes. With
-    ``models``, the first axis of each factor, and of the result, numbers so many models.
+    """Return the answers to queries with the same attributes and matrices of the same shapes: an
+    axis for the queries if there are several, then one for each attribute whose matrices have more
+    than one row. Queries without attributes share one answer.
+
+    With ``models``, the first axis of each factor, and of the result, numbers so many models.
+    Raises ModelTooLarge if a table in between needs more than ``limit`` bytes.
     """
     tables = [table for _, table in factors]
     prepared, matrices = _prepared(domain, [clique for clique, _ in factors], queries, tables[0])

@@ -280,7 +280,7 @@ def _around(
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:
-    """Return a generalised inverse of a symmetric matrix, and the rank of the matrix."""
+    """Return a generalised inverse of a symmetric positive semidefinite matrix, and its rank."""
     from scipy.linalg import lapack
 
     if not matrix.any():

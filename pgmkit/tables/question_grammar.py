@@ -171,9 +171,10 @@ def _parts(schema: Schema, text: str) -> list[str]:
 
 
 def _met(schema: Schema, parts: Iterable[tuple[str, Condition, Mask]]) -> dict[str, Mask]:
-    """Return, for each column of records, a Boolean for each code: True if it meets all conditions
-    on the column and its levels. Each part is a column or level, a condition on it, and a Boolean
-    for each of its codes.
+    """Return, for each column of records with a condition on it or on one of its levels, a Boolean
+    for each code: True if the code meets all conditions. Each part is a column or level, a
+    condition on it, and a Boolean for each of its codes. Raises InvalidInput if no code of a column
+    is left.
     """
     allowed: dict[str, Mask] = {}
     for shown, condition, own in parts:

@@ -145,7 +145,7 @@ def save(path: str | os.PathLike[str], stored: Mapping[str, Any]) -> None:
 
 
 def dump_yaml(stored: Mapping[str, Any]) -> str:
-    """Return plain values as YAML, with one line for each column that is short."""
+    """Return plain values as YAML in block style, with keys in the given order."""
     import yaml
 
     return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=True, width=100))

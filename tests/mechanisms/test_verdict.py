@@ -1,6 +1,7 @@
 """The verdict in words: what it counts, beside figures worked out by hand and real spreads."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -176,6 +177,16 @@ def test_a_plan_says_it_before_anything_is_spent() -> None:
     assert "on made-up records of this shape:\nRelations within 2 pairs" in str(found)
     assert "strongest" not in str(found)
     assert found.to_dict()["verdict"] == list(found.verdict)
+
+
+def test_a_plan_compares_noise_with_the_number_of_rows_that_was_asked_for() -> None:
+    """Twenty million rows are 200 times the records that a plan makes up at most."""
+    said = {
+        rows: plan("independent", k_way(DOMAIN, 1), 0.01, 1e-9, neighbours="add/remove", rows=rows)
+        for rows in (10**5, 2 * 10**7)
+    }
+    assert re.search(r"\([1-9]\.\d% of the rows\)", str(said[10**5]))
+    assert "(less than 0.1% of the rows)" in str(said[2 * 10**7])
 
 
 def test_it_needs_nothing_but_what_was_released() -> None:

@@ -57,7 +57,9 @@ def made_frame(parts: TableParts, schema: Schema, form: FrameForm, like: Any = N
 
 
 def _batches(parts: TableParts, numbers: Iterable[Any]) -> Iterator[Any]:
-    """Yield the records of the parts whose numbers are in the first column of these batches."""
+    """Yield the records of some parts, as Arrow batches. The first column of the batches
+    `numbers` has the numbers of these parts.
+    """
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             for table in parts.tables(number, number + 1):

@@ -64,8 +64,9 @@ def chances(
 
 
 def _is_table(m: Any) -> bool:
-    product = isinstance(m, Measurement) and isinstance(m.matrix, Kronecker)
-    return isinstance(m, Measurement) and (m.matrix is None or (product and len(m.clique) == 2))
+    if not isinstance(m, Measurement):
+        return False
+    return m.matrix is None or (isinstance(m.matrix, Kronecker) and len(m.clique) == 2)
 
 
 def _p_value(table: Array, noise: float, n: float, one: Any, other: Any) -> float:

@@ -99,7 +99,7 @@ def verdict(
         ),
         _counts(total, error),
         _more(budget),
-        _shown(model, kept, known),
+        _shown(model, kept, known, variances),
         tuple(kept),
         error,
     )
@@ -167,7 +167,12 @@ def _cells(domain: Domain, measurement: Measurement) -> int:
     return domain.size(measurement.clique)
 
 
-def _shown(model: Any, kept: Sequence[tuple[str, str]], known: Sequence[Any]) -> str:
+def _shown(
+    model: Any,
+    kept: Sequence[tuple[str, str]],
+    known: Sequence[Any],
+    variances: Mapping[str, float],
+) -> str:
     """Return sentences on which of the kept relations are the strongest in the model, and which
     sampling and noise may explain. The text is empty if there are none, or if their tables are too
     large.
@@ -176,13 +181,14 @@ def _shown(model: Any, kept: Sequence[tuple[str, str]], known: Sequence[Any]) ->
     one of the noisy tables is farther from independence than all those of unrelated columns are, 19
     times out of 20. Two unrelated columns with r and c values, r >= c, have in n records a squared
     Cramér's V of (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
+    `variances`: the variance of the noise of a value's count, by column.
     """
     if not kept or sum(model.domain.size(pair) for pair in kept) > MOST_CELLS:
         return ""
     tables = model.marginals(kept)
     strengths = {pair: association(tables[pair]) for pair in kept}
     rows = max(1.0, model.total)
-    unrelated = chances(model, known, _variances(known, model.domain.sizes))
+    unrelated = chances(model, known, variances)
     chance = {pair: (max(tables[pair].shape) - 1) / rows for pair in kept}
     hidden = [p for p in kept if strengths[p] ** 2 <= chance[p] or unrelated.get(p, 0.0) > 1 / 20]
     why = "there is none, or noise hid it"

@@ -327,7 +327,7 @@ def _check_public(domain: Domain, workload: Workload, public: Dataset) -> None:
                 f"the public data's attribute {name!r} of size {public.domain.sizes[name]} must be "
                 f"one of the private domain's, of the same size; leave it out or recode it"
             )
-    if not any(all(name in public.domain for name in clique) for clique in workload.cliques):
+    if not any(clique and set(clique) <= set(public.domain) for clique in workload.cliques):
         raise InvalidInput(
             "the public data hold no workload clique whole; use others, or run without public data"
         )

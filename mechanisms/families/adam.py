@@ -24,8 +24,8 @@ def adam(
     """Minimise a function of `variables`, which are changed in place, by `steps` steps of Adam.
     `gradient(variables)` returns the gradient; it may also change the variables in place.
 
-    `betas` are the paper's beta_1 and beta_2; its epsilon is 1e-8. The rate falls from `rate` to
-    `last_rate` along a cosine over all steps.
+    `betas` are the paper's beta_1 and beta_2; its epsilon is 1e-8. The rate falls from `rate`
+    towards `last_rate` along a cosine over all steps.
 
     >>> x = torch.tensor([3.0])
     >>> adam(x, lambda x: 2 * x, 200, rate=0.5, last_rate=1e-3, betas=(0.9, 0.99))

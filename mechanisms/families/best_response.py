@@ -39,9 +39,7 @@ class Oracle:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        # Many searches in a row have queries on the same cliques. For the last set of cliques it is
-        # remembered whether its junction tree is small, and inference on that tree.
-        self._small: dict[frozenset[Clique], bool] = {}
+        # Many searches in a row have queries on the same cliques: the last inference is remembered.
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
     def best(
@@ -53,15 +51,9 @@ class Oracle:
         if self.domain.size() <= ENUMERABLE:
             return self._enumerated(self._tables(queries, bonus))
         cliques = {(name,) for name in bonus} | {cell.clique for cell, _ in queries}
-        if cliques and self._fits(frozenset(cliques)):
+        if cliques and model_cells(self.domain, sorted(cliques)) <= TREE_CELLS:
             return self.by_max_product(self._tables(queries, bonus))
         return self.by_integer_program(queries, bonus)
-
-    def _fits(self, cliques: frozenset[Clique]) -> bool:
-        """Return True if max-product can run on a junction tree of these cliques."""
-        if cliques not in self._small:
-            self._small = {cliques: model_cells(self.domain, sorted(cliques)) <= TREE_CELLS}
-        return self._small[cliques]
 
     def _tables(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]

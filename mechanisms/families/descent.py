@@ -55,7 +55,8 @@ def fitted_or_stalled(losses: Sequence[float]) -> bool:
 
 
 def stalled(losses: Sequence[float], window: int = 50, least_gain: float = 1e-3) -> bool:
-    """Return True if the best loss fell by less than a thousandth over the last 50 steps together.
+    """Return True if the least loss fell by less than `least_gain`, a fraction of it, over the last
+    `window` losses together; False for at most `window` losses.
 
     >>> stalled([5.0] * 50), stalled([5.0] * 51)
     (False, True)

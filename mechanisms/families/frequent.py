@@ -78,7 +78,7 @@ class Frequent:
         codes, as measurements over `self.domain`.
 
         In a one-way marginal the count of the merged codes is the total minus the noisy counts of
-        the frequent codes, and at least 0.
+        the frequent codes, and at least 0. Its noise is said to be that of one code.
         """
         found = []
         for m in measurements:
@@ -130,14 +130,11 @@ class Frequent:
         >>> Frequent(Domain({"a": 4}), first, 90.0).expand(np.array([[0.5, 0.3, 0.2]]))
         array([[0.5 , 0.15, 0.3 , 0.05]])
         """
-        parts, start = [], 0
-        for name, size in self.whole.sizes.items():
-            codes = self.codes[name]
-            part = np.zeros((len(rows), size))
-            part[:, codes] = rows[:, start : start + len(codes)]
-            if name in self._rest:
-                rare = np.setdiff1d(np.arange(size), codes)
-                part[:, rare] = rows[:, [start + len(codes)]] * self._rest[name]
-            parts.append(part)
-            start += self.domain.sizes[name]
-        return np.concatenate(parts, axis=1)
+        found = []
+        parts = np.split(rows, np.cumsum(self.domain.shape())[:-1], axis=1)
+        for name, part in zip(self.whole, parts, strict=True):
+            places = self.places(name)
+            shares = np.ones(len(places))
+            shares[places == len(self.codes[name])] = self._rest.get(name, 1.0)
+            found.append(part.take(places, axis=1) * shares)
+        return np.concatenate(found, axis=1)

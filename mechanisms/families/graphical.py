@@ -185,8 +185,8 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
         )
     if not any(workload.cliques):
         raise InvalidInput("the workload asks for the total alone; name at least one column")
-    if all(model_megabytes(domain, [clique]) > limit for clique in workload.cliques):
-        smallest = min(model_megabytes(domain, [clique]) for clique in workload.cliques)
+    smallest = min(model_megabytes(domain, [clique]) for clique in workload.cliques)
+    if smallest > limit:
         raise InvalidInput(
             f"no workload clique fits in model_mb = {limit:g}; the smallest needs "
             f"{smallest:.3g} MB: raise model_mb or use smaller cliques"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -56,17 +57,13 @@ def splits(
     more, less = (1 + added**2) ** 0.5, (1 + added**-2) ** 0.5
 
     def split(sign: float) -> Split:
-        pairs = list(zip(measurements, fresh, strict=True))
-        return (
-            [
-                Measurement(m.clique, m.values + sign * added * e, more * m.stddev, m.matrix)
-                for m, e in pairs
-            ],
-            [
-                Measurement(m.clique, m.values - sign / added * e, less * m.stddev, m.matrix)
-                for m, e in pairs
-            ],
-        )
+        def noisier(share: float, factor: float) -> list[Measurement]:
+            pairs = zip(measurements, fresh, strict=True)
+            return [
+                replace(m, values=m.values + share * e, stddev=factor * m.stddev) for m, e in pairs
+            ]
+
+        return noisier(sign * added, more), noisier(-sign / added, less)
 
     return split(1.0), split(-1.0)
 

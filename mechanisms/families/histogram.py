@@ -303,7 +303,7 @@ class HistogramModel(QueryAnswers):
         """Draw `n` independent records; `rng` is a seed, a numpy Generator, or None for a fresh
         one. Raises InvalidInput unless n is a whole number, 1 or more.
         """
-        check_count(n)
+        check_count(n, least=1)
         reached = np.cumsum(self._weights.reshape(-1))
         drawn = generator(rng).random(n) * reached[-1]
         places = np.searchsorted(reached, drawn, side="right").clip(max=len(reached) - 1)

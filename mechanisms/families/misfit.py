@@ -48,14 +48,15 @@ class Misfit:
     ) -> None:
         singles, pairs = ([m for m in measurements if len(m.clique) == k] for k in (1, 2))
         others = [m for m in measurements if len(m.clique) not in (1, 2)]
-        weights, means = _singles(columns, singles, total)
-        self._singles = weights.to(device), means.to(device)
+        self._singles = _singles(columns, singles, total, device)
         self._pairs = _pairs(columns, pairs, total, device) if pairs else None
         self._cliques = [m.clique for m in others]
         self._answers = ProductAnswers(columns, dict.fromkeys(self._cliques))
         squares = [np.full(len(m.values), (total / m.stddev) ** 2) for m in others]
-        self._squares = _joined(squares).to(device)
-        self._values = _joined([m.values / total for m in others]).to(device)
+        values = [m.values / total for m in others]
+        self._squares, self._values = (
+            _tensor(np.concatenate([[], *each]), device) for each in (squares, values)
+        )
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the misfit of rows of probabilities, K x columns.width."""
@@ -217,7 +218,7 @@ def _pairs(
         rows, across = (slice(*part) for part in parts)
         weights[rows, across] = weights[across, rows] = weight
         means[rows, across], means[across, rows] = mean, mean.T
-    return _Pairs(adding, _tensor(weights).to(device), _tensor(means).to(device))
+    return _Pairs(adding, _tensor(weights, device), _tensor(means, device))
 
 
 def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
@@ -232,9 +233,7 @@ def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
         places = torch.from_numpy(np.concatenate([np.arange(*other) for other, *_ in found]))
         weights = np.concatenate([np.full(table.shape, weight) for _, weight, table in found], 1)
         means = np.concatenate([table for *_, table in found], 1)
-        groups.append(
-            (part, places.to(device), _tensor(weights).to(device), _tensor(means).to(device))
-        )
+        groups.append((part, places.to(device), _tensor(weights, device), _tensor(means, device)))
     return groups
 
 
@@ -258,8 +257,8 @@ def _sums(
     parts = [matrix - shift[:, None] for matrix, shift in zip(joined, shifts, strict=True)]
     if all(p.shape[0] == p.shape[1] and np.array_equal(p, np.diag(np.diag(p))) for p in parts):
         scales = np.concatenate([np.diag(part) for part in parts])
-        return _Scaled(_tensor(scales).to(device), _tensor(np.concatenate(shifts)).to(device))
-    return _Sums([_tensor(matrix.T).to(device) for matrix in joined])
+        return _Scaled(_tensor(scales, device), _tensor(np.concatenate(shifts), device))
+    return _Sums([_tensor(matrix.T, device) for matrix in joined])
 
 
 def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64]]:
@@ -272,7 +271,10 @@ def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64
 
 
 def _singles(
-    columns: Columns, measurements: Sequence[Measurement], total: float
+    columns: Columns,
+    measurements: Sequence[Measurement],
+    total: float,
+    device: torch.device | str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return, for each column, the weight of its squared error and the mean of its noisy values by
     inverse variance, both for fractions of the total; both are 0 for columns that were not
@@ -284,12 +286,8 @@ def _singles(
         weights[columns.of(each.clique[0])] += weight
         sums[columns.of(each.clique[0])] += weight / total * each.values
     means = np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0)
-    return _tensor(weights), _tensor(means)
+    return _tensor(weights, device), _tensor(means, device)
 
 
-def _joined(parts: Sequence[np.ndarray]) -> torch.Tensor:
-    return _tensor(np.concatenate(parts) if parts else np.zeros(0))
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32)
+def _tensor(values: np.ndarray, device: torch.device | str) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mechanisms.families.frequent import Frequent
 from pgmkit.domain import Clique, Domain
@@ -71,7 +71,7 @@ class Columns:
 
     def of_cells(self, cells: Iterable[tuple[Clique, int]]) -> torch.Tensor:
         """Return the numbers of the columns whose product answers each cell, an int64 tensor of
-        shape (number of cells, length of the longest clique).
+        shape (number of cells, length of the longest clique, at least 1).
 
         `cells` are pairs of a clique and a flat index in C order. Lines of shorter cliques are
         filled with the number `width`, for a column of ones that the caller adds after the others.
@@ -88,7 +88,7 @@ class Columns:
             ]
             for clique, index in cells
         ]
-        longest = max((len(line) for line in lines), default=0)
+        longest = max([1, *map(len, lines)])
         padded = [line + [self.width] * (longest - len(line)) for line in lines]
         return torch.tensor(padded, dtype=torch.long).reshape(len(lines), longest)
 
@@ -315,15 +315,10 @@ class ProductMixtureModel(QueryAnswers):
         `rng`: a seed, a numpy Generator, or None for a fresh one. Raises InvalidInput unless n is a
         whole number, 1 or more.
         """
-        check_count(n)
-        # Systematic sampling: there is one draw from each of n equal intervals of the cumulative
-        # shares, so a row gets n times its share, rounded up or down.
+        check_count(n, least=1)
         random = generator(rng)
         order = random.permutation(len(self.rows))
-        reached = np.cumsum(self.shares[order])
-        places = (np.arange(n) + random.random()) / n * reached[-1]
-        found = np.searchsorted(reached, places, side="right").clip(max=len(order) - 1)
-        origin = random.permutation(order[found])
+        origin = random.permutation(order[systematic(self.shares[order], n, random)])
         columns = {
             name: draw_independent(self._simplex(name), origin, random, (name,))
             for name in self.domain
@@ -363,3 +358,16 @@ class ProductMixtureModel(QueryAnswers):
                     f"to 1; normalise them, or use RelaxedRowsModel for rows off the simplex"
                 )
             part /= sums
+
+
+def systematic(weights: Array, count: int, random: np.random.Generator) -> NDArray[np.intp]:
+    """Return `count` places of the weights, in rising order: one is drawn from each of `count`
+    equal intervals of their cumulative sums, so a place is drawn `count` times its share of the
+    weights, rounded up or down.
+
+    >>> systematic(np.array([1.0, 0.0, 3.0]), 4, np.random.default_rng(0))
+    array([0, 2, 2, 2])
+    """
+    reached = np.cumsum(weights)
+    drawn = (np.arange(count) + random.random()) / count * reached[-1]
+    return np.searchsorted(reached, drawn, side="right").clip(max=len(weights) - 1)

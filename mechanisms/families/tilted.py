@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from mechanisms.families.mixture_fit import nearest_counts
-from mechanisms.families.product_mixture import Columns, ProductMixtureModel
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel, systematic
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.sizes import BLOCK_CELLS
@@ -72,7 +72,4 @@ def _some(
     places = np.flatnonzero(weights)
     if len(places) <= most:
         return places, weights[places]
-    reached = np.cumsum(weights)
-    drawn = (np.arange(most) + random.random()) / most * reached[-1]
-    found = np.searchsorted(reached, drawn, side="right").clip(max=len(weights) - 1)
-    return np.unique(found, return_counts=True)
+    return np.unique(systematic(weights, most, random), return_counts=True)

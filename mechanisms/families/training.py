@@ -96,22 +96,14 @@ def trainer(
         # The cosine schedule ends at a learning rate that is too small to change the weights.
         last_rate = min(1e-8, settings.learning_rate)
         descend(optimizer, losses(), settings.steps, last_rate=last_rate)
-        return _next(state, generator, error, smoothing())
+        weights, average, factor = generator.weights_now(), state.average, smoothing()
+        if factor is not None:
+            pairs = zip(average or weights, weights, strict=True)
+            average = tuple(factor * before + (1 - factor) * now for before, now in pairs)
+        rows = generator().detach()
+        return replace(state, rows=rows, weights=weights, average=average, error=error)
 
     return update
-
-
-def _next(state: GemState, generator: Generator, error: float, smoothing: float | None) -> GemState:
-    weights = generator.weights_now()
-    average = state.average
-    if smoothing is not None:
-        average = average or weights
-        average = tuple(
-            smoothing * before + (1 - smoothing) * now
-            for before, now in zip(average, weights, strict=True)
-        )
-    rows = generator().detach()
-    return replace(state, rows=rows, weights=weights, average=average, error=error)
 
 
 def worst_errors(errors: torch.Tensor, threshold: torch.Tensor, most: int) -> torch.Tensor | None:
@@ -153,8 +145,8 @@ def pretrain(
     """Fit the generator to public marginals (section 6.2): those cliques whose attributes are all
     public.
 
-    Each step uses the squared errors on up to 32 marginals drawn at random; attributes that the
-    public data lack are left as they are.
+    Each step uses the squared errors on up to 32 marginals drawn at random. No error is that of an
+    attribute which the public data lack.
     """
     known = [clique for clique in cliques if all(name in public.domain for name in clique)]
     counts = public.marginals(known)

@@ -37,7 +37,6 @@ class TreeGrowth:
         self._place = tree.domain.places
         self._lengths = tree.domain.shape()
         self._sets = [frozenset(map(self._place.__getitem__, c)) for c in tree.cliques]
-        self._joined: dict[tuple[frozenset[int], frozenset[int]], int] = {}
         self._carried: dict[int, list[tuple[int, frozenset[int]]]] = {}
 
     @cached_property
@@ -123,17 +122,6 @@ class TreeGrowth:
             joined |= separator
         return added + math.prod(self._lengths[i] for i in joined)
 
-    def _between(self, separator: frozenset[int], shared: frozenset[int]) -> int:
-        """Return the number of cells over the union of two separators of a clique. The factor of
-        the attributes that are carried from one to the other is left out.
-        """
-        key = separator, shared
-        found = self._joined.get(key)
-        if found is None:
-            found = math.prod(self._lengths[j] for j in separator | shared)
-            self._joined[key] = found
-        return found
-
     def _carry(self, i: int) -> list[tuple[int, frozenset[int]]]:
         """Return, for every clique, the number of cells of the new cliques on the path that carries
         attribute ``i`` to it, without the last one, and the last separator on the path.
@@ -152,7 +140,7 @@ class TreeGrowth:
                     continue
                 through = 0
                 if before >= 0:
-                    through = length * self._between(separator, shared)
+                    through = length * math.prod(self._lengths[j] for j in separator | shared)
                 found[other] = cells + through, shared
                 queue.append((other, place))
         return found

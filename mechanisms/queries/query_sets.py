@@ -7,7 +7,7 @@ matrices). Attributes that it does not name are summed away.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -71,6 +71,20 @@ def kind_of(asked: Asked) -> object:
     ('prefix', False)
     """
     return asked if isinstance(asked, str) else id(asked)
+
+
+def kinds_along(sets: Iterable[QuerySet]) -> dict[str, dict[object, Asked]]:
+    """Return the different queries that the sets ask along each attribute, by attribute and
+    `kind_of`; both in the order in which they first occur.
+
+    >>> kinds_along([QuerySet(("a", "b"), ("prefix", CODES)), QuerySet(("b",), (CODES,))])
+    {'a': {'prefix': 'prefix'}, 'b': {'identity': 'identity'}}
+    """
+    found: dict[str, dict[object, Asked]] = {}
+    for each in sets:
+        for name, asked in zip(each.clique, each.asked, strict=True):
+            found.setdefault(name, {})[kind_of(asked)] = asked
+    return found
 
 
 def query_gram(asked: Asked, n: int) -> Array:

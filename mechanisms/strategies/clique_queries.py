@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.scores import LARGEST
-from mechanisms.queries.query_sets import CODES, Asked, kind_of, query_rows
+from mechanisms.queries.query_sets import CODES, Asked, kind_of, kinds_along, query_rows
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.p_identity import p_identity
 from mechanisms.workload import Workload
@@ -46,7 +45,7 @@ class CliqueQueries:
 
     def __init__(self, workload: Workload, *, pure: bool) -> None:
         self.domain, self._sets, self._plain = workload.domain, workload.sets, workload.plain
-        self._pure = pure
+        self._along, self._pure = kinds_along(workload.sets), pure
         self._rows: dict[str, Array | None] = {}
         self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
 
@@ -116,7 +115,7 @@ class CliqueQueries:
 
     def _made(self, name: str) -> Array | None:
         n = self.domain.sizes[name]
-        kinds = self._along[name]
+        kinds = self._along.get(name, {})
         if n == 1 or set(kinds) <= {CODES}:
             return None
         gram = UNASKED * np.eye(n) / n
@@ -127,15 +126,6 @@ class CliqueQueries:
             return p_identity(gram)
         values, vectors = np.linalg.eigh(best_precision(gram)[0])
         return np.asarray((vectors * np.sqrt(values.clip(min=0))).T)
-
-    @cached_property
-    def _along(self) -> dict[str, dict[object, Asked]]:
-        """The different queries that the sets ask along each attribute, by attribute and kind."""
-        found: dict[str, dict[object, Asked]] = {name: {} for name in self.domain}
-        for each in self._sets:
-            for name, asked in zip(each.clique, each.asked, strict=True):
-                found[name][kind_of(asked)] = asked
-        return found
 
     def _asked(self, clique: Clique) -> tuple[GridMatrix, ...]:
         if clique not in self._known:

@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,20 +102,10 @@ def marginals_strategy(workload: Workload, norm: int, total_known: bool) -> Marg
 
     # Logarithms are bounded, since they fall without limit for a theta that goes to 0.
     bounds = [(-30.0, 30.0)] * len(candidates)
-    found = min(
-        (
-            minimize(
-                objective,
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=bounds,
-                options={"maxiter": 1000},
-            )
-            for start in _starts(workload, candidates)
-        ),
-        key=lambda result: float(result.fun),
+    search = partial(
+        minimize, objective, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 1000}
     )
+    found = min(map(search, _starts(workload, candidates)), key=lambda result: float(result.fun))
     theta = np.where(_worth(workload, candidates, found.x, norm), np.exp(found.x), 0.0)
     powers = theta**norm
     shares = powers / powers.sum()

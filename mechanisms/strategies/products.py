@@ -14,7 +14,7 @@ from functools import reduce
 
 import numpy as np
 
-from mechanisms.queries.query_sets import CODES, kind_of, query_gram
+from mechanisms.queries.query_sets import CODES, kind_of, kinds_along, query_gram
 from mechanisms.strategies.p_identity import expected_error, p_identity
 from mechanisms.workload import Workload
 from pgmkit import FactoredQuery, InvalidInput
@@ -68,20 +68,15 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
     {('age', 'sex'): 0.87, ('sex',): 0.13}
     """
     sizes = workload.domain.sizes
-    grams: dict[str, dict[object, Array]] = {}
-    for each in workload.sets:
-        for name, asked in zip(each.clique, each.asked, strict=True):
-            own = grams.setdefault(name, {})
-            if kind_of(asked) not in own:
-                own[kind_of(asked)] = query_gram(asked, sizes[name])
     # Each attribute gets one strategy, and each kind of queries along the attribute has its
     # expected error under this strategy.
     factors, own_errors = {}, dict[tuple[str, object], float]()
-    for name, kinds in grams.items():
+    for name, kinds in kinds_along(workload.sets).items():
+        grams = {key: query_gram(asked, sizes[name]) for key, asked in kinds.items()}
+        mixed = sum(gram / np.trace(gram) for gram in grams.values())
         plain = set(kinds) == {CODES}
-        mixed = sum(gram / np.trace(gram) for gram in kinds.values())
         factors[name] = np.eye(sizes[name]) if plain else p_identity(np.asarray(mixed))
-        for key, gram in kinds.items():
+        for key, gram in grams.items():
             own_errors[name, key] = expected_error(gram, factors[name])
     # The error of a product is the product of the errors. The sum of e_c / theta_c^2 is least for
     # theta_c proportional to the cube root of e_c.

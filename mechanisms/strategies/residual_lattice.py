@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of, query_gram
+from mechanisms.queries.query_sets import CODES, QuerySet, kind_of, kinds_along, query_gram
 from mechanisms.strategies.least_error import of_full_rank
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.residual_tables import ResidualBasis
@@ -57,11 +57,16 @@ class Lattice:
         self.domain = domain
         self.cliques = [domain.clique(each.clique, "queries") for each in sets]
         _check_sizes(domain, self.cliques)
-        self.names: list[str] = []
-        self.kinds: list[object] = []
-        self.grams: list[Array | None] = []
-        self.full: list[Array | None] = []
-        self._slots: dict[tuple[str, object], int] = {}
+        along = kinds_along(sets)
+        slots = [(name, kind) for name, kinds in along.items() for kind in kinds]
+        self.names = [name for name, _ in slots]
+        self.kinds = [kind for _, kind in slots]
+        self.grams = [
+            None if kind == CODES else query_gram(along[name][kind], domain.sizes[name])
+            for name, kind in slots
+        ]
+        self.full = [None if gram is None else of_full_rank(gram) for gram in self.grams]
+        number = {slot: place for place, slot in enumerate(slots)}
         # Sets of one number of attributes are processed together: for each choice of a subset
         # (`mask`), `_groups` has the slots of the sets, the place of each set's subset among the
         # residuals, and the sets' weights.
@@ -69,36 +74,25 @@ class Lattice:
         rank = domain.places
         for each in sets:
             asked = sorted(zip(each.clique, each.asked, strict=True), key=lambda x: rank[x[0]])
-            own = [self._slot(name, queries) for name, queries in asked]
+            own = [number[name, kind_of(queries)] for name, queries in asked]
             ordered = tuple(name for name, _ in asked)
             by_length.setdefault(len(own), []).append((own, ordered, each.weight))
         place: dict[Clique, int] = {}
         self._groups: list[tuple[Places, NDArray[np.bool_], Places, Array]] = []
         for length, group in by_length.items():
-            slots: Places = np.array([own for own, _, _ in group], np.intp).reshape(len(group), -1)
+            own_slots = np.array([own for own, _, _ in group], np.intp).reshape(len(group), -1)
             weights: Array = np.array([weight for _, _, weight in group])
             for mask in itertools.product([False, True], repeat=length):
                 subsets = [tuple(itertools.compress(c, mask)) for _, c, _ in group]
                 varied = np.array([all(domain.sizes[n] > 1 for n in a) for a in subsets])
                 kept = list(itertools.compress(subsets, varied))
                 at = np.array([place.setdefault(a, len(place)) for a in kept], dtype=np.intp)
-                self._groups.append((slots[varied], np.array(mask, bool), at, weights[varied]))
+                self._groups.append((own_slots[varied], np.array(mask, bool), at, weights[varied]))
         order = sorted(place, key=lambda a: (len(a), [rank[n] for n in a]))
         self.residuals = order
         new = np.empty(len(order), dtype=np.intp)
         new[[place[a] for a in order]] = np.arange(len(order))
         self._groups = [(slots, mask, new[at], w) for slots, mask, at, w in self._groups]
-
-    def _slot(self, name: str, queries: Asked) -> int:
-        kind = kind_of(queries)
-        if (name, kind) not in self._slots:
-            self._slots[name, kind] = len(self.names)
-            self.names.append(name)
-            self.kinds.append(kind)
-            gram = None if kind == CODES else query_gram(queries, self.domain.sizes[name])
-            self.grams.append(gram)
-            self.full.append(None if gram is None else of_full_rank(gram))
-        return self._slots[name, kind]
 
     def mixed(self, slots: Sequence[int], parts: Iterable[float]) -> Array:
         """Return the sum of the Gram matrices (of full rank) of these slots, all of one attribute,

@@ -16,7 +16,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
-from mechanisms.workload import k_way
+from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
@@ -132,3 +132,21 @@ def test_what_is_released_is_the_average_of_the_rounds(monkeypatch: pytest.Monke
     gem(curator, k_way(curator.domain, 2), Gem(**SMALL), progress=rounds.append)
     average = rounds[-1].after.average
     assert average is not None and used[-1] is average
+
+
+@pytest.mark.parametrize("cliques", [[()], [(), ("sex",)]])
+def test_the_total_may_be_a_query(cliques: list[tuple[str, ...]]) -> None:
+    """Its answer is the same for all rows, also if no other query has been selected."""
+    curator = Curator(small_data(), Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
+    workload = Workload(curator.domain, cliques)
+    settings = Gem(**{**SMALL, "rounds": 1, "steps": 2}, queries=1, one_way_share=0.0)
+    release = gem(curator, workload, settings)
+    assert release.model.marginal([]) == pytest.approx(len(small_data()))
+
+
+def test_public_records_cannot_stand_for_the_total_alone() -> None:
+    data = small_data()
+    curator = Curator(data, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
+    with pytest.raises(InvalidInput, match="no workload clique whole"):
+        gem_pub(curator, Workload(data.domain, [()]), GemPub(**SMALL), public=data)
+    assert curator.ledger.spent == 0

@@ -141,8 +141,8 @@ def test_wrong_weights_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not a pgmkit histogram"):
         HistogramModel.load(tmp_path / "x")
     model = HistogramModel(support, np.ones(DOMAIN.shape()), 1.0)
-    for n, said in [(0, "at least one row"), (-1, "integer of 0 or more"), (1.5, "integer")]:
-        with pytest.raises(InvalidInput, match=said):
+    for n in (0, -1, 1.5):
+        with pytest.raises(InvalidInput, match="n must be an integer of 1 or more"):
             model.sample(n, rng=RNG)
 
 

@@ -235,9 +235,7 @@ def estimate(
         monitor = Monitor(problem, tolerance=tolerance, report=report, started=started)
         point = _searched(problem, monitor, request, known, impossible, warm_start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
-    model = replace(
-        fitted(problem, monitor, point, model_limit(memory_limit), dtype), measurements=given
-    )
+    model = fitted(problem, monitor, point, model_limit(memory_limit), dtype, given)
     _warn(model)
     return model
 
@@ -307,10 +305,11 @@ def fitted(
     point: Point,
     memory_limit: int,
     dtype: torch.dtype = torch.float64,
+    measurements: tuple[Measurement, ...] = (),
 ) -> GraphicalModel:
     """Return the model with the potentials of ``point``, in the format ``dtype``, and with the
     figures of the search (its loss, gap, iterations) from ``monitor``. ``memory_limit`` is the
-    model's own limit, in bytes.
+    model's own limit, in bytes, and ``measurements`` are those that its fit is tested with.
     """
     return GraphicalModel(
         domain=problem.inference.layout.domain,
@@ -323,6 +322,7 @@ def fitted(
         iterations=monitor.iterations,
         stopped=monitor.stopped,
         memory_limit=memory_limit,
+        measurements=measurements,
     )
 
 

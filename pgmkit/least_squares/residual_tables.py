@@ -108,9 +108,9 @@ class ResidualNoise:
 
     Residuals are named by their attributes in the domain's order.
 
-    `bases` has, for each residual, its basis along each of its attributes; all bases of an
-    attribute have the same `unseen`. `variances` has, for each residual, the variance of the noise
-    of each of its values.
+    `bases` has, for each residual, its basis along each of its attributes (and may have others');
+    all bases of an attribute have the same `unseen`. `variances` has, for each residual, the
+    variance of the noise of each of its values.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ResidualNoise:
         known: dict[tuple[str, int], Array] = {}
 
         def acting(residual: Clique, name: str) -> Array:
-            own = self.bases[residual].get(name) if residual else None
+            own = self.bases[residual][name] if name in residual else None
             if (name, id(own)) not in known:
                 turned = self.unseen(name)[:, None] if own is None else own.inverse
                 known[name, id(own)] = queries[name] @ turned
@@ -204,9 +204,8 @@ class ResidualTables:
         self.statistic, self.degrees = 0.0, 0
         self._answers: dict[Clique, Array] = {}
         self._bases: dict[Clique, Bases] = {}
-        self._made: dict[tuple[str, bytes], ResidualBasis] = {}
+        self._made: dict[tuple[int, bytes], ResidualBasis] = {}
         self._first: dict[str, ResidualBasis] = {}
-        self._contrasts: dict[str, tuple[ResidualBasis, float]] = {}
         self._variances: dict[Clique, float] = {}
         if total is not None:
             self._answers[()], self._variances[()] = np.array(float(total)), 0.0
@@ -224,9 +223,10 @@ class ResidualTables:
         noise; the distance that the projection removes enters ``statistic``.
         """
         factors = _rows(m)
-        found = {n: self._basis(n, rows) for n, rows in zip(m.clique, factors, strict=True)}
+        found = dict(zip(m.clique, map(self._basis, factors), strict=True))
+        bases = {name: self._checked(name, basis) for name, (basis, _) in found.items()}
         residual = self.domain.ordered(m.clique)
-        bases, scale = self._of_residual(residual, found)
+        scale = math.prod(found[name][1] for name in residual)
         table = m.values.reshape([len(rows) for rows in factors]) / scale
         variance = (m.stddev / scale) ** 2
         possible = table
@@ -235,30 +235,33 @@ class ResidualTables:
         self.statistic += float(((table - possible) ** 2).sum()) / variance
         self.degrees += table.size - self._rank(m.clique)
         axes = [m.clique.index(name) for name in residual]
-        self._combine(residual, possible.transpose(axes), variance)
+        self._combine(residual, bases, possible.transpose(axes), variance)
 
     def _take_table(self, m: Measurement) -> None:
         """Split a measured table into its residuals, whose noises are independent. Record them."""
-        clique = self.domain.ordered(m.clique)
+        clique, bases = self.domain.ordered(m.clique), {}
         axes = [m.clique.index(name) for name in clique]
         split = m.values.reshape(self.domain.shape(m.clique)).transpose(axes)
         for axis, (name, n) in enumerate(zip(clique, split.shape, strict=True)):
-            if n > 1 and name not in self._contrasts:
-                self._contrasts[name] = self._basis(name, np.eye(n) - 1 / n)
+            if n > 1:
+                bases[name] = self._checked(name, self._contrasts(n))
             # Along each axis, the sum comes before what is left of the codes without their mean.
             summed = split.sum(axis, keepdims=True)
             split = np.concatenate([summed, split - summed / n], axis)
         for residual in residuals_inside(self.domain, clique):
-            table = split[tuple(slice(1, None) if name in residual else 0 for name in clique)]
-            scale = self._of_residual(residual, self._contrasts)[1]
-            self._combine(
-                residual, table / scale, (m.stddev / scale) ** 2 * m.values.size / table.size
-            )
+            table = split[tuple([slice(1, None) if name in residual else 0 for name in clique])]
+            variance = m.stddev**2 * m.values.size / table.size
+            self._combine(residual, bases, table, variance)
 
-    def _combine(self, residual: Clique, table: Array, variance: float) -> None:
-        """Record measured values of a residual; earlier values of the same residual are averaged
-        with them by inverse variance.
+    def _combine(self, residual: Clique, bases: Bases, table: Array, variance: float) -> None:
+        """Record measured values of a residual in these bases; earlier values of the same residual
+        are averaged with them by inverse variance. Raises InvalidInput if they are in other bases.
         """
+        used = self._bases.setdefault(residual, bases)
+        if used is not bases and any(used[name] is not bases[name] for name in residual):
+            raise InvalidInput(
+                f"the residual of {residual!r} is measured through two bases; give one of them"
+            )
         before = self._answers.setdefault(residual, table)
         known = self._variances.setdefault(residual, variance)
         if before is table:
@@ -270,45 +273,38 @@ class ResidualTables:
         self.statistic += float((apart**2).sum()) / together
         self.degrees += self._rank(residual)
 
-    def _basis(self, name: str, rows: Array) -> tuple[ResidualBasis, float]:
-        """Return a residual basis of the attribute ``name``, and the number by which its rows must
-        be multiplied to give ``rows``. Positive multiples of the same rows share one basis, and so
-        do negative ones of n I - J.
-
-        Raises InvalidInput if the attribute has a basis already with another vector p.
+    def _basis(self, rows: Array) -> tuple[ResidualBasis, float]:
+        """Return a residual basis, and the number by which its rows must be multiplied to give
+        ``rows``. Positive multiples of the same rows share one basis, and so do negative ones of
+        n I - J.
         """
+        n = rows.shape[1]
         if _code_by_code(rows):
-            size, code = float(rows[0, 0]), b""
-        else:
-            # Rows that are multiples of each other differ only in the last digits after the
-            # division, so rounded rows are the key.
-            size = float(np.abs(rows).max())
-            code = (rows / size).round(_DIGITS).tobytes()
-        key = (name, code)
+            return self._contrasts(n), float(rows[0, 0]) / (1 - 1 / n)
+        # Rows that are multiples of each other differ only in the last digits after the division,
+        # so rounded rows are the key.
+        size = float(np.abs(rows).max())
+        key = (n, (rows / size).round(_DIGITS).tobytes())
         if key not in self._made:
-            basis = self._made[key] = ResidualBasis.of(rows / size)
-            first = self._first.setdefault(name, basis)
-            if not (np.abs(first.unseen - basis.unseen) <= _RANK).all():
-                raise InvalidInput(
-                    f"{name!r} is measured through two bases with different vectors p; give "
-                    "residuals of one of them"
-                )
+            self._made[key] = ResidualBasis.of(rows / size)
         return self._made[key], size
 
-    def _of_residual(
-        self, residual: Clique, found: Mapping[str, tuple[ResidualBasis, float]]
-    ) -> tuple[Bases, float]:
-        """Record the bases of the residual's attributes. ``found`` has, for each attribute, its
-        basis and factor of proportion (see ``_basis``). Return the bases and the product of the
-        factors. Raises InvalidInput if the residual has another basis already.
-        """
-        bases = {name: found[name][0] for name in residual}
-        known = self._bases.setdefault(residual, bases)
-        if any(known[name] is not bases[name] for name in residual):
+    def _contrasts(self, n: int) -> ResidualBasis:
+        """Return the basis with the rows I - J / n."""
+        key = (n, b"")
+        if key not in self._made:
+            self._made[key] = ResidualBasis.of(np.eye(n) - 1 / n)
+        return self._made[key]
+
+    def _checked(self, name: str, basis: ResidualBasis) -> ResidualBasis:
+        """Return the basis. Raises InvalidInput if the attribute has another with another p."""
+        first = self._first.setdefault(name, basis)
+        if first is not basis and not (np.abs(first.unseen - basis.unseen) <= _RANK).all():
             raise InvalidInput(
-                f"the residual of {residual!r} is measured through two bases; give one of them"
+                f"{name!r} is measured through two bases with different vectors p; give residuals "
+                "of one of them"
             )
-        return bases, math.prod(found[name][1] for name in residual)
+        return basis
 
     def _rank(self, clique: Clique) -> int:
         return math.prod(self.domain.sizes[name] - 1 for name in clique)

@@ -51,7 +51,7 @@ def available(device: torch.device | None = None) -> int:
 
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    limits = [limit for limit, _ in _groups()]
+    limits = filter(None, [_number(file) for file, *_ in _group_files()])
     return min(
         [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _address_space(), *limits]
     )

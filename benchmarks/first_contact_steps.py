@@ -230,6 +230,7 @@ def methods(device: str, small: bool) -> Found:
     """The time of an iteration by each method, and its launches, waits and copies."""
     found: Found = {}
     for name in ("boolean",) if small else known(("triangle", "grid")):
+        search(name, device=device, max_seconds=0.1)  # the first search of a process loads CUDA
         for method in ("accelerated", "proximal", "mirror_descent"):
             options: Found = {"device": device, "tolerance": 0.0, "method": method}
             seconds, model = search(name, **options, max_seconds=0.1 if small else 1.0)

@@ -5,11 +5,11 @@
 
 Estimation in double and single precision; passes of one and of a hundred sets of potentials; steps
 of a search, captured as a graph; cliques of 1e7 and 1e8 cells as a share of the device's copy
-bandwidth; training of GEM and RAP; histograms; counting; sampling. Each figure is of a process of
-its own. "to 1%" is the time to within 1% of the best loss known, which is kept in
-``best_losses.json``. Where mbi and a CUDA build of jax are installed, mbi estimates on the same
-card. Prints tables, writes ``results/gpu.json`` (with the card's name) and ``results/gpu.svg``
-(``--small``: prints only). Without CUDA it says so and ends.
+bandwidth; searches of growing sizes; releases of GEM, RAP and AIM; histograms; counting; sampling.
+Each figure is of a process of its own. "to 1%" is the time to within 1% of the best loss known,
+which is kept in ``best_losses.json``. Where mbi and a CUDA build of jax are installed, mbi
+estimates on the same card. Prints tables, writes ``results/gpu.json`` (with the card's name) and
+``results/gpu.svg`` (``--small``: prints only). Without CUDA it says so and ends.
 """
 
 from __future__ import annotations
@@ -81,12 +81,25 @@ def peer(name: str, seed: int) -> list[Any]:
     ]  # fmt: skip
 
 
+def releases(small: bool) -> dict[str, dict[str, Any]]:
+    """Releases whose models or networks are large."""
+    few = {"rounds": 1, "steps": 2}
+    one = {"job": "release", "rows": 20_000, "epsilon": 1.0}
+    return {
+        "GEM as wide as the paper's": {
+            **one, "mechanism": "gem", "settings": GEM | few if small else GEM,
+        },
+        "RAP": {**one, "mechanism": "rap", "settings": RAP | few if small else RAP},
+        "AIM with models of 80 MB": {
+            **one, "mechanism": "aim", "settings": {"model_mb": 0.1 if small else 80},
+            "rows": 500 if small else 50_000, "epsilon": 1.0 if small else 10.0,
+        },
+    }  # fmt: skip
+
+
 def works(small: bool) -> dict[str, dict[str, Any]]:
     """Everything but estimation: what is done, and with how much."""
     rows, attributes = (10**5, 12) if small else (10**7, 24)
-    gem, rap = (
-        {**settings, "rounds": 1, "steps": 2} if small else settings for settings in (GEM, RAP)
-    )
     found: dict[str, dict[str, Any]] = {
         f"clique of {cells:.0e} cells": {"job": "clique", "cells": cells}
         for cells in ((10**4, 10**5) if small else (10**7, 10**8))
@@ -96,8 +109,11 @@ def works(small: bool) -> dict[str, dict[str, Any]]:
             key = f"pass of {name}, each of {batch}"
             found[key] = {"job": "passes", "name": name, "batch": batch}
         found[f"step of {name}"] = {"job": "steps", "name": name}
-    found["GEM as wide as the paper's"] = {"job": "training", "mechanism": "gem", "settings": gem}
-    found["RAP"] = {"job": "training", "mechanism": "rap", "settings": rap}
+    for shape, many in (("cycle", (20, 80, 160, 320)), ("chain", (320, 1000))):
+        for values in (6,) if small else many:
+            key = f"search of a {shape}, {values} values"
+            found[key] = {"job": "search", "shape": shape, "values": values}
+    found |= releases(small)
     found[f"histogram of 2^{attributes} weights"] = {"job": "histogram", "attributes": attributes}
     found[f"counting all pairs of {rows:,} rows"] = {"job": "counting", "rows": rows}
     drawn = 10**5 if small else 10**7

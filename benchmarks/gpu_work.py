@@ -111,21 +111,54 @@ def sampling(request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": least(lambda: model.sample(request["rows"], rng=0), request["device"], 2)}
 
 
-def training(request: dict[str, Any]) -> dict[str, Any]:
-    """A mechanism of trained rows, from its call to its release."""
+def release(request: dict[str, Any]) -> dict[str, Any]:
+    """A release of the built-in census by a mechanism, from its call to its end."""
     from mechanisms.datasets.census import census
     from mechanisms.dispatch import run
     from mechanisms.registry import configure
     from mechanisms.workload import k_way
 
-    data = census(20_000)
+    data = census(request["rows"])
     workload = k_way(data.domain, 2)
     chosen = configure(request["mechanism"], **request["settings"], device=request["device"])[1]
 
     def work() -> object:
-        return run(chosen, data, workload, 1.0, 1e-6, neighbours="replace-one", seed=0)
+        return run(
+            chosen, data, workload, request["epsilon"], 1e-6, neighbours="replace-one", seed=0
+        )
 
     return {"seconds": least(work, request["device"], 2)}
+
+
+def search(request: dict[str, Any]) -> dict[str, Any]:
+    """An estimate of noisy pairs along a cycle or a chain of attributes with so many values.
+
+    A chain is solved in one step, a cycle in tens or hundreds. ``multiplications`` are those of a
+    pass, by which ``device="auto"`` chooses.
+    """
+    from pgmkit import Dataset, Domain, Measurement, estimate
+    from pgmkit.contraction.order import plan
+
+    rng, values, rows = np.random.default_rng(0), request["values"], 100_000
+    domain = Domain(dict.fromkeys("abcd", values))
+    kinds = rng.random((3, len(domain)))[rng.integers(0, 3, rows)]
+    records = dict(zip(domain, rng.binomial(values - 1, kinds).T, strict=True))
+    pairs = [("a", "b"), ("b", "c"), ("c", "d")] + [("a", "d")] * (request["shape"] == "cycle")
+    noisy = [
+        Measurement(pair, table + rng.normal(0, 20.0, table.shape), 20.0)
+        for pair, table in Dataset(domain, records).marginals(pairs).items()
+    ]
+    models = []
+
+    def work() -> None:
+        models.append(estimate(domain, noisy, total=rows, device=request["device"]))
+
+    return {
+        "seconds": least(work, request["device"], 2),
+        "iterations": models[-1].iterations,
+        "loss": models[-1].loss,
+        "multiplications": plan(pairs, (), domain.sizes).cost,
+    }
 
 
 def histogram(request: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +218,17 @@ def card(device: str) -> str:
 
 JOBS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     each.__name__: each
-    for each in (copy_bandwidth, clique, passes, steps, training, histogram, counting, sampling)
+    for each in (
+        copy_bandwidth,
+        clique,
+        passes,
+        steps,
+        search,
+        release,
+        histogram,
+        counting,
+        sampling,
+    )
 }
 
 if __name__ == "__main__":

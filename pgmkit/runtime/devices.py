@@ -14,13 +14,13 @@ from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 if TYPE_CHECKING:
     import torch
 
-WORTH_A_GPU = MULTIPLICATIONS_A_SECOND / 100
+WORTH_A_GPU = MULTIPLICATIONS_A_SECOND / 300
 """The multiplications of a pass from which "auto" uses a GPU.
 
-A step of estimation on a GPU launches about a hundred kernels, which takes 5 to 10 microseconds
-each: about a millisecond in all, whatever the size. One core does 0.6 to 1.8 billion
-multiplications of a large pass a second, so both take equally long at about a million; from ten
-times that a GPU surely gains.
+Measured on an H200 beside 16 cores (docs/card.md): with a million multiplications a search on the
+GPU took twice as long as on the processor, with three million equally long, and with 4.6 to 8
+million an eighth to a third. Below this number a GPU loses tenths of a second at most, beside the
+1.5 seconds in which a process first loads CUDA.
 """
 
 

@@ -158,14 +158,16 @@ def predict(request: dict[str, Any]) -> dict[str, Any]:
     import pgmkit.estimation  # noqa: F401
     from mechanisms import k_way, plan
     from mechanisms.privacy.budget import Budget
-    from mechanisms.synthesis.auto import choice_of
+    from mechanisms.synthesis.auto import Choice, choose_mechanism
     from pgmkit import Schema
 
     imports = time.process_time() - spent
     data = load(request)
     workload, delta, rows = k_way(data.domain, request["way"]), len(data) ** -2.0, len(data)
     schema, budget = Schema.from_dict(data.domain.sizes), Budget(request["epsilon"], delta)
-    chosen = choice_of(request["mechanism"], schema, workload, budget=budget, rows=rows)
+    chosen = Choice(request["mechanism"], "as asked")
+    if chosen.name == "auto":
+        chosen = choose_mechanism(schema, workload, budget, rows=rows)
     settings = {**chosen.settings, **request["settings"]}
     found = plan(
         chosen.name, workload, request["epsilon"], delta, neighbours="replace-one", rows=rows,

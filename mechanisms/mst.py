@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.forest import draw_forest, pairs_of
+from mechanisms.rounds.forest import draw_forest
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, setting, torch_device
 from mechanisms.strategies.clique_queries import CliqueQueries
-from mechanisms.workload import Workload, varied
+from mechanisms.workload import Workload, pairs_of, varied
 from pgmkit import Domain, Measurement
 
 
@@ -89,7 +89,7 @@ def mst(
     anything is spent) for a workload over another domain.
     """
     domain = curator.domain
-    pairs = pairs_of(workload)
+    pairs = pairs_of(domain, workload.cliques)
     whole = curator.remaining
     # Without pairs everything goes to the one-way marginals.
     one_way = settings.one_way(domain) if pairs else 1.0

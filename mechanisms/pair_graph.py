@@ -32,12 +32,12 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import measure_distances
 from mechanisms.rounds.drawn import worst_pairs
-from mechanisms.rounds.forest import draw_forest, pairs_of
+from mechanisms.rounds.forest import draw_forest
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, positive, setting, torch_device
-from mechanisms.workload import Workload, varied
+from mechanisms.workload import Workload, pairs_of, varied
 from pgmkit import GraphicalModel, Measurement
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.junction_tree import junction_tree
@@ -98,7 +98,8 @@ def pair_graph(
     """
     domain = curator.domain
     check_fits_workload(domain, workload, settings.model_mb)
-    pairs = [p for p in pairs_of(workload) if megabytes(domain.size(p)) <= settings.model_mb]
+    every = pairs_of(domain, workload.cliques)
+    pairs = [pair for pair in every if megabytes(domain.size(pair)) <= settings.model_mb]
     taken = list(first)
     if not taken:
         taken, _ = measure_one_way(curator, settings.one_way_share if pairs else 1.0)

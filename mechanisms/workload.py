@@ -304,6 +304,15 @@ def downward_closure(workload: Workload) -> tuple[Clique, ...]:
     return tuple(subsets(workload.domain, workload.cliques)[1:])
 
 
+def pairs_of(domain: Domain, cliques: Iterable[Clique]) -> list[tuple[str, str]]:
+    """Return the pairs of attributes within the cliques, each once, in the domain's order; without
+    attributes of a single value, which depend on nothing.
+    """
+    within = [[n for n in domain.ordered(c) if domain.sizes[n] > 1] for c in cliques]
+    held = {pair for clique in within for pair in itertools.combinations(clique, 2)}
+    return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
+
+
 def subsets(domain: Domain, cliques: Iterable[Clique]) -> list[Clique]:
     """Return every subset of each of the cliques, once, in the domain's order, small ones first.
     The first is the empty set, even if there are no cliques.

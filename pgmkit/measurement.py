@@ -240,7 +240,7 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
             f"total ({total:.6g}) must lie between 2^-53 and 2^53 (9.0e15), up to where float64 "
             "numbers tell one count from the next; use another unit"
         )
-    answers = total * _largest_entry(m)
+    answers = total * largest_entry(m)
     largest = max(answers, float(np.abs(values).max()))
     if not largest / EXACT <= m.stddev:
         raise InvalidInput(
@@ -258,7 +258,7 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
         )
 
 
-def _largest_entry(m: Measurement) -> float:
+def largest_entry(m: Measurement) -> float:
     """Return the largest absolute entry of the measurement's matrix; 1 if it has none."""
     if m.matrix is None:
         return 1.0

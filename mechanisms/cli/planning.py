@@ -78,7 +78,7 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
         rows=rows,
         unit=request.unit,
         max_rows=request.max_rows,
-        settings={**choice.settings, **request.options},
+        settings=choice.settings,
         accounting=request.budget.accounting,
     )
     found = replace(found, questions=request.planned)
@@ -103,7 +103,7 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
     """Yield, as lines of text, remarks on the budget, on charges that the plan leaves out, and on
     weak protection. `choice`: the mechanism that is planned, for `rows` rows.
     """
-    from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
+    from mechanisms.synthesis.cautions import cautions
     from pgmkit.tables.draft.thresholds import BINS
 
     if request.within is not None:
@@ -123,5 +123,5 @@ def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:
             "fiftieth of the budget, which is not in this plan; where they do not, it takes "
             "independent"
         )
-    for caution in filter(None, (delta_caution(request.delta, rows), epsilon_caution(request))):
+    for caution in cautions(request, rows):
         yield f"warning: {caution}"

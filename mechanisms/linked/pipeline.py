@@ -177,7 +177,8 @@ def synthesize_linked(
     for request in requests.values():
         # A run on made-up records raises every error that the mechanism would raise for any table,
         # before the first table is charged to the budget.
-        dry_run(request, Choice(named, "as asked"), request.schema, request.likely)
+        choice = request.choice(request.schema, request.likely)
+        dry_run(request, choice, request.schema, request.likely)
     random = None if seed is None else np.random.default_rng(seed)
     steps_of = {link.child: requests[link.child].schema for link in links}
     data = coded(frames, placed, links, steps_of, random)
@@ -229,7 +230,7 @@ def _spent(
         cost = curator.remaining * (weights[name] / left)
         table = curator.table(tables[name], relations[name], cost)
         workload = request.workload_over(request.schema)
-        chosen = Choice(request.mechanism, "as asked", request.options)
+        chosen = request.choice(request.schema, workload)
         first: list[Measurement] = []
         if found:
             link = next(each for each in links if each.child == name)

@@ -61,8 +61,8 @@ class Scores:
 
     @property
     def ratio(self) -> float:
-        """The synthetic score divided by the real one."""
-        return self.synthetic / self.real
+        """The synthetic score divided by the real one; infinite if that is 0."""
+        return self.synthetic / self.real if self.real else math.inf
 
 
 def some_cliques(domain: Domain, k: int, *, most: int | None = None, seed: int = 0) -> list[Clique]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from mechanisms.release.record import Release
-from pgmkit import GraphicalModel, InvalidInput, Kronecker, Measurement, Schema, estimate
+from mechanisms.release.record import Release, count_noise
+from pgmkit import GraphicalModel, InvalidInput, Measurement, Schema, estimate
 from pgmkit.runtime.iterations import SLIGHT
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
@@ -37,7 +36,7 @@ def with_exact(
     before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
     # The model misses an exact table by about a third of the standard deviation that the table is
     # given, and smaller ones take longer.
-    stddev = min(_MISSED / 2, SLIGHT * min(map(_noise, noisy)))
+    stddev = min(_MISSED / 2, SLIGHT * min(map(count_noise, noisy)))
     exact = before + [
         Measurement(each.clique, each.values, stddev, each.matrix)
         for path in paths
@@ -53,13 +52,3 @@ def with_exact(
                 "the exact tables contradict each other, or what the schema rules out"
             )
     return replace(release, model=model, measurements=(*paid, *exact), exact=len(exact))
-
-
-def _noise(each: Measurement) -> float:
-    """Return a measurement's standard deviation in counts. If the measurement has a matrix of
-    queries, the standard deviation is divided by the largest absolute entry of the matrix.
-    """
-    if each.matrix is None:
-        return each.stddev
-    factors = each.matrix.factors if isinstance(each.matrix, Kronecker) else (each.matrix,)
-    return each.stddev / math.prod(float(abs(factor).max()) for factor in factors)

@@ -38,6 +38,8 @@ _DIGEST = 2 * hashlib.sha256().digest_size
 """The number of characters of the checksum at the end of the file, in the comment of the
 archive.
 """
+_SPARSE = ("data", "indices", "indptr", "shape")
+"""The attributes of a sparse matrix that are stored, each as an array."""
 MODELS = {
     "pgmkit model": "pgmkit.model:GraphicalModel",
     "pgmkit region model": "pgmkit.regions.model:RegionModel",
@@ -174,12 +176,7 @@ def _parts(factor: Any) -> dict[str, Any]:
     if isinstance(factor, np.ndarray):
         return {"dense": factor}
     sparse = factor.tocsr()
-    return {
-        "data": sparse.data,
-        "indices": sparse.indices,
-        "indptr": sparse.indptr,
-        "shape": np.array(sparse.shape),
-    }
+    return {part: getattr(sparse, part) for part in _SPARSE}
 
 
 def _restored(
@@ -205,10 +202,7 @@ def _restored_predicate(stored: Mapping[str, Any]) -> MeasuredPredicate:
 def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
     if f"{prefix}.dense" in arrays:
         return arrays[f"{prefix}.dense"]
-
-    data, indices, indptr, shape = (
-        arrays[f"{prefix}.{part}"] for part in ("data", "indices", "indptr", "shape")
-    )
+    data, indices, indptr, shape = (arrays[f"{prefix}.{part}"] for part in _SPARSE)
     matrix = csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))
     matrix.check_format(full_check=True)  # compiled products trust the indices
     return matrix

@@ -16,20 +16,17 @@ def overview(release: Any, more: Sequence[Sequence[str]] = ()) -> str:
 
     `release`: a Release or a TableRelease. `more`: further rows, as texts that are escaped here.
     """
+    unfitted = isinstance(release.model, Unfitted)
     rows = [
         ["promise", promise(release)],
         ["mechanism", release.mechanism],
-        ["records (estimated)", _records(release)],
+        ["records (estimated)", "" if unfitted else f"{release.model.total:,.0f}"],
         ["noisy tables", str(len(release.measurements) - release.exact)],
         *fit_rows(release),
         *more,
     ]
     spent = "" if release.ledger is None else release.ledger._repr_html_()
     return "".join(warnings(release)) + table(["", ""], rows) + spent
-
-
-def _records(release: Any) -> str:
-    return "" if isinstance(release.model, Unfitted) else f"{release.model.total:,.0f}"
 
 
 def fit_rows(release: Any) -> list[list[str]]:

@@ -27,20 +27,21 @@ def methods(release: TableRelease) -> Iterator[str]:
 def paragraph(release: TableRelease) -> str:
     """Return the paragraph of a methods section: mechanism, promise and its accounting (or, if the
     release is not secure, that none is promised), number of noisy tables, what is not protected,
-    and the reference. Without a ledger it says only how many noisy tables, published by others, the
-    model was estimated from.
+    and the reference. Without a ledger it says only how many noisy tables, published by others, and
+    how many exact ones the model was estimated from.
     """
     columns = f"{len(release.schema.columns)} columns"
+    noisy = len(release.measurements) - release.exact
     if release.ledger is None:
+        exact = f" and {release.exact} exact" if release.exact else ""
         return (
-            f"A model of {columns} was estimated from {len(release.measurements)} noisy "
-            f"tables with pgmkit {__version__}. Their privacy is that of whoever published them."
+            f"A model of {columns} was estimated from {noisy} noisy{exact} tables with pgmkit "
+            f"{__version__}. Their privacy is that of whoever published them."
         )
     entry = MECHANISMS.get(release.mechanism)
     cited = "" if entry is None else _cited(entry.module)
     said = " ".join(release.caution.splitlines())
     kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
-    noisy = len(release.measurements) - release.exact
     held = f"The model also holds tables that are exact: {release.exception}. "
     return (
         f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of pgmkit "

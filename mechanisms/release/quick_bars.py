@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from mechanisms.release.evaluation import AT_ONCE
-from mechanisms.release.record import Release
+from mechanisms.release.record import Release, count_noise
 from pgmkit import GraphicalModel, InvalidInput, Measurement, RegionModel, Reply, TooSlow
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.questions import UNRELIABLE
@@ -44,8 +44,8 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
     """Return the reply with a note that it has no error bars, and marks on counts that are too
     small.
 
-    A count is mostly noise if it is below three times the standard deviation of the noise in the
-    most precise measurement of one of the question's `columns`.
+    A count is mostly noise if it is below three times the standard deviation of the noise
+    (`count_noise`) in the most precise measurement of one of the question's `columns`.
     """
     said = (
         "no error bars: they take more than a second here; ask for them with --error-bars, "
@@ -54,7 +54,7 @@ def without_bars(release: Release, columns: Sequence[str], reply: Reply) -> Repl
         else f"no error bars: the model of {release.mechanism} is not graphical, and no table that "
         "was measured without merging bins holds the answer; a release of aim has them"
     )
-    touching = [m.stddev for m in release.measurements if set(columns) & set(m.clique)]
+    touching = [count_noise(m) for m in release.measurements if set(columns) & set(m.clique)]
     noise = min(touching, default=-np.inf)  # without such a table no line is marked
     least = noise / UNRELIABLE
     weak = np.asarray(reply.columns["count"], dtype=np.float64) < least

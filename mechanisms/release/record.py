@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,12 +19,22 @@ from mechanisms.release.html import overview
 from pgmkit import Dataset, FactoredQuery, GraphicalModel, Measurement, RegionModel
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.goodness import Fit, contradiction, goodness_of_fit
+from pgmkit.measurement import largest_entry
 from pgmkit.runtime.randomness import Rng
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST
 
 Measured: TypeAlias = "Measurement | MeasuredPredicate"
 """A noisy answer; both kinds have a `clique`, `values` in counts and the noise's `stddev`."""
+
+
+def count_noise(m: Measured) -> float:
+    """Return the standard deviation of the noise in a measured count. If the measurement has a
+    matrix, its standard deviation is divided by the largest absolute entry of the matrix; the
+    result is infinite if all entries are 0.
+    """
+    largest = largest_entry(m) if isinstance(m, Measurement) else 1.0
+    return m.stddev / largest if largest else math.inf
 
 
 class Model(Protocol):

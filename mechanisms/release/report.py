@@ -17,20 +17,15 @@ from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections
 from mechanisms.release.tabular import TableRelease
-from pgmkit import __version__
+from pgmkit import Column, FactoredQuery, GraphicalModel, Interval, RegionModel, __version__
 from pgmkit.errors import NotMeasured, TooSlow, check_known
-from pgmkit.model import GraphicalModel
-from pgmkit.queries import FactoredQuery
-from pgmkit.regions.model import RegionModel
 from pgmkit.runtime.html import MOST_BARS, escape, graph, table
 from pgmkit.runtime.html import bars as bar_chart
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.progress import bar
 from pgmkit.runtime.sizes import UNASKED_SECONDS
 from pgmkit.tables.bins import Binned
-from pgmkit.tables.columns import Column
 from pgmkit.tables.question_plan import Bars
-from pgmkit.uncertainty import Interval
 
 __all__ = ["Evaluation", "html"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -254,7 +254,7 @@ class TableRelease:
         if replicates is None or not isinstance(self.model, GraphicalModel | RegionModel):
             return self.ask(text, level=level)
         bars = self.bars(replicates, seed=0)
-        return ask(self.model, self.schema, text, bars=bars, level=level)
+        return self._careful(ask(self.model, self.schema, text, bars=bars, level=level))
 
     def ask(
         self,
@@ -273,25 +273,19 @@ class TableRelease:
         estimated.
         """
         columns = parse(self.schema, question).columns  # raises before anything is computed
-        reply = self._reply(question, columns, error_bars, level, progress)
-        said = (f"careful: {self.contradiction}",) if self.contradiction else ()
-        return replace(reply, notes=(*reply.notes, *said))
-
-    def _reply(
-        self,
-        question: str,
-        columns: Sequence[str],
-        error_bars: bool | None,
-        level: float,
-        progress: bool,
-    ) -> Reply:
         asked = partial(ask, self.model, self.schema, question, level=level)
         if error_bars is not None:
-            return asked(bars=self.bars(seed=0, progress=progress) if error_bars else None)
+            bars = self.bars(seed=0, progress=progress) if error_bars else None
+            return self._careful(asked(bars=bars))
         with suppress(TooSlow, NotMeasured):
             if self._quick is not None:
-                return asked(bars=self._quick)
-        return without_bars(self.release, columns, asked())
+                return self._careful(asked(bars=self._quick))
+        return self._careful(without_bars(self.release, columns, asked()))
+
+    def _careful(self, reply: Reply) -> Reply:
+        """Return the reply with a note if the noisy tables contradict each other."""
+        said = (f"careful: {self.contradiction}",) if self.contradiction else ()
+        return replace(reply, notes=(*reply.notes, *said))
 
     def with_exact(self, *paths: str | os.PathLike[str]) -> TableRelease:
         """Return the release with a model that also has these tables, which are known exactly.
@@ -306,9 +300,9 @@ class TableRelease:
         """
         from mechanisms.release.exact import with_exact
 
-        said = f"{self.reason}; with {len(paths)} exact tables, which the promise does not cover"
         own = with_exact(self.release, self.schema, paths)
-        return replace(self, release=own, reason=said, _bars={})
+        said = "its model also has exact tables, which the promise does not cover"
+        return self._remodelled(own, self.schema, said)
 
     def estimated(
         self,
@@ -353,8 +347,12 @@ class TableRelease:
         if not isinstance(self.model, Unfitted):
             name = f"{self.mechanism.removesuffix(', estimated')}, estimated"
             release = replace(release, mechanism=name)
-        said = f"{self.reason}; its model is estimated from its noisy tables"
-        return replace(self, release=release, schema=schema, reason=said, _bars={})
+        return self._remodelled(release, schema, "its model is estimated from its noisy tables")
+
+    def _remodelled(self, release: Release, schema: Schema, said: str) -> TableRelease:
+        """Return the release with another model, over `schema`; `said` is added to the reason."""
+        reason = f"{self.reason}; {said}" if self.reason else said
+        return replace(self, release=release, schema=schema, reason=reason, _bars={})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to one file, completely or not at all."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, NoReturn
 
-from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput
+from pgmkit import Domain, InvalidInput
 from pgmkit.runtime.model_files import read_container, write_container
 from pgmkit.runtime.untrusted import LARGEST, refusing
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from statistics import NormalDist
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.release.independence import chances
+from mechanisms.workload import pairs_of
 from pgmkit import Domain, Kronecker, Measurement
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.sizes import TABLE_CELLS
@@ -89,8 +89,7 @@ def verdict(
     known = list(measurements)
     domain, total = model.domain, model.total if rows is None else rows
     names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
-    together = {pair for m in known for pair in combinations(domain.ordered(m.clique), 2)}
-    kept = sorted(together, key=lambda pair: [domain.places[name] for name in pair])
+    kept = pairs_of(domain, [m.clique for m in known])
     variances = _variances(known, domain.sizes)
     error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
     return Verdict(
@@ -143,10 +142,10 @@ def _faint(domain: Domain, total: float, known: Sequence[Any]) -> str:
     for m in known:
         if not isinstance(m, Measurement):
             continue  # one predicate, or single cells, rather than a table
-        for pair in combinations(sorted(m.clique), 2):
+        for pair in pairs_of(domain, [m.clique]):
             ratio = m.stddev * _cells(domain, m) / total
             noise[pair] = min(noise.get(pair, math.inf), ratio)
-    faint = sorted(pair for pair, ratio in noise.items() if ratio > 1)
+    faint = [pair for pair, ratio in noise.items() if ratio > 1]
     if not faint:
         return ""
     which = f"{len(faint)} of them" if len(faint) > 1 else f"{faint[0][0]} with {faint[0][1]}"

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
 
 from mechanisms.privacy.counting import Queries
 from mechanisms.privacy.curator import Curator
-from mechanisms.workload import Workload
 from pgmkit.domain import Clique
 from pgmkit.model import GraphicalModel
-
-
-def pairs_of(workload: Workload) -> list[Clique]:
-    """Return the pairs of attributes within workload cliques, in the domain's order; without
-    attributes of a single value, which depend on nothing.
-    """
-    domain = workload.domain
-    within = [[n for n in domain.ordered(c) if domain.sizes[n] > 1] for c in workload.cliques]
-    held = {pair for clique in within for pair in combinations(clique, 2)}
-    return sorted(held, key=lambda pair: [domain.places[name] for name in pair])
 
 
 def draw_forest(

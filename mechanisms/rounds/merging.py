@@ -136,7 +136,7 @@ def best_tables(
     }
     ends = np.array([[names.index(name) for name in pair] for pair in pairs])
     sizes = np.array([[merged[n, o].max() + 1.0 for n in names] for o in options])[:, ends]
-    chance = np.minimum([_chance(counts[a], counts[b]) for a, b in pairs], distances)
+    chance = np.minimum([chance_distance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
     kept, sides = _kept(sizes, distances, chance, width), sizes - residuals
@@ -203,7 +203,7 @@ def _kept(sizes: Array, distances: Array, chance: Array, width: Array) -> Array:
     return np.asarray((1 - lost) * (distances - chance) + np.sqrt(cells / cells[0]) * chance)
 
 
-def _chance(first: Array, second: Array) -> float:
+def chance_distance(first: Array, second: Array) -> float:
     """Return the expected L1 distance, in counts, between the joint counts of two independent
     attributes and their product. `first` and `second`: the counts of their codes.
     """

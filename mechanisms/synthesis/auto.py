@@ -53,15 +53,6 @@ class Choice:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def choice_of(mechanism: str, schema: Schema, workload: Workload, **known: Any) -> Choice:
-    """Return the mechanism that was named or, for "auto", the result of `choose_mechanism`, of
-    which `known` are the further arguments.
-    """
-    if mechanism != "auto":
-        return Choice(mechanism, "as asked")
-    return choose_mechanism(schema, workload, **known)
-
-
 @typed
 def choose_mechanism(
     schema: Schema,
@@ -173,20 +164,19 @@ def _by_time(
     from mechanisms.aim import Aim  # it loads what takes long to import
 
     columns, default_mb = len(schema.domain), Aim().model_mb
-    models, smaller = list[float](), min(most_mb, default_mb)
-    while not models or smaller >= _LEAST_MODEL_MB:
-        models.append(smaller)
-        smaller /= 2
-    for model_mb in models:
+    model_mb = min(most_mb, default_mb)
+    needed = work.longest_aim_seconds(schema.domain, rows, budget, model_mb)
+    while needed > seconds and model_mb / 2 >= _LEAST_MODEL_MB:
+        model_mb /= 2
         needed = work.longest_aim_seconds(schema.domain, rows, budget, model_mb)
-        if needed <= seconds:
-            return Choice(
-                "aim",
-                f"{columns} columns and {marginals} marginals: adaptive marginals with a graphical "
-                "model, which has error bars, conditional records and constraints; usually at "
-                f"most about {math.ceil(needed)} s",
-                {} if model_mb == default_mb else {"model_mb": model_mb},
-            )
+    if needed <= seconds:
+        return Choice(
+            "aim",
+            f"{columns} columns and {marginals} marginals: adaptive marginals with a graphical "
+            "model, which has error bars, conditional records and constraints; usually at "
+            f"most about {math.ceil(needed)} s",
+            {} if model_mb == default_mb else {"model_mb": model_mb},
+        )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"
     if schema.constraints or seconds < work.mixture_seconds(schema.domain):
         return Choice("pair-graph", f"{late}; a graph of few pairs takes seconds")

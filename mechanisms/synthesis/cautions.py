@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mechanisms.synthesis.request import Request
 
 _MOST_EPSILON = 10.0
@@ -10,37 +12,32 @@ _MOST_EPSILON = 10.0
 """
 
 
-def delta_caution(delta: float, rows: int | None) -> str:
-    """Return a warning if delta is above 1 / rows, and otherwise an empty text.
+def cautions(request: Request, rows: int | None) -> Iterator[str]:
+    """Yield a warning if delta is above 1 / rows, and one if the budget's epsilon is above
+    `_MOST_EPSILON`, which protects hardly anyone.
 
     `rows`: the number of rows if it is public. If it is None, 1,000 rows are assumed, as tables of
     fewer are seldom released.
 
-    >>> delta_caution(1e-9, None), delta_caution(0.5, 10)[:32]
-    ('', 'delta (0.5) is above 1 / 10 rows')
-    >>> delta_caution(0.5, None)[:72]
-    'delta (0.5) is above 1 / 1000 rows (assumed, as their number is private)'
+    >>> from pgmkit import Boolean, Schema
+    >>> request = Request(schema=Schema({"ill": Boolean()}), epsilon=20, delta=0.01)
+    >>> for said in cautions(request, None):
+    ...     print(said[:72])
+    delta (0.01) is above 1 / 1000 rows (assumed, as their number is private
+    epsilon = 20 protects hardly anyone; 0.1 to 10 are usual
     """
-    least = 1000 if rows is None else rows
-    assumed = " (assumed, as their number is private)" if rows is None else ""
-    if delta * least <= 1:
-        return ""
-    return (
-        f"delta ({delta:g}) is above 1 / {least} rows{assumed}: its promise allows that whole "
-        "records are published, each with that probability; choose delta well below 1 / rows"
-    )
-
-
-def epsilon_caution(request: Request) -> str:
-    """Return a warning if the budget's epsilon is above `_MOST_EPSILON`, which protects hardly
-    anyone, and otherwise an empty text.
-    """
+    delta, least = request.delta, 1000 if rows is None else rows
+    if delta * least > 1:
+        assumed = " (assumed, as their number is private)" if rows is None else ""
+        yield (
+            f"delta ({delta:g}) is above 1 / {least} rows{assumed}: its promise allows that whole "
+            "records are published, each with that probability; choose delta well below 1 / rows"
+        )
     epsilon = request.budget.epsilon
-    if epsilon <= _MOST_EPSILON:
-        return ""
-    if request.within is None:
-        return f"epsilon = {epsilon:.4g} protects hardly anyone; 0.1 to {_MOST_EPSILON:g} are usual"
-    return (
-        f"answers within {request.within:g} records need epsilon = {epsilon:.4g}, which protects "
-        "hardly anyone; allow larger errors"
-    )
+    if epsilon > _MOST_EPSILON and request.within is None:
+        yield f"epsilon = {epsilon:.4g} protects hardly anyone; 0.1 to {_MOST_EPSILON:g} are usual"
+    elif epsilon > _MOST_EPSILON:
+        yield (
+            f"answers within {request.within:g} records need epsilon = {epsilon:.4g}, which "
+            "protects hardly anyone; allow larger errors"
+        )

@@ -41,7 +41,7 @@ def dry_run(request: Request, choice: Choice, schema: Schema, workload: Workload
     public records or questions, makes a second dry run, over the values found, and takes
     independent columns if that is refused.
     """
-    entry, chosen = configure(choice.name, **{**choice.settings, **request.options})
+    entry, chosen = configure(choice.name, **choice.settings)
     if any(field.name == "pretrain_steps" for field in fields(chosen)):
         chosen = replace(chosen, pretrain_steps=1)  # pretraining refuses nothing and takes time
     likely = assumed(schema)

@@ -24,7 +24,7 @@ from mechanisms.families.graphical import estimator
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.distances import measure_distances
-from mechanisms.rounds.merging import MOST_GROUPS
+from mechanisms.rounds.merging import MOST_GROUPS, chance_distance
 from mechanisms.workload import Workload, downward_closure
 from pgmkit import Measurement, Schema
 from pgmkit.domain import Clique
@@ -165,14 +165,12 @@ def _chance(
     """
     rng, draws = np.random.default_rng(0), 8
     rows = max(1, round(total))
-    means, bare = np.zeros(draws), 0.0
+    counts = {name: rows * each / each.sum() for name, each in columns.items()}
+    bare = math.fsum(chance_distance(counts[a], counts[b]) for a, b in pairs) / (2 * rows)
+    means = np.zeros(draws)
     for a, b in pairs:
         shares = np.outer(columns[a], columns[b]).ravel()
         shares /= shares.sum()
-        stddevs = np.sqrt(rows * shares * (1 - shares))
-        bare += float(np.minimum(stddevs * (2 / np.pi) ** 0.5, 2 * rows * shares).sum()) / (
-            2 * rows
-        )
         drawn = rng.multinomial(rows, shares, draws)
         for i, table in enumerate(drawn.reshape(draws, len(columns[a]), len(columns[b]))):
             one, other = (

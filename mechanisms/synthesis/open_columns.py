@@ -96,7 +96,7 @@ def resolved(
     matter here.
     """
     unlisted, fine = open_columns(schema), _fine(schema)
-    tallies = {name: _present_texts(data, schema, name) for name in unlisted}
+    tallies = {name: _present_texts(data, name, column) for name, column in unlisted.items()}
     share = DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name, column in _numeric(schema).items():
@@ -148,19 +148,16 @@ def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
     """
     reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
     if reached[-1] <= 0:
-        return [
-            float(edge) for edge in np.linspace(fine.positions[0], fine.positions[-1], bins + 1)
-        ]
+        return np.linspace(fine.positions[0], fine.positions[-1], bins + 1).tolist()
     goals = reached[-1] * np.arange(1, bins) / bins
-    return [float(edge) for edge in fine.positions[1 + np.searchsorted(reached, goals)]]
+    return fine.positions[1 + np.searchsorted(reached, goals)].tolist()
 
 
-def _present_texts(data: Any, schema: Schema, name: str) -> dict[str, int]:
-    """Return the number of rows of each text in the open column `name`.
+def _present_texts(data: Any, name: str, column: OpenCategorical) -> dict[str, int]:
+    """Return the number of rows of each text in the open column of this name.
 
     Raises InvalidInput if rows have no text and the column has no place for them.
     """
-    column = open_columns(schema)[name]
     tally = tally_of(data, name, column)
     missing = tally[None]
     if column.missing is None and column.outside is None and missing:

@@ -25,7 +25,7 @@ from mechanisms.release.tabular import TableRelease
 from mechanisms.release.unfinished import estimated, kept, unfinished
 from mechanisms.rounds.loop import Progress, round_reports
 from mechanisms.synthesis.auto import Choice
-from mechanisms.synthesis.cautions import delta_caution, epsilon_caution
+from mechanisms.synthesis.cautions import cautions
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.synthesis.open_columns import (
@@ -235,7 +235,7 @@ def _released(
     said = _rows_left_out(curator, excess) if request.report_dropped and excess else ""
     choice, known = _chosen(request, curator, schema, workload)
     logger.info("mechanism %s: %s", choice.name, choice.reason)
-    entry, settings = configure(choice.name, **{**choice.settings, **request.options})
+    entry, settings = configure(choice.name, **choice.settings)
     if request.device is not None and hasattr(settings, "device"):
         settings = replace(settings, device=request.device)
     release = run_on(
@@ -280,8 +280,7 @@ def check_rows(request: Request, counts: Counts) -> None:
     public = request.relation.rows_public
     if public and len(counts) == 0:
         raise InvalidInput("the data have no rows, which replace-one takes as public; give some")
-    of_delta = delta_caution(request.delta, len(counts) if public else None)
-    for caution in filter(None, (of_delta, epsilon_caution(request))):
+    for caution in cautions(request, len(counts) if public else None):
         warnings.warn(caution, UserWarning, stacklevel=5)
 
 

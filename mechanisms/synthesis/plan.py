@@ -149,7 +149,7 @@ def plan(
     >>> [(step.step, step.times) for step in found.steps]
     [('first: measure', 2), ('edge: select', 1), ('tree: measure', 1)]
     """
-    check_count(rows, "rows")
+    check_count(rows, "rows", 1)
     entry, chosen = configure(mechanism, **dict(settings or {}))
     if entry.public:
         raise InvalidInput(f"{mechanism} depends on public records; it cannot be planned without")

@@ -19,7 +19,7 @@ from mechanisms.registry import MECHANISMS, configure
 from mechanisms.rounds.loop import Progress
 from mechanisms.strategies.best import Goal
 from mechanisms.synthesis import questions
-from mechanisms.synthesis.auto import Choice, check_limits, choice_of
+from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
 from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, open_columns
 from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
@@ -247,24 +247,26 @@ class Request:
         )
 
     def choice(self, schema: Schema, workload: Workload, rows: int | None = None) -> Choice:
-        """Return the mechanism that was named, or for "auto" `matrix+pgm` if there are questions
-        and no public records, and otherwise the one that `choose_mechanism` takes.
+        """Return the mechanism that was named, with its `options`, or for "auto" `matrix+pgm` if
+        there are questions and no public records, and otherwise the one that `choose_mechanism`
+        takes.
 
         `schema`, `workload`: the schema and the workload, with all values known. `rows`: the number
         of rows if it is public or paid for.
         """
-        if self.queries and self.mechanism == "auto" and self.public is None:
+        if self.mechanism != "auto":
+            return Choice(self.mechanism, "as asked", self.options)
+        if self.queries and self.public is None:
             return Choice(
                 "matrix+pgm",
                 f"{len(self.queries)} questions: measured together with the least noise, so that "
                 "their errors are known beforehand",
                 {"objective": self._goal, "inference": "auto"},
             )
-        return choice_of(
-            self.mechanism,
+        return choose_mechanism(
             schema,
             workload,
-            budget=self.budget,
+            self.budget,
             rows=rows,
             max_rows=self.relation.max_rows,
             public=self.public is not None,

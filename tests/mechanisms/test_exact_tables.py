@@ -15,7 +15,7 @@ from mechanisms.release.exact import with_exact
 from mechanisms.release.record import Release
 from mechanisms.release.report import html
 from mechanisms.release.tabular import TableRelease
-from pgmkit import Categorical, Forbid, Integer, Level, Schema
+from pgmkit import Categorical, Forbid, Integer, Level, Schema, estimate
 from pgmkit.errors import InvalidInput
 from pgmkit.measurement import Measurement
 
@@ -96,6 +96,18 @@ def test_what_the_promise_does_not_cover_is_said(tmp_path: Path) -> None:
         assert f"{len(before.measurements)} noisy tables were measured" in page
     assert said in CliRunner().invoke(main, ["ledger", str(tmp_path / "a.pgm")]).output
     assert before.exception == "" and "does not cover" not in html(before)
+
+
+def test_exact_tables_beside_noisy_ones_of_others_are_counted_apart(tmp_path: Path) -> None:
+    (tmp_path / "ill.csv").write_text("ill,count\nno,60\nyes,40\n")
+    schema = Schema({"ill": SCHEMA.columns["ill"]})
+    noisy = (Measurement(("ill",), [58.0, 43.0], 2.0),)
+    model = estimate(schema.domain, noisy)
+    release = TableRelease(Release("tables", model, noisy, None, None), schema)
+    made = release.with_exact(tmp_path / "ill.csv")
+    assert "was estimated from 1 noisy and 1 exact tables" in html(made)
+    assert made.reason.startswith("its model also has exact tables")
+    assert "was estimated from 1 noisy tables" in html(release)
 
 
 def test_exact_tables_that_cannot_be_are_refused(tmp_path: Path) -> None:

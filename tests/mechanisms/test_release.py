@@ -13,10 +13,20 @@ from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.registry import configure
+from mechanisms.release.quick_bars import without_bars
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.workload import k_way
-from pgmkit import InvalidInput, Kronecker, Measurement, estimate
+from pgmkit import (
+    Boolean,
+    Contradictory,
+    InvalidInput,
+    Kronecker,
+    Measurement,
+    Schema,
+    ask,
+    estimate,
+)
 from pgmkit.queries import prefix
 
 DATA = census(300).project(["sex", "work", "income"])
@@ -85,6 +95,31 @@ def test_settings_hold_nothing_that_json_does_not() -> None:
         for field in dataclasses.fields(entry.load()[1]()):
             value = getattr(entry.load()[1](), field.name)
             assert isinstance(value, int | float | str | tuple | dict | type(None)), field.name
+
+
+def test_a_contradiction_is_told_with_every_table_and_answer() -> None:
+    schema = Schema({"a": Boolean(), "b": Boolean()})
+    tables = (
+        Measurement(("a",), [70.0, 10.0], 1.0),
+        Measurement(("a", "b"), [[5.0, 5.0], [300.0, 20.0]], 1.0),
+    )
+    with pytest.warns(Contradictory):
+        model = estimate(schema.domain, tables)
+    release = TableRelease(Release("tables", model, tables, None, None), schema)
+    for reply in (release.ask("a"), release.table("a"), release.table("a", replicates=20)):
+        assert any(note.startswith("careful: the tables contradict") for note in reply.notes)
+
+
+def test_counts_are_unreliable_by_the_noise_in_counts() -> None:
+    """Nine times each count was measured, with noise of 9: a count has noise of 1."""
+    schema = Schema({"a": Boolean()})
+    tables = (Measurement(("a",), [180.0, 18.0], 9.0, 9 * np.eye(2)),)
+    model = estimate(schema.domain, tables)
+    release = Release("tables", model, tables, None, None)
+    noted = without_bars(release, ["a"], ask(model, schema, "a"))
+    said = "1 of 2 lines have fewer than 3 records, three times the noise of a measured cell (1)"
+    assert noted.notes[0] == f"UNRELIABLE: {said}"
+    assert noted.columns["note"] == ["", "unreliable"]
 
 
 def test_the_class_has_the_attributes_of_its_release() -> None:

@@ -173,6 +173,13 @@ def test_scores_are_those_of_the_records() -> None:
         train_and_test(DATA, DATA, DATA, "wages")
 
 
+def test_few_private_records_that_a_classifier_never_gets_right_are_compared() -> None:
+    """Of two records one is for training and the other, of another income, is for testing."""
+    two = Dataset(DATA.domain, {name: np.array([0, 1]) for name in NAMES})
+    page = html(release(), Evaluation(two, target="income"))
+    assert re.search(r"trained on real records</td><td[^>]*>0.000</td>.*>inf</td>", page)
+
+
 @pytest.mark.parametrize("kind", ["public", "private", "tables"])
 def test_a_browser_shows_it_offline(pages: dict[str, str], kind: str, tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

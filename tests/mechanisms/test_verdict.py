@@ -63,6 +63,9 @@ def test_columns_of_one_value_have_no_relations() -> None:
     measured = [Measurement(("a", "b"), np.full((2, 2), 300.0), 3.0)]
     said = verdict(estimate(domain, measured), measured).relations
     assert said == "The relation between the two columns is kept, as far as noise allows."
+    apart = [Measurement((name, "land"), np.full((2, 1), 600.0), 3.0) for name in ("a", "b")]
+    found = verdict(estimate(domain, apart), apart)
+    assert found.kept == () and "unrelated to each other" in found.relations
 
 
 def test_the_error_is_that_of_the_combined_tables() -> None:

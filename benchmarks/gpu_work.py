@@ -93,8 +93,8 @@ def steps(request: dict[str, Any]) -> dict[str, Any]:
         first = start_at(objective, objective.at(problem.point(uniform(oracle))))
         taken = Steps(objective, first)
         for _ in range(30):
-            taken.take()
-        return {"seconds": least(taken.take, request["device"], 10)}
+            taken()
+        return {"seconds": least(taken, request["device"], 10)}
 
 
 def sampling(request: dict[str, Any]) -> dict[str, Any]:

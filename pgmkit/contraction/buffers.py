@@ -113,26 +113,22 @@ class ContractionBuffers:
         """Prepare the calls for one level of steps on a GPU: the small steps share one launch, and
         each large step has its own, since it gains nothing from sharing.
         """
-        small: list[Step] = []
-        large: list[Step] = []
-        for step in level:
-            (small if is_small(self.plan, step) else large).append(step)
+        small = [step for step in level if is_small(self.plan, step)]
         if small:
             up, down = launches(self.plan, small, self.offsets, self.values, self.adjoint)
             self._up.append(up)
             self._down.append(down)
-        for step in large:
-            (self._bind_reduction if step.kernel is None else self._bind_pair)(step)
+        for step in level:
+            if not is_small(self.plan, step):
+                self._bind([step])
 
     def _bind(self, group: list[Step]) -> None:
-        first = group[0]
+        sums = group[0].kernel is None
         if len(group) >= SMALLEST_GROUP:
-            together = self._bind_reductions if first.kernel is None else self.bind_group
-            together(group)
+            (self._bind_reductions if sums else self.bind_group)(group)
             return
-        alone = self._bind_reduction if first.kernel is None else self._bind_pair
         for step in group:
-            alone(step)
+            (self._bind_reduction if sums else self._bind_pair)(step)
 
     def view(self, buffer: torch.Tensor, value: int) -> torch.Tensor:
         """Return a view of the cells of a value of the plan in ``buffer``, which is ``values`` or

@@ -116,10 +116,7 @@ def _matrix(
     call.
     """
     moved = value.permute([axes.index(name) for group in groups for name in group])
-    shape, start = [], 0
-    for group in groups:
-        shape.append(prod(moved.shape[start : start + len(group)]))
-        start += len(group)
+    shape = [prod([value.shape[axes.index(name)] for name in group]) for group in groups]
     try:
         fixed = moved.view(shape)
     except RuntimeError:

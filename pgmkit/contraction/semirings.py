@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
-from typing import ClassVar
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.plan import Axes, Kernel
@@ -22,37 +22,20 @@ def arrange(value: torch.Tensor, axes: Axes, *groups: Axes) -> torch.Tensor:
     """Return ``value`` with its axes in the order of ``groups`` and each group flattened into one
     dimension; a view if the strides allow it.
     """
-    shape = []
-    order = []
-    for group in groups:
-        places = [axes.index(name) for name in group]
-        order += places
-        shape.append(prod(value.shape[place] for place in places))
-    return value.permute(order).reshape(shape)
-
-
-class Linear:
-    """The semiring of ordinary sums and products."""
-
-    one = 1.0
-
-    def reduce(self, value: torch.Tensor, axes: Axes, kept: Axes) -> torch.Tensor:
-        return arrange(value, axes, kept, tuple(n for n in axes if n not in kept)).sum(1)
-
-    def contract(self, left: torch.Tensor, right: torch.Tensor, kernel: Kernel) -> torch.Tensor:
-        a = arrange(left, kernel.left, kernel.batch, kernel.rows, kernel.summed)
-        b = arrange(right, kernel.right, kernel.batch, kernel.summed, kernel.columns)
-        return torch.bmm(a, b)
+    places = [[axes.index(name) for name in group] for group in groups]
+    shape = [prod([value.shape[place] for place in group]) for group in places]
+    return value.permute([*chain.from_iterable(places)]).reshape(shape)
 
 
 @dataclass(frozen=True)
-class LogSpace:
-    """A semiring on logarithms, whose product is ``+``."""
+class Semiring:
+    """A way to multiply and to sum the cells of tensors."""
 
-    one: ClassVar[float] = 0.0
+    one: float
+    """The semiring's neutral element of multiplication: 1, or its logarithm."""
     over: Callable[[torch.Tensor], torch.Tensor]
-    """The semiring's sum over the last dimension: log-sum-exp, minus infinity if all terms are, or
-    the maximum.
+    """The semiring's sum over the last dimension: the ordinary sum, log-sum-exp (minus infinity if
+    all terms are) or the maximum.
     """
     stacks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     """The semiring's product of two stacks of matrices, of shapes (batch, rows, summed) and (batch,
@@ -68,7 +51,8 @@ class LogSpace:
         return self.stacks(a, b)
 
 
-Semiring = Linear | LogSpace
-LINEAR = Linear()
-LOG = LogSpace(kernels.log_sum, kernels.log_contract)
-MAX = LogSpace(lambda value: value.amax(-1), kernels.max_contract)
+LINEAR = Semiring(
+    1.0, lambda value: value.sum(-1), lambda left, right: torch.bmm(left, right.transpose(1, 2))
+)
+LOG = Semiring(0.0, kernels.log_sum, kernels.log_contract)
+MAX = Semiring(0.0, lambda value: value.amax(-1), kernels.max_contract)

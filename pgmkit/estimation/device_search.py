@@ -70,7 +70,7 @@ def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[i
     """
     state, numbers = steps.state, list[torch.Tensor]()
     for _ in range(count):
-        steps.take()
+        steps()
         numbers += [state.point.loss.clone(), state.halvings.clone()]
     moved = (state.point.potentials != before.point.potentials).any()
     numbers = [each.double() for each in (state.point.log_partition, moved, *numbers)]

@@ -51,24 +51,13 @@ def minimise_many(
     >>> minimise_many(functions, np.zeros((1, 3)), np.full(3, 1e-12))[0].round(6)
     array([[1., 2., 3.]])
     """
-    found, values = start.copy(), np.full(start.shape[1], inf)
-    left = np.arange(start.shape[1])
-    function = functions(left)
+    function = functions(np.arange(start.shape[1]))
     at_start = function(start)
     steepest = np.sqrt(_dots(at_start[1], at_start[1]))
     run = Run(function, start, at_start, 1 / np.maximum(steepest, 1e-300))
-    for _ in range(MOST_ITERATIONS):
-        run.step()
-        ended = run.fallen() < precision[left]
-        if time.perf_counter() >= deadline:
-            ended[:] = True
-        found[:, left], values[left] = run.points, run.values
-        if ended.all():
-            break
-        if 2 * ended.sum() >= len(ended):
-            left = left[~ended]
-            run.keep(~ended, functions(left))
-    return found, values
+    return run.until(
+        lambda left: run.fallen() < precision[left], functions, MOST_ITERATIONS, deadline
+    )
 
 
 def minimum(
@@ -119,6 +108,33 @@ class Run:
         self.share = np.ones_like(self.values)
         self.pairs: deque[tuple[Array, Array, Array]] = deque(maxlen=_MEMORY)
         self.history = [self.values]
+
+    def until(
+        self,
+        ended: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+        functions: Callable[[NDArray[np.int64]], Function],
+        most: int,
+        deadline: float,
+    ) -> tuple[Array, Array]:
+        """Take at most ``most`` steps, at least one, until the searches of all columns have ended
+        or ``deadline`` has passed. Return the columns' last points and values.
+
+        ``ended(columns)`` returns a mask of the searches that have ended; ``columns`` are the
+        indices of the columns that the present points have. Columns that have ended are left out
+        when they are at least half of these. ``functions`` is that of ``minimise_many``.
+        """
+        found, values = self.points.copy(), self.values.copy()
+        left = np.arange(len(values))
+        for _ in range(most):
+            self.step()
+            done = ended(left)
+            found[:, left], values[left] = self.points, self.values
+            if done.all() or time.perf_counter() >= deadline:
+                break
+            if 2 * done.sum() >= len(done):
+                left = left[~done]
+                self.keep(~done, functions(left))
+        return found, values
 
     def step(self) -> None:
         """Move each column along its direction. A column whose value would not fall enough stays

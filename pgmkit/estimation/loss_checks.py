@@ -15,6 +15,7 @@ import torch
 
 from pgmkit.domain import Clique
 from pgmkit.estimation.problem import Point
+from pgmkit.graphs.clique_index import CliqueIndex
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
@@ -78,18 +79,11 @@ def check_loss(
     cost = 5 * CALL_SECONDS * (len(measurements) + len(tables)) + CELL_SECONDS * cells
     if phi is None or cost > seconds:
         return
-    hosts: dict[str, list[Clique]] = {}
-    for clique in tables:
-        for name in clique:
-            hosts.setdefault(name, []).append(clique)
+    cliques, index = list(tables), CliqueIndex(list(tables))
     found = rounding = 0.0
     for m in measurements:
-        if not m.clique:
-            continue
-        held = min(
-            (c for c in hosts[m.clique[0]] if set(m.clique) <= set(c)),
-            key=lambda c: tables[c].size,
-        )
+        holding = [cliques[place] for place in index.containing(m.clique)]
+        held = min(holding, key=lambda clique: tables[clique].size)
         marginal = sum_to(tables[held], held, m.clique)
         answers = _applied(m.matrix, marginal)
         residual = np.abs(answers - m.values) / m.stddev

@@ -11,7 +11,7 @@ from pgmkit.contraction.order import plan
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.graphs.clique_index import maximal
-from pgmkit.graphs.junction_tree import junction_tree, model_cells
+from pgmkit.graphs.junction_tree import check_fits, junction_tree, model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.devices import device_of
@@ -110,16 +110,8 @@ def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
     The size that is computed first is an upper bound. Only if it exceeds the limit, a better tree
     is searched for.
     """
-    if model_cells(domain, cliques) * CELL_BYTES <= limit:
-        return
-    tree = junction_tree(domain, cliques)
-    if tree.bytes() > limit:
-        raise ModelTooLarge(
-            f"a model of these cliques cannot be sampled: its junction tree takes "
-            f"{tree.bytes() / 2**20:,.0f} MiB, with a table over {tree.largest} of "
-            f"{domain.size(tree.largest):,} cells; the limit is {limit / 2**20:,.0f} MiB. Measure "
-            "fewer overlapping cliques, merge values of large attributes, or raise memory_limit"
-        )
+    if model_cells(domain, cliques) * CELL_BYTES > limit:
+        check_fits(junction_tree(domain, cliques), limit)
 
 
 def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:

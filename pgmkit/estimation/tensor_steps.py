@@ -162,9 +162,9 @@ def _replace(own: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> No
         torch.where(chosen, other, own, out=own)
 
 
-class Steps:
-    """The steps of a search from the state ``first``. On a GPU each step becomes a single launch of
-    a captured graph; ``prepare`` is called before it is captured.
+class Steps(Captured):
+    """The steps of a search from the state ``first``; each call tries one more. On a GPU a step
+    becomes a single launch of a captured graph; ``prepare`` is called before it is captured.
 
     Every step overwrites ``state`` in the same memory, so a caller copies what it needs later.
     """
@@ -172,14 +172,5 @@ class Steps:
     def __init__(
         self, objective: Objective, first: State, prepare: Callable[[], object] = lambda: None
     ) -> None:
-        self.state, device = first.copied(), first.step.device
-        self._step = Captured(lambda: advance(objective, self.state), device, prepare)
-
-    @property
-    def captured(self) -> bool:
-        """True if a step is a single launch."""
-        return self._step.captured
-
-    def take(self) -> None:
-        """Try one more step."""
-        self._step()
+        self.state = first.copied()
+        super().__init__(lambda: advance(objective, self.state), first.step.device, prepare)

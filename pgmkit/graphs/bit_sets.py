@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
+from operator import or_
 
 
 @lru_cache(maxsize=1 << 16)
@@ -38,7 +39,4 @@ def union(sets: Iterable[int]) -> int:
     >>> union([0b1010, 0b0011]) == 0b1011
     True
     """
-    found = 0
-    for members in sets:
-        found |= members
-    return found
+    return reduce(or_, sets, 0)

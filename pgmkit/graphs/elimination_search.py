@@ -102,10 +102,8 @@ class Search:
         """Try the greedy orders by min-fill, min-weight and min-degree; one is enough if all
         attributes are simplicial.
         """
-        for rank in RANKS:
-            self._try(partial(self._greedy, rank))
-            if not self.left:
-                return
+        for way in itertools.islice(self.ways(), len(RANKS)):
+            self._try(way)
 
     def ways(self) -> Iterator[Way]:
         """Yield ways to find an order, the most promising first: the greedy rules, then random

@@ -170,16 +170,13 @@ def check_fits(tree: JunctionTree, limit_bytes: int) -> None:
 
     >>> check_fits(junction_tree(Domain({"a": 10, "b": 20}), [("a", "b")]), limit_bytes=1600)
     """
-    needed = tree.bytes()
-    if needed <= limit_bytes:
-        return
-    cells = tree.domain.size(tree.largest)
-    raise ModelTooLarge(
-        f"the model needs {needed} bytes for its {len(tree.cliques)} clique tables, more than the "
-        f"limit of {limit_bytes}; its largest clique {tree.largest!r} has {cells} cells "
-        f"({cells * CELL_BYTES} bytes). Leave out or shrink measurements that tie its attributes "
-        "together, merge values of large attributes, or raise the limit"
-    )
+    if tree.bytes() > limit_bytes:
+        raise ModelTooLarge(
+            f"the model's junction tree takes {tree.bytes() / 2**20:,.0f} MiB, with a table over "
+            f"{tree.largest!r} of {tree.domain.size(tree.largest):,} cells; the limit is "
+            f"{limit_bytes / 2**20:,.0f} MiB. Leave out or shrink measurements that tie its "
+            "attributes together, merge values of large attributes, or raise memory_limit"
+        )
 
 
 def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int], tuple[int, ...]]:

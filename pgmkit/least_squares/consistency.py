@@ -31,7 +31,7 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
+from pgmkit.least_squares.sufficient_statistics import average_tables
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ITERATIONS, WINDOW
@@ -61,22 +61,25 @@ class ConsistentTables:
 class Relaxation:
     """The problem of the module docstring and its dual, for one or many sets of measurements.
 
-    The multipliers are a vector, or with many sets a matrix with a column for each set. ``total``
-    is one number, or an array with one number for each set.
+    ``values`` has an array for each of the measured tables ``measurements``: its cells or, for many
+    sets, a row for each cell and a column for each set. The multipliers are then a vector, or a
+    matrix with a column for each set. ``total`` is one number, or an array with one number for each
+    set.
     """
 
     def __init__(
         self,
         domain: Domain,
-        observed: Iterable[Observed],
+        measurements: Sequence[Measurement],
+        values: Sequence[Array],
         total: float | Array,
         zeros: Sequence[Zeros],
     ) -> None:
         self.domain = domain
-        noisy, self.spread = average_tables(domain, observed)
-        self.cliques = [table.clique for table in noisy]
-        self.y = np.concatenate([table.values for table in noisy])
-        variance = np.repeat([t.stddev**2 for t in noisy], [len(t.values) for t in noisy])
+        noisy, self.spread = average_tables(domain, measurements, values)
+        self.cliques = [table.clique for table, _ in noisy]
+        self.y = np.concatenate([each for _, each in noisy])
+        variance = np.repeat([table.stddev**2 for table, _ in noisy], [len(v) for _, v in noisy])
         self.precisions = 1 / variance
         masks = [possible_cells(domain, clique, zeros).reshape(-1) for clique in self.cliques]
         highest = np.where(np.concatenate(masks), np.inf, 0.0)
@@ -149,13 +152,12 @@ def consistent_tables(
     """
     from scipy.optimize import minimize
 
-    observed = [Observed(m.clique, m.values, m.stddev) for m in measurements]
-    relaxation = Relaxation(domain, observed, total, zeros)
-    values: list[float] = []
+    relaxation = Relaxation(domain, measurements, [m.values for m in measurements], total, zeros)
+    reached: list[float] = []
 
     def stalled(intermediate_result: OptimizeResult) -> None:
-        values.append(float(intermediate_result.fun))
-        slow = len(values) > _STEPS and values[-1 - _STEPS] - values[-1] < precision
+        reached.append(float(intermediate_result.fun))
+        slow = len(reached) > _STEPS and reached[-1 - _STEPS] - reached[-1] < precision
         if slow or time.perf_counter() >= deadline:
             raise StopIteration
 

@@ -22,7 +22,7 @@ of turns suffice; after
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import NotCertified
 from pgmkit.least_squares.conjugate_gradients import solution
 from pgmkit.least_squares.consistency import agreeing
-from pgmkit.least_squares.sufficient_statistics import Observed, average_tables
+from pgmkit.least_squares.sufficient_statistics import average_tables
 from pgmkit.linear.named_axes import spread
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
@@ -42,13 +42,13 @@ from pgmkit.runtime.sizes import CELL_BYTES
 _Places = NDArray[np.intp]
 _Chosen = tuple[int, list[_Places]]
 """The number of some kept cells of a table, and for each agreement the rows of these cells."""
-_Agreement = tuple[Clique, int, float]
-"""Attributes that a table shares with others, the first of the rows of their cells, and the sign of
-the table in these rows."""
+_Agreement = tuple[Clique, slice, float]
+"""Attributes that a table shares with others, the rows of their cells, and the sign of the table in
+these rows."""
 
 
 def nonnegative_tables(
-    domain: Domain, measurements: Iterable[Measurement], total: float
+    domain: Domain, measurements: Sequence[Measurement], total: float
 ) -> dict[Clique, Array]:
     """Return nonnegative tables, in counts, by clique, that each sum to ``total`` and agree on
     shared attributes: those nearest to the measured tables, of which there must be at least one.
@@ -61,16 +61,14 @@ def nonnegative_tables(
     >>> nonnegative_tables(Domain({"a": 2}), y, total=2.0)[("a",)].round(6)
     array([2., 0.])
     """
-    noisy, _ = average_tables(
-        domain, [Observed(m.clique, m.values, m.stddev) for m in measurements]
-    )
-    parts, rows = agreeing(domain, [table.clique for table in noisy])
+    noisy, _ = average_tables(domain, measurements, [m.values for m in measurements])
+    parts, rows = agreeing(domain, [table.clique for table, _ in noisy])
     shared: list[list[_Agreement]] = [[] for _ in noisy]
     for place, names, first, sign in parts:
-        shared[place].append((names, first, sign))
+        shared[place].append((names, slice(first, first + domain.size(names)), sign))
     tables = [
         _Kept(domain, table, each, rows + place, total)
-        for place, (table, each) in enumerate(zip(noisy, shared, strict=True))
+        for place, ((table, _), each) in enumerate(zip(noisy, shared, strict=True))
     ]
     multipliers = np.zeros(rows + len(tables))
     for table in tables:
@@ -121,7 +119,7 @@ def _within_a_deviation(tables: Sequence[_Kept], rows: int) -> Array:
     """
     reach = np.full(rows, np.inf)
     for table in tables:
-        for part in table.parts():
+        for part in (slice(table.row, table.row + 1), *(rows for _, rows, _ in table.shared)):
             reach[part] = np.minimum(reach[part], table.variance**-0.5)
     return reach
 
@@ -204,15 +202,21 @@ def _newton(tables: Sequence[_Kept], multipliers: Array, violated: Array, weight
 class _Kept:
     """A noisy table, and those of its cells that the search goes over.
 
-    ``row``: the index, among the multipliers, of the constraint on the table's sum; ``threshold``:
-    the number to subtract from each cell so that the positive parts sum to ``total``.
+    ``row``: the index, among the multipliers, of the constraint on the table's sum; ``shared``: its
+    agreements with other tables; ``threshold``: the number to subtract from each cell so that the
+    positive parts sum to ``total``.
     """
 
     def __init__(
-        self, domain: Domain, noisy: Observed, shared: Sequence[_Agreement], row: int, total: float
+        self,
+        domain: Domain,
+        noisy: Measurement,
+        shared: Sequence[_Agreement],
+        row: int,
+        total: float,
     ) -> None:
         self.clique, self.variance, self.row = noisy.clique, noisy.stddev**2, row
-        self._domain, self.noisy, self._shared = domain, noisy.values, shared
+        self._domain, self.noisy, self.shared = domain, noisy.values, shared
         self.threshold = _threshold(noisy.values, total)
         self.keep(np.flatnonzero(noisy.values > _threshold(noisy.values, 2 * total)))
 
@@ -223,20 +227,13 @@ class _Kept:
         codes = dict(zip(self.clique, places, strict=True))
         rows = [
             np.ravel_multi_index(tuple([codes[name] for name in names]), self._domain.shape(names))
-            for names, *_ in self._shared
+            for names, *_ in self.shared
         ]
         self.kept: _Chosen = len(cells), rows
 
     def chosen(self, cells: _Places) -> _Chosen:
         """Return those of the kept cells whose places in the list of kept cells are ``cells``."""
         return len(cells), [rows[cells] for rows in self.kept[1]]
-
-    def parts(self) -> list[slice]:
-        """Return slices of the rows of constraints on the table: that of its sum, then those of
-        each agreement, one row for each cell of the shared attributes.
-        """
-        sizes = [(first, self._domain.size(names)) for names, first, _ in self._shared]
-        return [slice(first, first + size) for first, size in [(self.row, 1), *sizes]]
 
     def of_kept(self, multipliers: Array) -> Array:
         """Return the kept cells, in counts, of the table that minimises the Lagrangian with these
@@ -251,9 +248,8 @@ class _Kept:
         """Return for each of the chosen cells the sum of the multipliers of its rows."""
         count, rows = chosen
         x = np.full(count, multipliers[self.row])
-        for (names, first, sign), places in zip(self._shared, rows, strict=True):
-            part = multipliers[first : first + self._domain.size(names)]
-            x += (sign * part)[places]
+        for (_, part, sign), places in zip(self.shared, rows, strict=True):
+            x += (sign * multipliers[part])[places]
         return x
 
     def add(self, x: Array, chosen: _Chosen, sums: Array, *, squared: bool = False) -> None:
@@ -261,17 +257,16 @@ class _Kept:
         cell's rows: times the sign that the table has in the row or, if ``squared``, unsigned.
         """
         sums[self.row] += x.sum()
-        for (names, first, sign), places in zip(self._shared, chosen[1], strict=True):
-            size = self._domain.size(names)
-            added = np.bincount(places, x, size)
-            sums[first : first + size] += added if squared else sign * added
+        for (_, part, sign), places in zip(self.shared, chosen[1], strict=True):
+            added = np.bincount(places, x, part.stop - part.start)
+            sums[part] += added if squared else sign * added
 
     def whole(self, multipliers: Array) -> Array:
         """Return the table, in counts, that minimises the Lagrangian with these multipliers."""
         x = np.full(self._domain.shape(self.clique), multipliers[self.row])
-        for names, first, sign in self._shared:
-            part = multipliers[first : first + self._domain.size(names)]
-            x += sign * spread(self.clique, names, part.reshape(self._domain.shape(names)))
+        for names, part, sign in self.shared:
+            own = multipliers[part].reshape(self._domain.shape(names))
+            x += sign * spread(self.clique, names, own)
         x *= self.variance
         x += self.noisy.reshape(x.shape)
         return np.asarray(np.maximum(x, 0.0, out=x))

@@ -233,7 +233,7 @@ class ResidualTables:
         for axis, name in enumerate(m.clique):
             possible = _along(bases[name].rows @ bases[name].inverse, possible, axis)
         self.statistic += float(((table - possible) ** 2).sum()) / variance
-        self.degrees += table.size - self._rank(m.clique)
+        self.degrees += table.size - residual_length(self.domain, m.clique)
         axes = [m.clique.index(name) for name in residual]
         self._combine(residual, bases, possible.transpose(axes), variance)
 
@@ -271,7 +271,7 @@ class ResidualTables:
         self._answers[residual] = before + known / together * apart
         self._variances[residual] = known * variance / together
         self.statistic += float((apart**2).sum()) / together
-        self.degrees += self._rank(residual)
+        self.degrees += residual_length(self.domain, residual)
 
     def _basis(self, rows: Array) -> tuple[ResidualBasis, float]:
         """Return a residual basis, and the number by which its rows must be multiplied to give
@@ -305,9 +305,6 @@ class ResidualTables:
                 "of one of them"
             )
         return basis
-
-    def _rank(self, clique: Clique) -> int:
-        return math.prod(self.domain.sizes[name] - 1 for name in clique)
 
     def answer(self, query: QueryLike) -> Array:
         """Return the unbiased answer in counts, which may be negative.
@@ -364,13 +361,17 @@ def residuals_inside(domain: Domain, attributes: Clique) -> list[Clique]:
     return list(itertools.chain.from_iterable(itertools.combinations(varied, k) for k in sizes))
 
 
+def residual_length(domain: Domain, residual: Clique) -> int:
+    """Return the number of independent values of a residual."""
+    return math.prod(domain.sizes[name] - 1 for name in residual)
+
+
 def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
     """Return the query, checked; if attributes are given instead, the query for every cell of their
     marginal.
     """
     if not isinstance(query, FactoredQuery):
-        clique = domain.clique(query)
-        query = FactoredQuery({name: np.eye(domain.sizes[name]) for name in clique})
+        query = FactoredQuery.marginal(domain, domain.clique(query))
     query.check(domain)
     return query
 

@@ -87,7 +87,7 @@ class Rows:
             mixed, return_index=True, return_inverse=True, return_counts=True
         )
         several = np.flatnonzero(counts[group] > 1)
-        if not len(several) or not _equal(matrix[several], matrix[chosen[group[several]]]):
+        if not len(several) or (matrix[several] != matrix[chosen[group[several]]]).nnz:
             return self
         weights, values = self.weights * np.abs(lead), times(1 / lead, self.values)
         largest = np.zeros(len(chosen))
@@ -215,9 +215,3 @@ def _with_data(matrix: csr_array, data: Array) -> csr_array:
     import scipy.sparse
 
     return scipy.sparse.csr_array((data, matrix.indices, matrix.indptr), matrix.shape)
-
-
-def _equal(one: csr_array, other: csr_array) -> bool:
-    """Return True if two sparse matrices have the same entries in the same places."""
-    pairs = [(getattr(one, n), getattr(other, n)) for n in ("indptr", "indices", "data")]
-    return all(np.array_equal(left, right) for left, right in pairs)

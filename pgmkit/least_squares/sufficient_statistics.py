@@ -18,29 +18,18 @@ Other losses are sums over the single values, so the rows of a clique are only s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Domain
 from pgmkit.least_squares.stacked_rows import MOST_FACTORED, Part, Rows, first_set
 from pgmkit.linear.kronecker import Kronecker, nonzeros
 from pgmkit.linear.matrix import Matrix
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
-
-
-@dataclass(frozen=True)
-class Observed:
-    """A noisy table as a vector of cells, or the noisy tables of many sets: a row for each cell, a
-    column for each set.
-    """
-
-    clique: Clique
-    values: Array
-    stddev: float
 
 
 @dataclass(frozen=True)
@@ -181,55 +170,43 @@ def _contents(matrix: Matrix) -> tuple[object, ...]:
     return matrix.shape, *(each.tobytes() for each in (matrix.indptr, matrix.indices, matrix.data))
 
 
-def average_tables(domain: Domain, observed: Iterable[Observed]) -> tuple[list[Observed], Array]:
+def average_tables(
+    domain: Domain, measurements: Sequence[Measurement], values: Sequence[Array]
+) -> tuple[list[Part], Array]:
     """Return one table for each set of attributes (axes in the domain's order), and the constant
-    part of the loss of all tables.
+    part of the loss of all tables (for each set of ``values``).
 
     For repeated tables sum |x - y_i|^2 / s_i^2 = |x - mean|^2 / s^2 + the spread around the
     weighted mean.
     """
-    groups: dict[frozenset[str], list[Observed]] = {}
-    for each in observed:
-        groups.setdefault(frozenset(each.clique), []).append(each)
-    tables, spread = [], np.zeros(())
-    for attributes, group in groups.items():
-        clique = domain.ordered(attributes)
-        arrays = [_ordered(domain, each, clique) for each in group]
-        mean, variance, lost = _mean(arrays, [each.stddev for each in group])
-        tables.append(Observed(clique, mean, variance**0.5))
+    tables, spread = list[Part](), np.zeros(())
+    for group in _by_clique(measurements, values):
+        average, lost = _averaged(domain, group)
+        tables += average
         spread = spread + lost
     return tables, spread
 
 
-def _ordered(domain: Domain, observed: Observed, clique: Clique) -> Array:
-    if observed.clique == clique:
-        return observed.values
-    return observed.values[domain.cell_map(clique, observed.clique)]
-
-
 def _averaged(domain: Domain, alike: Sequence[Part]) -> tuple[list[Part], Array | float]:
-    """Average tables, or measurements with the same matrix, by inverse variance. Return the
-    average, and the constant part of the loss (for each set): half the weighted sum of squares
-    about the average.
+    """Average tables (axes in the domain's order), or measurements with the same matrix, by inverse
+    variance. Return the average, and the constant part of the loss (for each set): half the
+    weighted sum of squares about the average. Without any, return an empty list and 0.
     """
-    if len(alike) < 2:
-        return list(alike), 0.0
+    if not alike:
+        return [], 0.0
     first, arrays = alike[0][0], [values for _, values in alike]
     clique = first.clique
     if first.matrix is None:
         clique = domain.ordered(clique)
-        arrays = [_ordered(domain, Observed(m.clique, v, m.stddev), clique) for m, v in alike]
-    mean, variance, lost = _mean(arrays, [m.stddev for m, _ in alike])
-    return [(Measurement(clique, first_set(mean), variance**0.5, first.matrix), mean)], lost
-
-
-def _mean(arrays: Sequence[Array], stddevs: Sequence[float]) -> tuple[Array, float, Array | float]:
-    """Return the mean by inverse variance, its variance, and half the weighted sum of squares about
-    it.
-    """
-    if len(arrays) == 1:
-        return arrays[0], stddevs[0] ** 2, 0.0
-    weights, stack = np.array(stddevs) ** -2.0, np.stack(arrays)
+        arrays = [
+            v if m.clique == clique else v[domain.cell_map(clique, m.clique)] for m, v in alike
+        ]
+    if len(alike) == 1:
+        if clique == first.clique:
+            return list(alike), 0.0
+        return [(Measurement(clique, first_set(arrays[0]), first.stddev), arrays[0])], 0.0
+    weights, stack = np.array([m.stddev for m, _ in alike]) ** -2.0, np.stack(arrays)
     mean = np.tensordot(weights / weights.sum(), stack, 1)
-    squares = np.square(stack - mean).sum(axis=1)
-    return mean, 1 / float(weights.sum()), weights @ squares / 2
+    lost = weights @ np.square(stack - mean).sum(axis=1) / 2
+    stddev = (1 / float(weights.sum())) ** 0.5
+    return [(Measurement(clique, first_set(mean), stddev, first.matrix), mean)], lost

@@ -41,8 +41,7 @@ class Chain:
         Raises ``InvalidInput`` if structural zeros leave no value of some attribute for nearly all
         records that are drawn.
         """
-        columns = enough(lambda m: self.drawn(m, rng), n)
-        return Dataset(self.domain, {name: columns[name] for name in self.domain})
+        return Dataset(self.domain, enough(lambda m: self.drawn(m, rng), n))
 
     def drawn(self, n: int, rng: np.random.Generator) -> Columns:
         """Draw ``n`` records, and return the columns of those for which zeros leave a value of

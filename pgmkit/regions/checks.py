@@ -12,7 +12,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.answer_checks import RARE
 from pgmkit.linear.matrix import as_dense
@@ -32,16 +32,6 @@ _DEVIATIONS = sqrt(2 * RARE)
 """The number of standard deviations by which the shares of a cell in two samples may differ;
 samples of one distribution differ less.
 """
-
-
-def cell_weights(domain: Domain, clique: Clique, found: Array) -> tuple[Weights, float]:
-    """Return the weights (0 or 1) that select the largest cell of the marginal ``found`` over
-    ``clique``, and the count in this cell.
-    """
-    cell = np.unravel_index(int(found.argmax()), found.shape) if clique else ()
-    chosen = zip(clique, cell, strict=True)
-    weights = {name: np.eye(1, domain.sizes[name], int(value))[0] for name, value in chosen}
-    return weights, float(found[cell])
 
 
 def row_weights(query: FactoredQuery, found: Array) -> tuple[Weights, float]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -157,24 +158,25 @@ def fit(
     return Conditional(given, theta, starts, tuple(possible))
 
 
+@dataclass(frozen=True, eq=False)
 class _Regression:
     """The regression problem: sparse indicator rows, one for each group of records, weighted by the
     group's share of the records; the wanted statistics; the slack of each parameter; and a mask of
     the values that are impossible in each row.
     """
 
-    def __init__(
-        self,
-        rows: csr_array,
-        weights: Array,
-        wanted: Array,
-        slack: Array,
-        ruled_out: NDArray[np.bool_],
-    ) -> None:
-        self.rows, self.weights, self.wanted, self.slack = rows, weights, wanted, slack
-        self.ruled_out = ruled_out
-        self.across = rows.T.tocsr()
-        self.across.data = weights[self.across.indices]
+    rows: csr_array
+    weights: Array
+    wanted: Array
+    slack: Array
+    ruled_out: NDArray[np.bool_]
+
+    @cached_property
+    def across(self) -> csr_array:
+        """The transposed rows, each entry multiplied by the weight of its row."""
+        across = self.rows.T.tocsr()
+        across.data = self.weights[across.indices]
+        return across
 
     def minimise(self, floored: Array) -> Array:
         """Return the parameters that minimise the objective, found by truncated Newton steps from

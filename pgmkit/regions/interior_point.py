@@ -74,15 +74,10 @@ class Local(NamedTuple):
         """Return the longest step along ``other``, at most 1, after which no quantity that must not
         be negative is negative.
         """
-        pairs = (
-            (self.x, other.x),
-            (self.z, other.z),
-            (self.a, other.a),
-            (self.b, other.b),
-            (height - self.u, -other.u),
-            (height + self.u, other.u),
-        )
-        return min(float((here[d < 0] / -d[d < 0]).min(initial=1.0)) for here, d in pairs)
+        here = np.concatenate([self.x, self.z, self.a, self.b, height - self.u, height + self.u])
+        change = np.concatenate([other.x, other.z, other.a, other.b, -other.u, other.u])
+        falls = change < 0
+        return float((here[falls] / -change[falls]).min(initial=1.0))
 
 
 class InteriorPoint:

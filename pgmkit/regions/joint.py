@@ -13,7 +13,7 @@ have probability zero (``pgmkit.regions.possible``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import inf
@@ -174,26 +174,23 @@ def fit_joint(
         for clique in missed:
             weights[clique] *= _EARLIER
     assert best is not None
-    population = Dataset(domain, {name: best.columns[name] for name in domain})
-    return Joint(Chain(domain, tuple(best.steps)), population)
+    return Joint(Chain(domain, tuple(best.steps)), Dataset(domain, best.columns))
 
 
+@dataclass
 class _Fitting:
     """The records drawn so far, column by column, and the steps that drew them."""
 
-    def __init__(
-        self,
-        domain: Domain,
-        tables: Tables,
-        variances: Mapping[Clique, float],
-        records: int,
-        rng: np.random.Generator,
-    ) -> None:
-        self.domain, self.tables, self.variances = domain, tables, variances
-        self.records, self.rng = records, rng
-        self.strata = Strata(records, len(domain), rng)
-        self.columns: Columns = {}
-        self.steps: list[tuple[str, Conditional]] = []
+    domain: Domain
+    tables: Tables
+    variances: Mapping[Clique, float]
+    records: int
+    rng: np.random.Generator
+    columns: Columns = field(default_factory=dict)
+    steps: list[tuple[str, Conditional]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.strata = Strata(self.records, len(self.domain), self.rng)
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
         """Draw the attribute, for the first time or again, given all others drawn so far. The masks
@@ -233,8 +230,7 @@ class _Fitting:
         """Return the tables that the records miss by more than noise and sampling explain, each
         with its distance divided by the explained distance.
         """
-        population = Dataset(self.domain, {name: self.columns[name] for name in self.domain})
-        return _missed(self.tables, self.variances, population)
+        return _missed(self.tables, self.variances, Dataset(self.domain, self.columns))
 
     def redraw(self, zeros: Sequence[Zeros]) -> None:
         """Draw the attributes of missed tables again, given all others, for a few rounds as long as

@@ -176,7 +176,7 @@ class RegionModel(QueryAnswers):
         asked = [self.domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
         found = {clique: table for clique in asked if (table := self._within(clique)) is not None}
         for clique, table in found.items():
-            self._check(("marginal", clique), *checks.cell_weights(self.domain, clique, table))
+            self._check_marginal(("marginal", clique), clique, table)
         if outside := [clique for clique in asked if clique not in found]:
             self._warn(f"marginals over {', '.join(map(repr, outside[:3]))}")
             found |= self._beyond(outside)
@@ -196,7 +196,7 @@ class RegionModel(QueryAnswers):
         found = {}
         for clique, shares in expected_marginals(self.joint, cliques).items():
             table = shares * self.total
-            self._check(("marginal", clique), *checks.cell_weights(self.domain, clique, table))
+            self._check_marginal(("marginal", clique), clique, table)
             found[clique] = self._raked(clique, table) if table.size <= RECORDS else table
         return found
 
@@ -210,23 +210,20 @@ class RegionModel(QueryAnswers):
         parts = [parts[place] for place in maximal(parts)]
         if not parts:
             return table
-        wanted = [self._spread(clique, part) for part in parts]
+        sizes = self.domain.sizes
+        wanted = [
+            sums.reshape([sizes[n] if n in part else 1 for n in clique])
+            for part in parts
+            if (sums := self._within(part)) is not None
+        ]
         found = raked(table, wanted, MOST_ROUNDS)
         if not found.any():  # the regions rule out all records
             return table
-        left = found.sum(axis=tuple(i for i, n in enumerate(clique) if n not in parts[-1]))
-        self._check(("sums", clique), *checks.cell_weights(self.domain, parts[-1], left))
+        left = sum_to(found, clique, parts[-1])
+        self._check_marginal(("sums", clique), parts[-1], left)
         # Cells that no record has stay empty; the others are scaled, so that the table sums to the
         # total.
         return found * (self.total / found.sum())
-
-    def _spread(self, clique: Clique, part: Clique) -> Array:
-        """Return the marginal over ``part``, whose attributes share a region, with an axis of
-        length 1 for each other attribute of the clique.
-        """
-        known = self._within(part)
-        assert known is not None
-        return known.reshape([self.domain.sizes[n] if n in part else 1 for n in clique])
 
     @cached_property
     def _index(self) -> CliqueIndex:
@@ -311,6 +308,12 @@ class RegionModel(QueryAnswers):
         computation.
         """
         return set()
+
+    def _check_marginal(self, structure: object, clique: Clique, found: Array) -> None:
+        """Check the largest cell of the marginal ``found`` over a clique, as ``_check`` does."""
+        if structure not in self._checked:
+            query = FactoredQuery.marginal(self.domain, clique)
+            self._check(structure, *checks.row_weights(query, found))
 
     def _check(
         self, structure: object, weights: checks.Weights, found: float, table: Array | None = None

@@ -59,9 +59,7 @@ class Region:
         squared counts, if every cell has the variance ``spread`` before them.
         """
         curvature = self.curvature(np.ones(len(self.values)))
-        if curvature.ndim == 1:
-            return float((1 / (curvature + 1 / spread)).mean())
-        values = np.linalg.eigvalsh(curvature)
+        values = curvature if curvature.ndim == 1 else np.linalg.eigvalsh(curvature)
         return float((1 / (np.maximum(values, 0) + 1 / spread)).mean())
 
 

@@ -9,11 +9,10 @@ and gives a valid bound whenever it is stopped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from math import ceil, inf, log
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -90,30 +89,24 @@ class LocalPolytope:
         a table has no such cell.
         """
         limits = [possible_cells(self.domain, clique, self.zeros) for clique in self.cliques]
-        if self.zeros:
-            self._spread(limits)
-        return np.concatenate([table.reshape(-1) for table in limits])
-
-    def _spread(self, limits: list[NDArray[np.bool_]]) -> None:
-        """Rule out, in place, the cells that are impossible by other tables with some of the same
-        attributes, until nothing changes.
-
-        Raises InvalidInput if a table has no possible cell left.
-        """
-        pairs = combinations(map(frozenset[str], self.cliques), 2)
-        overlaps = {a & b for a, b in pairs if a & b}
-        before, left = -1, sum(int(table.sum()) for table in limits)
-        while left != before:
-            for overlap in overlaps:
-                _spread_over(overlap, self.cliques, limits)
-            before, left = left, sum(int(table.sum()) for table in limits)
-        for clique, table in zip(self.cliques, limits, strict=True):
+        found = np.concatenate([table.reshape(-1) for table in limits])
+        if not self.zeros:
+            return found
+        # Two tables agree on a combination of values only if both have possible cells with it, or
+        # neither has. The rows of sums are left out: all their entries are positive.
+        matrix, _, sums = self.constraints
+        rows = matrix[sums == 0]
+        one, other = (rows > 0).astype(np.int64), (rows < 0).astype(np.int64)
+        while (apart := (one @ found > 0) != (other @ found > 0)).any():
+            found &= ~(rows.T.astype(bool) @ apart)
+        for clique, table in zip(self.cliques, self.split(found), strict=True):
             if not table.any():
                 held = [each.clique for each in self.zeros]
                 raise InvalidInput(
                     f"the structural zeros over {', '.join(map(repr, held))} leave no possible "
                     f"record: together they rule out every cell over {clique!r}; allow more"
                 )
+        return found
 
     @cached_property
     def constraints(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, Array]:
@@ -128,7 +121,7 @@ class LocalPolytope:
         sizes = np.diff(self.offsets)
         return np.repeat(self.total / sizes, sizes)
 
-    def split(self, cells: Array) -> list[Array]:
+    def split(self, cells: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the tables, in their shapes, of a vector that has their cells one table after the
         other.
         """
@@ -272,21 +265,3 @@ def _slopes(x: Array, curvature: Array, prior: EntropicPrior | None) -> Array:
     values.
     """
     return (x > 0).astype(float) if prior is None else prior.slopes(x, curvature)
-
-
-def _spread_over(
-    overlap: frozenset[str], cliques: Sequence[Clique], limits: Sequence[NDArray[np.bool_]]
-) -> None:
-    """Rule out, in every table that has the attributes of ``overlap``, their values that are
-    impossible in one of these tables.
-    """
-    first, possible = sorted(overlap), np.ones((), dtype=np.bool_)
-    held = []
-    for clique, table in zip(cliques, limits, strict=True):
-        if overlap <= set(clique):
-            others = [name for name in clique if name not in overlap]
-            view = table.transpose([clique.index(name) for name in (*first, *others)])
-            held.append(view)
-            possible = possible & view.any(axis=tuple(range(len(first), view.ndim)))
-    for view in held:
-        view &= possible.reshape(possible.shape + (1,) * (view.ndim - possible.ndim))

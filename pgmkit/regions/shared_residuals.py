@@ -15,14 +15,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import helmert, qr, solve_triangular
 
 from pgmkit.domain import Clique, Domain
-from pgmkit.least_squares.residual_tables import residuals_inside
+from pgmkit.least_squares.residual_tables import residual_length, residuals_inside
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import DEPENDENT
 from pgmkit.runtime.threads import one_blas_thread
@@ -74,7 +73,7 @@ def shared_sizes(domain: Domain, cliques: Sequence[Clique]) -> tuple[int, list[i
     >>> shared_sizes(Domain({"a": 3, "b": 4, "c": 2}), [("a", "b"), ("b", "c")])
     (3, [4, 4])
     """
-    lengths = {each: _length(domain, each) for each in _shared_sets(domain, cliques)}
+    lengths = {each: residual_length(domain, each) for each in _shared_sets(domain, cliques)}
     inside = [residuals_inside(domain, clique) for clique in cliques]
     return sum(lengths.values()), [1 + sum(lengths.get(s, 0) for s in sets) for sets in inside]
 
@@ -90,12 +89,12 @@ def shared_residuals(domain: Domain, cliques: Sequence[Clique]) -> Shared:
     starts, size = {}, 0
     for each in _shared_sets(domain, cliques):
         starts[each] = size
-        size += _length(domain, each)
+        size += residual_length(domain, each)
     rows, places = [], []
     for clique in cliques:
         held = [each for each in residuals_inside(domain, clique) if each in starts]
         rows.append(np.concatenate([_rows(domain, clique, each) for each in ((), *held)]))
-        ranges = [np.arange(starts[each], starts[each] + _length(domain, each)) for each in held]
+        ranges = [starts[each] + np.arange(residual_length(domain, each)) for each in held]
         places.append(np.concatenate([np.zeros(0, dtype=np.int64), *ranges]))
     return Shared(tuple(rows), tuple(places), np.zeros(size))
 
@@ -165,10 +164,6 @@ def _shared_sets(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
     """
     counted = Counter(chain.from_iterable(residuals_inside(domain, c) for c in cliques))
     return [each for each, tables in counted.items() if each and tables > 1]
-
-
-def _length(domain: Domain, attributes: Clique) -> int:
-    return prod(domain.sizes[name] - 1 for name in attributes)
 
 
 def _rows(domain: Domain, clique: Clique, kept: Clique) -> Array:

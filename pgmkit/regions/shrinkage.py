@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 from math import inf
 
@@ -190,10 +191,10 @@ def independent(polytope: LocalPolytope, tables: Array) -> Array:
                 margins[name] = (1 - _ELSEWHERE) * share + _ELSEWHERE / len(share)
     products = []
     for clique in polytope.cliques:
-        product = np.full(1, polytope.total)
-        for name in clique:
-            product = np.multiply.outer(product, margins[name]).reshape(-1)
-        products.append(product)
+        product = reduce(
+            np.multiply.outer, [margins[name] for name in clique], np.full((), polytope.total)
+        )
+        products.append(np.reshape(product, -1))
     return np.concatenate(products)
 
 

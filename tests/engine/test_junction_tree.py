@@ -206,7 +206,8 @@ def test_check_fits() -> None:
     with pytest.raises(ModelTooLarge) as caught:
         check_fits(tree, 10**9)
     message = str(caught.value)
-    for part in ("'age', 'zip', 'job', 'pay'", str(10**12), str(8 * 10**12), str(10**9), "merge"):
+    needed, limit = f"{(8 * 10**12 + 16) / 2**20:,.0f} MiB", f"limit is {10**9 / 2**20:,.0f} MiB"
+    for part in ("'age', 'zip', 'job', 'pay'", f"{10**12:,} cells", needed, limit, "merge"):
         assert part in message
     check_fits(tree, tree.bytes())
     with pytest.raises(ModelTooLarge):

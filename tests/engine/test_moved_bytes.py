@@ -68,9 +68,9 @@ def row(name: str, loss: str = "squared", ratio: float = 1.0) -> str:
             start = objective.at(problem.point(uniform(oracle)))
             steps = Steps(objective, start_at(objective, start))
             for _ in range(3):  # makes the buffers
-                steps.take()
+                steps()
             of_pass = counted(card, lambda: oracle.try_marginals(start.potentials, 500.0), least)
-            of_step = counted(card, steps.take, least)
+            of_step = counted(card, steps, least)
             held = card.peak_bytes / 1e6
     return f"| {name} | {cells:,} | {held:.1f} | {of_plan:.1f} | {of_pass} | {of_step} |"
 

@@ -161,7 +161,7 @@ def test_captured_steps_are_the_plain_ones(card: PretendCard, name: str, kind: s
         with mock.patch.object(cuda_graphs, "PLAIN_CALLS", plain_calls), torch.inference_mode():
             steps = Steps(objective, first)
             for _ in range(12):
-                steps.take()
+                steps()
         assert len(card.graphs) == (plain_calls == 2)
         found.append([each.tolist() for each in steps.state.tensors])
     assert found[0] == found[1]
@@ -293,7 +293,7 @@ def after_steps(*search: object, zero: bool = True) -> list[object]:
     """The state after six steps."""
     with torch.inference_mode(), steps_of(*begun(*search, zero=zero)) as steps:
         for _ in range(6):
-            steps.take()
+            steps()
         return [each.tolist() for each in steps.state.tensors]
 
 
@@ -361,7 +361,7 @@ def test_searches_at_the_same_time_share_nothing(captures: Callable[[], int]) ->
     with torch.inference_mode():
         with steps_of(first, state) as steps:
             for _ in range(6):
-                steps.take()
+                steps()
                 inner.append(after_steps(2))
             outer = [each.tolist() for each in steps.state.tensors]
         inner.append(after_steps(2))
@@ -400,7 +400,7 @@ def test_kept_steps_are_few_and_small(
 def test_a_search_that_raises_keeps_nothing(captures: Callable[[], int]) -> None:
     with torch.inference_mode(), pytest.raises(KeyError), steps_of(*begun(0)) as steps:
         for _ in range(6):
-            steps.take()
+            steps()
         raise KeyError
     assert captures() == 1 and not KEPT
 

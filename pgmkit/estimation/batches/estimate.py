@@ -28,7 +28,7 @@ from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.consistency import Relaxation
-from pgmkit.least_squares.sufficient_statistics import Observed, Statistics
+from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import make_loss
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -105,13 +105,8 @@ class BatchedEstimate:
         earlier model nor a measured table, the potentials are uniform.
         """
         starts = [] if earlier is None else [earlier]
-        tabular = [
-            Observed(m.clique, values, m.stddev)
-            for m, values in zip(self.known.measurements, self.known.values, strict=True)
-            if m.matrix is None
-        ]
-        if tabular:
-            tables = self._consistent(search, tabular)
+        if any(m.matrix is None for m in self.known.measurements):
+            tables = self._consistent(search)
             if self.warm_start is not None:
                 # The earlier model's own tables are appended as one more set, so that they get the
                 # same tree.
@@ -124,20 +119,23 @@ class BatchedEstimate:
                 starts.append(earlier + trees[:-1] - trees[-1])
         return starts or [uniform(self.inference)]
 
-    def _consistent(self, search: BatchedSearch, tabular: list[Observed]) -> dict[Clique, Array]:
-        """Return the consistent tables nearest to the measured tables ``tabular``; the last axis of
-        each numbers the sets. If all measurements are tables, the least-squares loss of the
-        consistent tables is a lower bound, to which the bounds of ``search`` are raised.
+    def _consistent(self, search: BatchedSearch) -> dict[Clique, Array]:
+        """Return the consistent tables nearest to the measured ones; the last axis of each numbers
+        the sets. If all measurements are tables, the least-squares loss of the consistent tables is
+        a lower bound, to which the bounds of ``search`` are raised.
         """
-        relaxation = Relaxation(self.inference.layout.domain, tabular, self.totals, self.zeros)
-        multipliers, values = minimise_many(
+        pairs = zip(self.known.measurements, self.known.values, strict=True)
+        tables, values = zip(*(pair for pair in pairs if pair[0].matrix is None), strict=True)
+        domain = self.inference.layout.domain
+        relaxation = Relaxation(domain, tables, values, self.totals, self.zeros)
+        multipliers, reached = minimise_many(
             lambda sets: relaxation.of(sets).negative_dual,
             relaxation.start,
             np.full(len(self.totals), SLIGHT * search.goal),
             self.deadline,
         )
-        if len(tabular) == len(self.known.measurements):
-            bound = torch.as_tensor(relaxation.spread - values).to(search.bound)
+        if len(tables) == len(self.known.measurements):
+            bound = torch.as_tensor(relaxation.spread - reached).to(search.bound)
             search.bound = torch.maximum(search.bound, bound)
         return relaxation.tables(multipliers)
 

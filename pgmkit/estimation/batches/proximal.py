@@ -113,14 +113,61 @@ class ProximalSteps:
         """Return the points after one step of the sets whose indices are in ``sets``, and of no
         others, from their points ``origin``.
         """
-        way = _Dual(self, sets, origin).multipliers()
-        whole = torch.as_tensor(way.T, device=sets.device)
-        moved = origin.potentials + _STEP * self.search.loss.of(sets).gradient(whole)
+        loss = self.search.loss.of(sets)
+        whole = torch.as_tensor(self._multipliers(sets, origin).T, device=sets.device)
+        moved = origin.potentials + _STEP * loss.gradient(whole)
         part = BatchedOracle(self.search.single, len(sets))
         marginals, log_partition = part.try_marginals(moved, self.search.totals[sets])
-        residual = self.search.loss.of(sets).residual(marginals)
-        loss = self.search.loss.value(residual).nan_to_num_(inf, inf, inf)
-        return Points(moved, marginals, log_partition, loss)
+        reached = loss.value(loss.residual(marginals)).nan_to_num_(inf, inf, inf)
+        return Points(moved, marginals, log_partition, reached)
+
+    def _multipliers(self, sets: torch.Tensor, origin: Points) -> Array:
+        """Return approximate solutions of the sets' dual problems: a column of multipliers for each
+        set. The search for them is in coordinates in which the Hessians are close to the identity.
+        """
+        goal = SLIGHT * self.search.loss.unit
+
+        def functions(columns: NDArray[np.int64]) -> Function:
+            rows = torch.as_tensor(columns, device=sets.device)
+            return self._dual(sets[rows], origin.of(rows))
+
+        # At multipliers of zero the point is the origin.
+        slopes = self._scaled(self.search.loss.of(sets).residual(origin.marginals))
+        known, scale = (np.zeros(len(sets)), slopes), np.ones(len(sets))
+        run = Run(functions(np.arange(len(sets))), np.zeros_like(slopes), known, scale)
+        found, _ = run.until(
+            lambda _: ~((run.gradients**2).sum(axis=0) / 2 >= goal),
+            functions,
+            _MOST_PASSES,
+            self.search.deadline,
+        )
+        return self._unscaled(found)
+
+    def _dual(self, sets: torch.Tensor, origin: Points) -> Function:
+        """Return the function that L-BFGS minimises: the dual objectives of these sets, with their
+        gradients.
+        """
+        search = self.search
+        loss, totals = search.loss.of(sets), search.totals[sets]
+        oracle = BatchedOracle(search.single, len(sets))
+
+        def function(points: Array) -> tuple[Array, Array]:
+            dual = torch.as_tensor(np.ascontiguousarray(self._unscaled(points).T)).to(totals.device)
+            moved = origin.potentials + _STEP * loss.gradient(dual)
+            marginals, log_partition = oracle.try_marginals(moved, totals)
+            values = (dual * (dual / 2 - loss.target)).sum(1)
+            values += totals / _STEP * (log_partition - origin.log_partition)
+            slopes = self._scaled((dual + loss.residual(marginals)).nan_to_num(0.0))
+            return values.nan_to_num(inf, inf, inf).cpu().numpy(), slopes
+
+        return function
+
+    def _scaled(self, rows: torch.Tensor) -> Array:
+        columns = np.ascontiguousarray(rows.cpu().numpy().T)
+        return np.asarray(solve_triangular(self.factor, columns, lower=True))
+
+    def _unscaled(self, points: Array) -> Array:
+        return np.asarray(solve_triangular(self.factor, points, lower=True, trans="T"))
 
     @cached_property
     def factor(self) -> Array:
@@ -158,65 +205,3 @@ def _covariances(search: BatchedSearch, potentials: torch.Tensor) -> torch.Tenso
         found[asked] = (rows - marginals) * marginals[asked, None]
     found[:, marginals <= EPSILON] = 0.0
     return found
-
-
-@dataclass
-class _Dual:
-    """The dual problems of some sets, in coordinates in which their Hessians are close to the
-    identity.
-    """
-
-    steps: ProximalSteps
-    sets: torch.Tensor
-    origin: Points
-
-    def multipliers(self) -> Array:
-        """Return approximate solutions of the dual problems: a column of multipliers for each
-        set.
-        """
-        factor, goal = self.steps.factor, SLIGHT * self.steps.search.loss.unit
-        left = np.arange(len(self.sets))
-        found = np.zeros((len(factor), len(left)))
-        # At multipliers of zero the point is the origin.
-        loss = self.steps.search.loss.of(self.sets)
-        slopes = self._scaled(loss.residual(self.origin.marginals))
-        known = np.zeros(len(left)), slopes
-        run = Run(self._functions(left), found, known, np.ones(len(left)))
-        for _ in range(_MOST_PASSES):
-            run.step()
-            found[:, left] = run.points
-            going = (run.gradients**2).sum(axis=0) / 2 >= goal
-            if not going.any() or time.perf_counter() >= self.steps.search.deadline:
-                break
-            if 2 * going.sum() <= len(left):
-                left = left[going]
-                run.keep(going, self._functions(left))
-        return self._unscaled(found)
-
-    def _unscaled(self, points: Array) -> Array:
-        solved = solve_triangular(self.steps.factor, points, lower=True, trans="T")
-        return np.asarray(solved)
-
-    def _functions(self, columns: NDArray[np.int64]) -> Function:
-        """Return the function that L-BFGS minimises: the dual objectives, with their gradients, of
-        the sets at the places ``columns`` of ``self.sets``.
-        """
-        search, rows = self.steps.search, torch.as_tensor(columns, device=self.sets.device)
-        sets, origin = self.sets[rows], self.origin.of(rows)
-        loss, totals = search.loss.of(sets), search.totals[sets]
-        oracle = BatchedOracle(search.single, len(columns))
-
-        def function(points: Array) -> tuple[Array, Array]:
-            dual = torch.as_tensor(np.ascontiguousarray(self._unscaled(points).T)).to(totals.device)
-            moved = origin.potentials + _STEP * loss.gradient(dual)
-            marginals, log_partition = oracle.try_marginals(moved, totals)
-            values = (dual * (dual / 2 - loss.target)).sum(1)
-            values += totals / _STEP * (log_partition - origin.log_partition)
-            slopes = self._scaled((dual + loss.residual(marginals)).nan_to_num(0.0))
-            return values.nan_to_num(inf, inf, inf).cpu().numpy(), slopes
-
-        return function
-
-    def _scaled(self, rows: torch.Tensor) -> Array:
-        columns = np.ascontiguousarray(rows.cpu().numpy().T)
-        return np.asarray(solve_triangular(self.steps.factor, columns, lower=True))

@@ -109,7 +109,7 @@ class BatchedSearch:
                 self.loss, self.totals = whole.of(self._sets), totals[self._sets]
                 self.oracle = BatchedOracle(self.single, len(self._sets))
                 history = [losses[left] for losses in history]
-            self._steps.take()
+            self._steps()
         self.loss, self.totals = whole, totals
 
     def _leave(self, left: torch.Tensor) -> None:

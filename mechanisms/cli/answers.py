@@ -59,7 +59,12 @@ def query(
             f"in it, such as {release}/NAME.pgm"
         )
     caution = ""
-    if schema is not None and not _is_release(release):
+    if schema is not None and _is_release(release):
+        raise InvalidInput(
+            f"--schema goes with a model without one; {release} is a release, whose schema is that "
+            "of its run; leave it out"
+        )
+    if schema is not None:
         from pgmkit import GraphicalModel, ask
 
         if error_bars:
@@ -174,9 +179,7 @@ def report(
     pgmkit report people.pgm -o internal.html --against people.csv --target income
     """
     if Path(release).is_dir():
-        given = {"--against": against, "--target": target, "--test": test}
-        asked = [option for option, value in given.items() if value is not None]
-        if asked:
+        if asked := cli.given("against", "target", "test"):
             raise InvalidInput(f"{asked[0]} is not available for linked tables; leave it out")
         report_linked(release, out, allow_modified, json_out)
         return

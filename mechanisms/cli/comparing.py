@@ -65,6 +65,11 @@ def compare(
     pgmkit compare --schema people.yaml --epsilon 1 -o compare.html
     pgmkit compare --schema people.yaml --public sample.csv --mechanism mst --mechanism aim
     """
+    if public is not None and cli.given("rows"):
+        raise InvalidInput(
+            f"--rows is the number of made-up records, got {rows}, and --public has records of its "
+            "own; leave one out"
+        )
     target = None if out is None else cli.writable(out)
     from mechanisms.synthesis.comparing import USUAL, compared, comparison
     from mechanisms.workload import k_way

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mechanisms.cli.options import allow_modified_option, as_json, budget_options, emit, writable
+from mechanisms.cli import options as cli
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--create", is_flag=True, help="Begin a ledger across runs with this total budget.")
-@budget_options
+@cli.budget_options
 @click.option("--unit", help="Column of the units that all runs protect, with --create.")
 @click.option(
     "--reserved",
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     type=int,
     help="Number of a run that was killed; the part of its budget that it did not charge is freed.",
 )
-@allow_modified_option
-@as_json
+@cli.allow_modified_option
+@cli.as_json
 def ledger(
     file: str,
     create: bool,
@@ -60,13 +60,16 @@ def ledger(
     from mechanisms.privacy.ledger import Ledger
     from mechanisms.release.record import Release
 
+    unused = cli.given("epsilon", "delta", "neighbours", "unit", "reserved")
+    if unused and not create:
+        raise InvalidInput(f"{unused[0]} goes with --create; leave it out")
     if end_run is not None and (create or _is_archive(file)):
         raise InvalidInput("--end-run goes with the ledger of all runs on a data set; leave it out")
     found: Ledger | None
     caution = exception = ""
     if create:
         total = Budget(epsilon, delta, reserved)
-        found = Ledger.create(writable(file), total, neighbours=neighbours, unit=unit)
+        found = Ledger.create(cli.writable(file), total, neighbours=neighbours, unit=unit)
     elif _is_archive(file):
         release = Release.load(file, allow_modified=allow_modified)
         found, caution, exception = release.ledger, release.caution, release.exception
@@ -82,7 +85,7 @@ def ledger(
     said = [line for line in caution.splitlines() if line not in text.splitlines()]
     said += [exception] * bool(exception)
     values = found.to_dict() | ({"exception": exception} if exception else {})
-    emit(values, "\n".join([text, *said]), json_out, caution if json_out else "")
+    cli.emit(values, "\n".join([text, *said]), json_out, caution if json_out else "")
 
 
 def _emit_tables(release: Release, json_out: bool) -> None:
@@ -96,7 +99,7 @@ def _emit_tables(release: Release, json_out: bool) -> None:
         for m in release.measurements
     ]
     said = "nothing was spent here: the noisy tables came from elsewhere, at a price unknown here"
-    emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]), json_out)
+    cli.emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]), json_out)
 
 
 def _is_archive(path: str) -> bool:

@@ -114,7 +114,16 @@ def _questions(_context: click.Context, _option: click.Parameter, path: str | No
     return found
 
 
-def settle_budget(context: click.Context, options: dict[str, Any], rows: int | None) -> None:
+def given(*names: str) -> list[str]:
+    """Return those of the running command's options that its command line has, as "--max-rows" for
+    the name "max_rows".
+    """
+    source = click.get_current_context().get_parameter_source
+    default = click.core.ParameterSource.DEFAULT
+    return [f"--{name.replace('_', '-')}" for name in names if source(name) is not default]
+
+
+def settle_budget(options: dict[str, Any], rows: int | None) -> None:
     """If --within is given, replace its text in `options` by a number of records, and epsilon by
     None, since epsilon follows from that number.
 
@@ -126,7 +135,7 @@ def settle_budget(context: click.Context, options: dict[str, Any], rows: int | N
     text = options["within"]
     if text is None:
         return
-    if context.get_parameter_source("epsilon") is not click.core.ParameterSource.DEFAULT:
+    if given("epsilon"):
         raise InvalidInput("give either --epsilon or --within, from which epsilon follows")
     found = _WITHIN.fullmatch(text.strip())
     if found is None:

@@ -44,8 +44,7 @@ def mechanisms(json_out: bool) -> None:
 @cli.ignore_extra_option
 @cli.file_options
 @cli.as_json
-@click.pass_context
-def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -> None:
+def plan(rows: int, json_out: bool, **options: Any) -> None:
     """Show what a run would cost and keep; it reads no records.
 
     The mechanism runs on made-up records, and shows the split of the budget, the noise, the model's
@@ -63,7 +62,7 @@ def plan(context: click.Context, /, rows: int, json_out: bool, **options: Any) -
 
     files = Files.taken_from(options)
     schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
-    cli.settle_budget(context, options, rows)
+    cli.settle_budget(options, rows)
     # `synth` spends a part of the budget on reporting values that it cannot read, so the plan
     # includes that cost.
     request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)

@@ -112,8 +112,7 @@ def demo(
 @yes_option
 @cli.file_options
 @cli.as_json
-@click.pass_context
-def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
+def synth(json_out: bool, **options: Any) -> None:
     """Make private synthetic records from a file.
 
     The file is CSV, parquet, JSON lines, Excel, SPSS or Stata; the promise is differential privacy.
@@ -127,7 +126,7 @@ def synth(context: click.Context, /, json_out: bool, **options: Any) -> None:
     """
     from mechanisms.privacy.budget import Budget
 
-    cli.settle_budget(context, options, None)
+    cli.settle_budget(options, None)
     Budget(options["epsilon"] or 1.0, options["delta"])
     files = Files.taken_from(options)
     if files.out is None and files.save is None:

@@ -123,6 +123,13 @@ class Column(ABC):
         """A text for each code, for people to read."""
         return self.own_labels + (() if self.missing is None else (MISSING,))
 
+    @cached_property
+    def missing_texts(self) -> tuple[str, ...]:
+        """The texts of missing values: those that are listed, and the label by which missing values
+        are shown; none if the column declares no missing values.
+        """
+        return () if self.missing is None else (*self.missing, MISSING)
+
     @property
     def size(self) -> int:
         """The number of codes."""

@@ -51,7 +51,7 @@ class _Labelled(Column):
         code = self._known.get(text)
         if code is not None:
             return code
-        if self.missing and text in self.missing:
+        if text in self.missing_texts:
             return self._null_code
         text = label_of(text)
         code = self._as_number.get(text)
@@ -66,7 +66,7 @@ class _Labelled(Column):
         """A mapping from labels (`label_of`) to codes, for every known text and every text listed
         as missing. If several texts have the same label, it has the code of the first known one.
         """
-        absent = dict.fromkeys(map(label_of, self.missing or ()), self._null_code)
+        absent = dict.fromkeys(map(label_of, self.missing_texts), self._null_code)
         return absent | {label_of(t): code for t, code in reversed([*self._known.items()])}
 
     @cached_property
@@ -148,9 +148,11 @@ class Categorical(_Labelled):
                 raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
             if spelling in texts:
                 raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
-        for text in self.missing or ():
+        for text in self.missing_texts:
             if text in texts:
-                raise InvalidInput(f"{text!r} is listed as a value and as missing; keep one")
+                raise InvalidInput(
+                    f"{text!r} is listed as a value and stands for missing values; keep one"
+                )
         self._check_outside()
 
     @cached_property
@@ -295,7 +297,7 @@ class OpenCategorical(Column):
 
     def is_missing(self, value: object) -> bool:
         """Return True for a missing value, or a text listed as missing."""
-        listed = {each for text in self.missing or () for each in (text, label_of(text))}
+        listed = {each for text in self.missing_texts for each in (text, label_of(text))}
         return is_null(value) or not listed.isdisjoint({text_of(value), label_of(text_of(value))})
 
     def tally(self, values: Any) -> Counter[str | None]:

@@ -133,7 +133,7 @@ def test_6_tables_from_elsewhere_become_a_model() -> None:
         done("estimate", "tables.json", "--schema", "two.json", "--out", "m.pgm", "--json")
     )
     assert found["total"] == pytest.approx(100, abs=3)
-    assert "work" in done("query", "m.pgm", "--schema", "two.json", "work | sex = 0")
+    assert "work" in done("query", "m.pgm", "work | sex = 0")
     for content, message in [
         ("{", "not JSON"),
         ("{}", "list of tables"),
@@ -154,6 +154,27 @@ def test_7_other_files_are_no_releases() -> None:
         assert result.exit_code == 2 and "--end-run goes with the ledger of all" in result.stderr
     assert not Path("new.ledger").exists()
     assert "nothing to write" in pgmkit("synth", "people.csv", "--schema", "people.yaml").stderr
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            ("query", "people.pgm", "sex", "--schema", "people.yaml"),
+            "people.pgm is a release, whose",
+        ),
+        (("ledger", "people.pgm", "--unit", "home"), "--unit goes with --create"),
+        (("ledger", "people.pgm", "--reserved", "0"), "--reserved goes with --create"),
+        (("ledger", "people.pgm", "--epsilon", "1"), "--epsilon goes with --create"),
+        (
+            ("compare", "--schema", "people.yaml", "--public", "people.csv", "--rows", "10000"),
+            "--rows is the number of made-up records, got 10000",
+        ),
+    ],
+)
+def test_7_options_without_effect_are_refused(options: tuple[str, ...], message: str) -> None:
+    result = pgmkit(*options)
+    assert result.exit_code == 2 and message in result.stderr
 
 
 def test_8_every_command_teaches_by_example() -> None:

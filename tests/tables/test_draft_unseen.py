@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.draft.draft import Drafted, draft, draft_column
 from pgmkit.tables.files.record_files import encode_file, write_records
-from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat
 
@@ -279,3 +280,64 @@ def test_labels_and_missing_codes_of_spss(tmp_path: Path) -> None:
     assert columns["sat"] == frame["sat"].tolist() and columns["sex"] == frame["sex"].tolist()
     _, about = pyreadstat.read_sav(str(tmp_path / "o.sav"), user_missing=True)
     assert about.missing_ranges["age"] == [{"lo": 998.0, "hi": 998.0}]
+
+
+def test_thousands_are_no_decimals_in_a_file_that_commas_separate(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    pay = [3_600 + 137 * (i * i % 311) for i in range(400)]
+    path.write_text("sex,pay\n" + "".join(f'{"FM"[i % 2]},"{p:,}"\n' for i, p in enumerate(pay)))
+    text = draft(path, look=True)
+    (tmp_path / "s.yaml").write_text(text)
+    schema = Schema.load(tmp_path / "s.yaml")
+    column = schema.columns["pay"]
+    assert "decimal" not in text and isinstance(column, Integer)
+    counted = encode_file(path, schema).marginal(["pay"])  # type: ignore[union-attr]
+    ends = [*column.positions[:-1], np.inf]
+    np.testing.assert_array_equal(counted, np.histogram(pay, ends)[0])
+
+
+def test_numbers_that_hardly_repeat_are_no_list_of_codes(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{20_000 + i * i * 37},{(i * 7) % 40 + 1},{i % 5 * 100}" for i in range(50)]
+    path.write_text("\n".join(["wage,week,code", *rows]) + "\n")
+    (tmp_path / "s.yaml").write_text(draft(path, look=True))
+    wage, week, code = Schema.load(tmp_path / "s.yaml").columns.values()
+    assert isinstance(wage, Integer) and wage.size < 40 and isinstance(week, Integer)
+    assert isinstance(code, Categorical) and code.values == (0, 100, 200, 300, 400)
+
+
+def test_codes_without_gaps_are_not_called_codes_with_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["day", *(str(i % 150 + 1) for i in range(3000))]) + "\n")
+    text = draft(path, look=True, most_values=200)
+    assert "day: whole numbers 1..150, a code each" in text and "gaps" not in text
+
+
+def test_a_label_of_missing_values_is_taken_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("job\n" + "cook\n(missing)\nclerk\n''\n".replace("''", '""') * 30)
+    (tmp_path / "s.yaml").write_text(draft(path, look=True))
+    schema = Schema.load(tmp_path / "s.yaml")
+    assert schema.columns["job"].labels == ("clerk", "cook", "(missing)")
+    counted = encode_file(path, schema).marginal(["job"])  # type: ignore[union-attr]
+    assert counted.tolist() == [30, 30, 60]
+    with pytest.raises(InvalidInput, match="'\\(missing\\)' is listed as a value and stands for"):
+        Categorical(("cook", "(missing)"), missing=())
+    opened = OpenCategorical(missing=())
+    assert opened.tally(np.array(["(missing)", "", "cook"])) == {None: 2, "cook": 1}
+    assert Categorical(("a", "(missing)")).labels == ("a", "(missing)")  # no value can be missing
+
+
+def test_a_title_above_two_columns_of_a_sheet_is_no_header(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (
+        ["Wages of 2024"],
+        [],
+        ["age", "sex"],
+        *([20 + i % 40, "FM"[i % 2]] for i in range(99)),
+    ):
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    stored = yaml.safe_load(draft(tmp_path / "t.xlsx", look=True))
+    assert stored["file"]["skip_lines"] == 2 and [*stored["columns"]] == ["age", "sex"]

@@ -17,13 +17,14 @@ from pgmkit.tables.values import bare, is_number
 
 MISSING = (
     *("?", "NA", "na", "N/A", "n/a", "N/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN"),
-    *("null", "NULL", "Null", "None"),
+    *("null", "NULL", "Null", "None", "(missing)"),
 )
 """Texts that are taken for missing values."""
 _COMMENT_SIGNS = "#%|/!*"
 DASHES = frozenset(("-", "--", ".", "..", "...", "\u2013", "\u2026"))
 """Texts that stand for missing values in columns of numbers or times."""
 _POINT = re.compile(r"[+-]?\d+\.(\d{1,2}|\d{4,})")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _GROUPED = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})+")
 COMMA = re.compile(r"[+-]?\d{1,3}([. \u00a0\u202f]\d{3})*,\d+|[+-]?\d+,\d+")
 
@@ -89,10 +90,13 @@ def seen_format(
 
 def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileFormat:
     """Return the format with a decimal comma if some column is written so and none with a decimal
-    point.
+    point. In a file that commas separate, commas with three digits behind each are taken for signs
+    of thousands, as in "12,345".
 
     >>> decimals_of([["1,5", "2"]], FileFormat(separator=";")).decimal
     ','
+    >>> decimals_of([["12,345", "999"]], FileFormat()).decimal
+    '.'
     """
     # Without a header line and a declared separator, the reader derives the separator from the
     # decimal sign: a decimal comma would make it split this file at semicolons.
@@ -103,6 +107,8 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
         texts = (unsigned(text) for text in column if text not in absent)
         others = [text for text in texts if not text.lstrip("+-").isdigit()]
         commas = [text for text in others if COMMA.fullmatch(text)]
+        if form.written_separator == "," and all(map(_THOUSANDS.fullmatch, commas)):
+            continue
         if others and all(map(_POINT.fullmatch, others)):
             return form
         grouped = sum(_GROUPED.fullmatch(text) is not None for text in others)

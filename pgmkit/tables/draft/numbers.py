@@ -130,14 +130,14 @@ def _whole(numbers: Counter[int], missing: tuple[str, ...] | None, most_values: 
     usual = Counter({n: times for n, times in numbers.items() if n not in special})
     low, high = min(usual), max(usual)
     width = high - low + 1
-    # A few whole numbers (`most_values`) that fill less than half of their range are taken for
-    # codes, not quantities.
+    # A few whole numbers (`most_values`) that fill less than half of their range, and that several
+    # rows have each, are taken for codes, not quantities.
     dense = 2 * len(usual) >= width and len(usual) > 1
-    if len(numbers) <= most_values and not (dense and width <= _MOST_SINGLE):
+    if len(numbers) <= most_values and rows >= 3 * len(numbers) and not dense:
         found = sorted(numbers)
         note = f"{len(found)} codes: whole numbers with gaps; list every one that may occur"
         return Categorical(tuple(found), missing=missing), note
-    if width <= _MOST_SINGLE:
+    if width <= max(_MOST_SINGLE, most_values):
         column = Integer(low, high, special=special, missing=missing)
         return column, f"whole numbers {low}..{high}, a code each{_beside(special)}"
     bins, said = _binned(usual, rows, low, high, special, whole=True)

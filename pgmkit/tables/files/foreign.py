@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +141,8 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     """Return the number of rows of a sheet above its header: titles, merged cells and empty rows.
 
     The header is the first row that has a cell in at least half of the columns, or a row of more
-    texts right below it: the first one then has merged cells, which name several columns. The rows
-    are read, so they must be public.
+    texts below it: the first one is then a title, or has merged cells, which name several columns.
+    The rows are read, so they must be public.
     """
     with needing(path):
         rows = [
@@ -151,10 +151,11 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
         ]
     width = max(map(len, rows), default=0)
     header = next((i for i, cells in enumerate(rows) if cells and 2 * len(cells) >= width), 0)
-    for above, below in pairwise(rows[header:]):
-        if len(below) <= len(above) or not all(isinstance(cell, str) for cell in below):
-            break
-        header += 1
+    for place, cells in enumerate(rows):
+        if place > header and cells:
+            if len(cells) <= len(rows[header]) or not all(isinstance(cell, str) for cell in cells):
+                break
+            header = place
     return header
 
 

@@ -188,7 +188,7 @@ def _shown(
     strengths = {pair: association(tables[pair]) for pair in kept}
     rows = max(1.0, model.total)
     unrelated = chances(model, known, variances)
-    chance = {pair: (max(tables[pair].shape) - 1) / rows for pair in kept}
+    chance = {pair: (max(_occurring(tables[pair])) - 1) / rows for pair in kept}
     hidden = [p for p in kept if strengths[p] ** 2 <= chance[p] or unrelated.get(p, 0.0) > 1 / 20]
     why = "there is none, or noise hid it"
     if len(hidden) == len(kept):
@@ -213,21 +213,27 @@ def _shown(
 
 
 def association(table: NDArray[np.float64]) -> float:
-    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other
-    and every value occurs.
+    """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other.
+    Values whose count rounds to 0 are not among those that V counts.
 
-    >>> association(np.array([[50.0, 0.0], [0.0, 50.0]])), association(np.ones((2, 3)))
+    >>> association(np.diag([50.0, 50.0, 0.0])), association(np.ones((2, 3)))
     (1.0, 0.0)
     """
     counts = np.maximum(table, 0.0)
-    total, least = counts.sum(), min(counts.shape) - 1
-    if total <= 0 or least == 0:
+    total, least = counts.sum(), min(_occurring(counts)) - 1
+    if least < 1:
         return 0.0
     expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / total
     terms = np.divide(
         (counts - expected) ** 2, expected, out=np.zeros_like(counts), where=expected > 0
     )
     return float(min(1.0, math.sqrt(terms.sum() / (total * least))))
+
+
+def _occurring(table: NDArray[np.float64]) -> tuple[int, int]:
+    """Return how many values of either column of a table have a count that does not round to 0."""
+    first, second = (int((table.sum(axis) >= 0.5).sum()) for axis in (1, 0))
+    return first, second
 
 
 def _variances(known: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, float]:

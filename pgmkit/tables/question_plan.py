@@ -125,6 +125,22 @@ class QuestionPlan:
         """True if records can meet the conditions without having a value to summarise."""
         return int(self._allowed(self.summary.column).sum()) > len(self.codes)
 
+    def on_ends(self) -> list[str]:
+        """Return a note for each column of real numbers of which a condition ends between two bins:
+        values that lie exactly there belong to the upper one, whether `<` or `<=` was asked for.
+        """
+        notes = []
+        for name, mask in self.question.allowed.items():
+            column = self.columns[name]
+            if isinstance(column, Binned) and not column.whole:
+                bins, one = mask[: len(column.single)], column.single
+                between = (bins[1:] != bins[:-1]) & ~one[1:] & ~one[:-1]
+                ends = ", ".join(f"{end:.15g}" for end in column.positions[1:-1][between])
+                notes += [f"a value of {name} that is exactly {ends} counts as above it"] * bool(
+                    ends
+                )
+        return notes
+
     def counted(self) -> FactoredQuery:
         """Return the query for the number of records that meet the conditions in each group."""
         return FactoredQuery(self.factors)

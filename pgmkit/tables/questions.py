@@ -74,11 +74,11 @@ def ask(
         if not hasattr(value, method) and not (value is None and name == "bars"):
             raise InvalidInput(f"{name} must have a method {method}, got {type(value).__name__}")
     plan = QuestionPlan(schema, parse(instance(schema, Schema, "schema"), text))
-    summary = plan.question.summary
+    summary, notes = plan.question.summary, plan.on_ends()
     if summary is None:
-        return _table(model, plan, bars, level)
+        reply = _table(model, plan, bars, level)
+        return Reply(reply.columns, (*reply.notes, *notes))
     left_out = float(model.answer(plan.absent()).sum()) if plan.leaves_out else 0.0
-    notes = []
     if round(left_out):
         notes.append(f"records left out without a value of {summary.column}: {left_out:.6g}")
     made = _curve if summary.kind == "cdf" else _sums if summary.kind == "sum" else _averages

@@ -547,3 +547,18 @@ def test_an_operator_is_read_whole_even_where_a_column_ends_in_one() -> None:
     ):
         allowed = parse(schema, f"count | {text}").allowed
         assert {name: mask.tolist() for name, mask in allowed.items()} == {column: wanted}
+
+
+def test_a_note_names_ends_of_bins_whose_values_count_above() -> None:
+    schema = Schema({"d": Numeric(0, 1, bins=4, decimals=2, spikes=(0.5,)), "a": Integer(0, 9)})
+    counts = np.bincount(schema.columns["d"].encode([0.25, 0.5, 0.75]), minlength=5)
+    model = estimate(schema.domain, [Measurement(("d",), counts.astype(float), 1.0)], total=3)
+    note = "a value of d that is exactly {} counts as above it"
+    for asked, count, end in [("<= 0.25", 0, 0.25), ("> 0.75", 1, 0.75), ("in 0..0.25", 0, 0.25)]:
+        reply = ask(model, schema, f"count | d {asked}")
+        assert reply.columns["count"][0] == pytest.approx(count, abs=1e-6)
+        assert note.format(end) in reply.notes
+    for asked, count in [("<= 0.5", 2), ("> 0.5", 1), ("< 0.5", 1), ("<= 1", 3), ("= 0.5", 1)]:
+        reply = ask(model, schema, f"count | d {asked}, a > 3")
+        assert reply.columns["count"][0] == pytest.approx(count * 0.6, abs=1e-6)
+        assert not [each for each in reply.notes if "exactly" in each]

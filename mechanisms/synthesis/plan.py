@@ -165,8 +165,8 @@ def plan(
     measures = only_measures(entry, chosen, wanted)
     budget = replace(budget, accounting=accounting_of(accounting, measures, budget, None))
     rng = np.random.default_rng(0)
-    # More made-up records would take longer to draw and to count. They would hardly change the
-    # steps; noise is compared with the number of rows that was asked for.
+    # More made-up records would take longer to draw and to count; noise is compared with the number
+    # of rows that was asked for.
     count = min(rows, 100_000)
     curator = Curator(
         made_up(domain, count, rng),
@@ -177,6 +177,13 @@ def plan(
     started = time.process_time()
     release = run_on(curator, entry, chosen, wanted)
     seconds = time.process_time() - started
+    # The relations that made-up records show say nothing of the data.
+    said = replace(verdict(release.model, release.measurements, budget, rows), shown="").sentences
+    if rows > count and not measures:
+        said += (
+            f"The steps, the time and the model are those of {count:,} records; of {rows:,} a "
+            "mechanism that selects may measure more and larger tables, which takes longer.",
+        )
     return Plan(
         mechanism,
         budget.unit,
@@ -192,8 +199,7 @@ def plan(
         peak() / 1e6,
         curator.neighbours.name,
         curator.neighbours.max_rows,
-        # The relations that made-up records show say nothing of the data.
-        replace(verdict(release.model, release.measurements, budget, rows), shown="").sentences,
+        said,
     )
 
 

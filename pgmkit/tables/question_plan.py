@@ -177,14 +177,18 @@ class QuestionPlan:
 
     def edges(self) -> tuple[Array, Array]:
         """Return the lower and the upper end of each code in `codes`. Only the last bin of a column
-        of real numbers contains its upper end. Both ends of a value of a Categorical are the value.
+        of real numbers contains its upper end. Both ends of a spike of real numbers, and of a value
+        of a Categorical, are the value.
         """
         column = self.column
         assert column.midpoints is not None
         low, high = column.midpoints.copy(), column.midpoints.copy()
         if isinstance(column, Binned):
             bins = len(column.positions) - 1
-            low[:bins], high[:bins] = column.positions[:-1], column.positions[1:]
+            low[:bins] = column.positions[:-1]
+            high[:bins] = column.positions[1:]
+            if not column.whole:
+                high[:bins][column.single] = low[:bins][column.single]
         return low[self.codes], high[self.codes]
 
     def ends(self) -> tuple[Array, Array]:

@@ -182,6 +182,17 @@ def test_a_plan_says_it_before_anything_is_spent() -> None:
     assert found.to_dict()["verdict"] == list(found.verdict)
 
 
+@pytest.mark.parametrize("mechanism, selects", [("mst", True), ("independent", False)])
+def test_a_plan_says_that_its_steps_are_those_of_fewer_records(
+    mechanism: str, selects: bool
+) -> None:
+    domain = Domain({"a": 2, "b": 3})
+    for rows in (100_000, 200_000):
+        found = plan(mechanism, k_way(domain, 2), 1.0, 1e-9, neighbours="add/remove", rows=rows)
+        said = f"those of 100,000 records; of {rows:,} a mechanism that selects" in str(found)
+        assert said == (selects and rows > 100_000)
+
+
 def test_a_plan_compares_noise_with_the_number_of_rows_that_was_asked_for() -> None:
     """Twenty million rows are 200 times the records that a plan makes up at most."""
     said = {

@@ -562,3 +562,13 @@ def test_a_note_names_ends_of_bins_whose_values_count_above() -> None:
         reply = ask(model, schema, f"count | d {asked}, a > 3")
         assert reply.columns["count"][0] == pytest.approx(count * 0.6, abs=1e-6)
         assert not [each for each in reply.notes if "exactly" in each]
+
+
+def test_the_interval_of_a_quantile_that_is_a_spike_is_the_spike() -> None:
+    schema = Schema({"d": Numeric(0, 50, bins=5, decimals=2, spikes=(45,))})
+    counts = np.bincount(schema.columns["d"].encode([1, 2, 45, 45, 45, 45, 48]), minlength=7)
+    noisy = [Measurement(("d",), 1000.0 * counts, 1.0)]
+    model = estimate(schema.domain, noisy, total=7000)
+    reply = ask(model, schema, "median(d)", bars=error_bars(model, noisy))
+    assert [float(reply.columns[n][0]) for n in ("stderr", "low", "high")] == [0.0, 45.0, 45.0]
+    assert str(reply).splitlines()[1].split()[0] == "45"

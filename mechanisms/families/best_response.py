@@ -1,7 +1,8 @@
-"""Best responses: the record that satisfies the largest weight of queries, exactly.
+"""Best responses: the record that satisfies the largest weight of queries.
 
-It is found by enumeration for a small domain, by max-product on the junction tree of the queries'
-cliques if that is small, and otherwise by an integer program (HiGHS through scipy).
+It is found exactly by enumeration for a small domain, and by max-product on the junction tree of
+the queries' cliques if that is small; otherwise by an integer program (HiGHS through scipy), up to
+its relative tolerance of 1e-4.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Oracle:
     def best(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
-        """Return a record of largest score. `bonus` has, for some attributes, the amount that each
+        """Return a record of largest score (see the module docstring). `bonus` has, for some attributes, the amount that each
         code adds to the score.
         """
         if self.domain.size() <= ENUMERABLE:
@@ -93,8 +94,8 @@ class Oracle:
     def by_integer_program(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
-        """Return a best record by an integer program: a binary variable for each code, and a
-        variable between 0 and 1 for each query.
+        """Return a record whose score is within a ten-thousandth of the largest, by an integer
+        program: a binary variable for each code, and a variable between 0 and 1 for each query.
 
         The variable of a query of positive weight is at most the variable of each of its codes; the
         variable of a query of negative weight is at least the sum of its codes' variables, minus

@@ -69,8 +69,8 @@ def splits(
 
 
 def best_level(losses: Callable[[int], float], last: int) -> tuple[float, float]:
-    """Return the level of least loss among 0 to `last`, refined by a parabola through its
-    neighbours, and the least loss.
+    """Return the level of least loss among 0 to `last`, and its loss. A level between two others is
+    refined by a parabola through their losses.
 
     `losses(level)` returns the loss, on the values kept by `splits`, of the fits at that level of a
     path. It is called once for each level in order, from 0 to `last`, which is at least 1. All

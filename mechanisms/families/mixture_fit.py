@@ -44,9 +44,9 @@ class MixtureFit:
         sum over measured cells ((answer - noisy value) / stddev)^2  +  penalty mean_k KL(p_k || q),
 
     where p_k are the rows and q is the product of the measured one-way marginals (there must be one
-    of every attribute). The second term keeps each row near independence, so that noise is not
-    fitted: with it the mixture is close to the maximum-entropy distribution that agrees with the
-    tables.
+    of every attribute that has several values). The second term keeps each row near independence,
+    so that noise is not fitted: with it the mixture is close to the maximum-entropy distribution
+    that agrees with the tables.
 
     At level 0 the penalty is the first term's value for independent columns, so that one nat costs
     as much as their whole misfit; at level l it is 1/2^l of that. `last_level` is the last level

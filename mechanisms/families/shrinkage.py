@@ -38,8 +38,9 @@ from pgmkit.runtime.arrays import Array
 def near_independence(
     domain: Domain, measurements: Sequence[Measurement], total: float, strength: float
 ) -> list[Measurement]:
-    """Return one measurement of each attribute, smoothed (`mechanisms.families.smoothing`), and the
-    tables of several attributes shrunk towards independence.
+    """Return one measurement of each measured attribute, smoothed
+    (`mechanisms.families.smoothing`), and the tables of several attributes shrunk towards
+    independence.
 
     `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
     attribute that has more than one value. All that they say about one attribute is averaged by
@@ -85,10 +86,9 @@ def beyond_noise(domain: Domain, measurements: Sequence[Measurement], total: flo
     shares = _shares(_single(domain, measurements), total)
     found = []
     for each in measurements:
-        if len(each.clique) > 1:
-            *_, degrees, squares = _beyond(domain, each, shares, total)
-            if degrees:
-                found.append((squares / each.stddev**2 - degrees) / (2 * degrees) ** 0.5)
+        *_, degrees, squares = _beyond(domain, each, shares, total)
+        if degrees:
+            found.append((squares / each.stddev**2 - degrees) / (2 * degrees) ** 0.5)
     return np.array(found)
 
 

@@ -26,8 +26,8 @@ from pgmkit.runtime.chances import expected_positive
 
 
 def smoothed(noisy: Measurement) -> Measurement:
-    """Return the counts of one attribute with each part multiplied by v / (1 + v), and the standard
-    deviation of the noise that is left in a code. The sum of the counts stays the same.
+    """Return the counts of one attribute with each part multiplied by v / (1 + v), and the root of
+    the mean variance of the noise that is left in a code. The sum of the counts stays the same.
 
     The mean square of a part minus 1 estimates v, with the variance 2 / d. Since v is not negative,
     the expected value of the positive part of this estimate is used. It is above 0 even for a part

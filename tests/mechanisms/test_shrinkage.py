@@ -137,3 +137,21 @@ def test_tables_are_hidden_unless_they_have_more_than_noise(dependence: float) -
         hidden += all_hidden(beyond_noise(domain, [*singles, *noisy], 16_000.0))
     # A share of 0.84 of noise alone: 100 hidden draws are 12 standard deviations away.
     assert hidden == 0 if dependence else hidden > 100
+
+
+def test_the_excess_of_a_table_in_standard_deviations() -> None:
+    """A table of two times two has one interaction; one of a single row has none."""
+    domain = Domain({"a": 2, "b": 2, "c": 1})
+    singles = [Measurement((name,), [500.0, 500.0], 1e-3) for name in "ab"]
+    pair = Measurement(("a", "b"), [[260.0, 240.0], [240.0, 260.0]], 5.0)
+    found = beyond_noise(domain, [*singles, pair, Measurement(("a", "c"), [480, 520], 5.0)], TOTAL)
+    assert found == pytest.approx([(4 * 10.0**2 / 5.0**2 - 1) / 2**0.5], rel=1e-4)
+
+
+@pytest.mark.parametrize(("factor", "hidden"), [(1 - 1e-9, True), (1 + 1e-9, False)])
+@pytest.mark.parametrize("tables", [1, 5])
+def test_the_limit_of_what_is_hidden(factor: float, hidden: bool, tables: int) -> None:
+    """The half of z^2 where z > 0 has the mean 1/2 and the variance 3/2 - 1/4 = 5/4."""
+    excess = np.full(tables, -3.0)
+    excess[0] = (factor * (tables / 2 + (5 / 4 * tables) ** 0.5)) ** 0.5
+    assert all_hidden(excess) == hidden

@@ -39,9 +39,13 @@ def test_where_rows_are_many_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> 
     """One of each equal part of the total: a cell is off by less than two parts."""
     model, table = mixture(0), wanted(0)
     whole = tilted(model, Measurement(CLIQUE, table, 1e-6))
-    monkeypatch.setattr(module, "BLOCK_CELLS", 40 * 11)
+    monkeypatch.setattr(module, "BLOCK_CELLS", 60 * 11)
+    all_of_them = tilted(model, Measurement(CLIQUE, table, 1e-6), rng=0)
+    np.testing.assert_array_equal(all_of_them.shares, whole.shares)
+    monkeypatch.setattr(module, "BLOCK_CELLS", 40 * 11 + 10)
     some = tilted(model, Measurement(CLIQUE, table, 1e-6), rng=0)
     assert len(whole.rows) == 60 and len(some.rows) <= 40
+    np.testing.assert_allclose(40 * some.shares, np.rint(40 * some.shares))
     off = np.abs(some.marginal(CLIQUE) - whole.marginal(CLIQUE))
     assert off.max() <= 2 * 1000 / 40 + 1e-9
 
@@ -59,3 +63,25 @@ def test_noise_is_kept_out() -> None:
     moved = (found - before)[inner] / off[inner]
     # Of the squared distance 12 * 100, noise explains 12 * 25: three quarters remain.
     assert np.median(moved) == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(1.0 - 1e-9, True), (1.0 + 1e-9, False)])
+def test_the_model_changes_beyond_one_standard_deviation_of_noise(
+    factor: float, stays: bool
+) -> None:
+    """The squared distance by noise alone has the mean n s^2 and the variance 2 n s^4."""
+    model = mixture(1)
+    n, stddev = DOMAIN.size(CLIQUE), 2.0
+    off = np.zeros(n)
+    off[0] = np.sqrt(factor * (n + np.sqrt(2 * n))) * stddev
+    noisy = Measurement(CLIQUE, model.marginal(CLIQUE).ravel() + off, stddev)
+    assert (tilted(model, noisy) is model) == stays
+
+
+def test_cells_without_records_stay_empty_and_nearly_empty_ones_are_filled() -> None:
+    """The model has no records with a = 1, c = 1 and half of a record with a = 1, c = 0."""
+    domain = Domain({"a": 2, "c": 2})
+    model = ProductMixtureModel(domain, [[1, 0, 0, 1], [0, 1, 1, 0]], 1000.0, [0.9995, 0.0005])
+    noisy = Measurement(("a", "c"), [[0.0, 500.0], [300.0, 200.0]], 1e-6)
+    found = tilted(model, noisy).marginal(("a", "c"))
+    np.testing.assert_allclose(found, [[0.0, 625.0], [375.0, 0.0]], rtol=1e-6)

@@ -46,8 +46,8 @@ class Oracle:
     def best(
         self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
     ) -> dict[str, int]:
-        """Return a record of largest score (see the module docstring). `bonus` has, for some attributes, the amount that each
-        code adds to the score.
+        """Return a record of largest score (see the module docstring). `bonus` has, for some
+        attributes, the amount that each code adds to the score.
         """
         if self.domain.size() <= ENUMERABLE:
             return self._enumerated(self._tables(queries, bonus))

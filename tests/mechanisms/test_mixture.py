@@ -340,6 +340,26 @@ def test_what_is_linear_in_fresh_noise_falls_out_of_the_mean_of_two_splits() -> 
     assert np.mean(losses) == pytest.approx((missed**2).mean() + np.mean(noises), rel=1e-12)
 
 
+@pytest.mark.parametrize("missed", [0.5, 1.0, 37.0, 5000.0])
+def test_the_last_level_has_the_least_penalty(missed: float) -> None:
+    """The penalty of level l is 1/2^l of the misfit of independent columns, or of the misfit that
+    noise alone has where that is more; the least one is 0.015 for each measured cell.
+    """
+    domain, cells = Domain({"a": 2, "b": 2}), 8
+    singles = [Measurement((name,), [500.0, 500.0], 1.0) for name in "ab"]
+    off = math.sqrt(missed * cells / 4) * np.array([[1, -1], [-1, 1]])
+    fit = MixtureFit(
+        Columns(domain),
+        [*singles, Measurement(("a", "b"), 250.0 + off, 1.0)],
+        1000.0,
+        rows=2,
+        learning_rate=0.1,
+        random=torch.Generator().manual_seed(0),
+    )
+    least = max(1.0, missed) / 2**fit.last_level
+    assert 0.0075 < least <= 0.015
+
+
 @pytest.mark.parametrize("best", [0.3, 1.0, 5.2, 11.0])
 def test_the_walk_ends_at_the_least_loss(best: float) -> None:
     asked = []

@@ -11,6 +11,7 @@ from chance import assert_no_more_spread
 from mechanisms.families.cell_answers import CellAnswers
 from mechanisms.families.generator import Generator
 from mechanisms.families.histogram import HistogramModel
+from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import (
     Columns,
     ProductAnswers,
@@ -137,3 +138,16 @@ def test_rows_off_the_simplex_are_refused() -> None:
     for bad in (rows * 2, rows[:, :-1], np.full_like(rows, np.nan)):
         with pytest.raises(InvalidInput):
             ProductMixtureModel(DOMAIN, bad, 10.0)
+
+
+def test_flattened_rows_are_geometric_means_with_the_one_way_marginals() -> None:
+    rows, shares = random_rows(3), np.array([0.5, 0.3, 0.2])
+    model = PairMixtureModel(DOMAIN, rows, 10.0, shares)
+    found = model.flattened(0.4)
+    for name in DOMAIN:
+        at = Columns(DOMAIN).of(name)
+        mixed = np.exp(0.4 * np.log(shares @ rows[:, at]) + 0.6 * np.log(rows[:, at]))
+        np.testing.assert_allclose(found.rows[:, at], (mixed.T / mixed.sum(1)).T, rtol=1e-12)
+    np.testing.assert_allclose(found.shares, shares)
+    drawn, expected = model.first_records(50, rng=3), model.flattened().sample(50, rng=3)
+    assert all(np.array_equal(drawn.columns[n], expected.columns[n]) for n in DOMAIN)

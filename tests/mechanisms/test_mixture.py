@@ -587,3 +587,83 @@ def test_a_strong_pair_among_many_of_noise_is_fitted_as_its_noise_allows(seed: i
     print(misfits)
     # Noise explains 64, with a standard deviation of 11.3.
     assert misfits[0] > 64 + 5 * 11.3 > 64 + 2 * 11.3 > misfits[1]
+
+
+def test_a_single_row_is_fitted_too() -> None:
+    fit = fit_to(exact(2, 10.0), rows=1)
+    fit.run(2, 0.0)
+    assert torch.isfinite(fit.logits).all()
+
+
+class Scripted(MixtureFit):
+    """A fit of pairs (a, b) and (c, d) whose runs lead to rows of given misfits to the two."""
+
+    script: list[tuple[float, float]]
+    steps: list[int]
+
+    def run(self, steps: int, level: float) -> None:
+        self.steps.append(steps)
+        # One row: the cells of a pair are off by +-500 x of 1000 records, each with noise 1.
+        off = [math.sqrt(each) / 1000 for each in self.script.pop(0)]
+        shares = [0.5 + off[0], 0.5 - off[0], 0.5, 0.5, 0.5 + off[1], 0.5 - off[1], 0.5, 0.5]
+        self.logits = torch.log(torch.tensor([shares], dtype=torch.float32))
+
+
+def scripted(script: list[tuple[float, float]], pairs: int = 1) -> Scripted:
+    domain = Domain(dict.fromkeys("abcd", 2))
+    noisy = [Measurement((name,), [500.0, 500.0], 1e6) for name in domain]
+    cliques = [("a", "b"), ("c", "d")][:pairs]
+    noisy += [Measurement(clique, np.full((2, 2), 250.0), 1.0) for clique in cliques]
+    random = torch.Generator().manual_seed(0)
+    fit = Scripted(Columns(domain), noisy, 1000.0, rows=1, learning_rate=0.1, random=random)
+    fit.script, fit.steps = script, []
+    return fit
+
+
+@pytest.mark.parametrize(
+    ("misfits", "steps"),
+    [
+        ([11.9], [10]),  # no more than noise explains: 12 cells
+        ([50.0, 30.0, 29.0], [10, 20, 40]),  # 40 steps are as many as all levels had
+        ([50.0, 45.6, 29.0], [10, 20]),  # noise: a standard deviation is sqrt(24), 4.9
+        ([50.0, 45.0, 29.0], [10, 20, 40]),
+        ([50.0, 11.0], [10, 20]),
+    ],
+)
+def test_steps_double_while_noise_cannot_explain_the_misfit(
+    misfits: list[float], steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corrected: list[object] = []
+    monkeypatch.setattr(Scripted, "_correct", lambda _self, *args: corrected.append(args))
+    fit = scripted([(each, 0.0) for each in misfits])
+    fit.finish(10, 2.5)
+    assert fit.steps == steps and corrected == [(steps[-1], 40, 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("excesses", "steps"),
+    [
+        ([1.1, 0.0], [10, 20]),
+        ([0.5], [10]),  # one table: any excess above 0, but none below a standard deviation
+        ([10.0, 9.5], [10, 20]),  # it falls by less than 1
+        ([10.0, 8.5, 0.9], [10, 20, 40]),
+        ([10.0, 8.5, 3.0, 0.0], [10, 20, 40, 40]),
+    ],
+)
+def test_tables_that_are_held_back_get_weight(excesses: list[float], steps: list[int]) -> None:
+    """The misfit of a table of 4 cells is 4 with the variance 8 for noise alone."""
+    misfits = [4 + each * 8**0.5 for each in excesses]
+    fit = scripted([(each, 0.0) for each in misfits])
+    fit.run(10, 2.5)
+    fit._correct(10, 40, 2.5)
+    assert fit.steps == steps
+    weight = np.prod([each / 4 for each in misfits[: len(steps) - 1]])
+    assert float(fit._misfit(fit.rows)) == pytest.approx(weight * misfits[-1], rel=1e-3)
+
+
+def test_the_largest_excess_of_two_tables_is_hardly_above_the_root_of_2_log_2() -> None:
+    for excess, runs in [(1.1, 1), (1.3, 2)]:
+        fit = scripted([(4 + excess * 8**0.5, 4.0), (0.0, 0.0)], pairs=2)
+        fit.run(10, 2.5)
+        fit._correct(10, 40, 2.5)
+        assert len(fit.steps) == runs

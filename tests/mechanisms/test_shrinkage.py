@@ -155,3 +155,16 @@ def test_the_limit_of_what_is_hidden(factor: float, hidden: bool, tables: int) -
     excess = np.full(tables, -3.0)
     excess[0] = (factor * (tables / 2 + (5 / 4 * tables) ** 0.5)) ** 0.5
     assert all_hidden(excess) == hidden
+
+
+@pytest.mark.parametrize(("off", "kept"), [(0.0, 0.02), (1.0, 0.02), (5.0, 0.75)])
+def test_a_fiftieth_of_an_interaction_counts_as_dependence_at_least(
+    off: float, kept: float
+) -> None:
+    """Of the squared interaction 4 off^2 noise explains 5^2; the rest is the table's weight."""
+    domain = Domain({"a": 2, "b": 2})
+    singles = [Measurement((name,), [500.0, 500.0], 1e-3) for name in "ab"]
+    pair = Measurement(("a", "b"), 250.0 + off * np.array([[1, -1], [-1, 1]]), 5.0)
+    found = near_independence(domain, [*singles, pair], TOTAL, 1.0)[-1]
+    np.testing.assert_allclose(found.values, 250.0 + kept * off * np.array([1, -1, -1, 1]))
+    assert found.stddev == pytest.approx(5.0 * kept**0.5)

@@ -25,6 +25,7 @@ from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.untrusted import (
     LARGEST,
+    HeldFile,
     plain_values,
     refusing,
     unzipped,
@@ -213,7 +214,4 @@ def _model(content: bytes, max_bytes: int) -> Any:
     check_known([kind], MODELS, "it holds a model of the unknown format", "known are")
     module, _, owner = MODELS[kind].partition(":")
     found = getattr(import_module(module), owner)
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "model.npz")
-        target.write_bytes(content)
-        return found.load(target, max_bytes=max_bytes)
+    return found.load(HeldFile("model.npz", content), max_bytes=max_bytes)

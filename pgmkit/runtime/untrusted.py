@@ -15,6 +15,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,26 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         raise InvalidInput(f"{os.fspath(path)!r} is not {what}: {reason[:500]}") from None
 
 
+@dataclass(frozen=True)
+class HeldFile(os.PathLike[str]):
+    """A file whose content is in memory, such as a member of an archive; `whole_file` reads it like
+    one on disk, and messages have its name.
+    """
+
+    name: str
+    content: bytes
+
+    def __fspath__(self) -> str:
+        return self.name
+
+
 def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
     """Return a file's bytes. Raises InvalidInput for more than `most` of them."""
-    with Path(path).open("rb") as file:
-        content = file.read(most + 1)
+    if isinstance(path, HeldFile):
+        content = path.content
+    else:
+        with Path(path).open("rb") as file:
+            content = file.read(most + 1)
     if len(content) > most:
         raise InvalidInput(f"it has more than {most:,} bytes")
     return content

@@ -1,6 +1,7 @@
 """Releases: one file there and back, and what is refused."""
 
 import dataclasses
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,19 @@ def test_a_release_comes_back_the_same(tmp_path: Path, name: str) -> None:
     for one, other in zip(again.measurements, release.measurements, strict=True):
         assert one.clique == other.clique and one.stddev == other.stddev
         np.testing.assert_array_equal(one.values, other.values)
+
+
+@pytest.mark.parametrize("name", ["mst", "mixture", "mwem"])
+def test_a_release_is_read_without_a_folder_for_temporary_files(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = census(300).project(["age", "sex", "region"])
+    release = run(name, data, k_way(data.domain, 2), 5.0, 1e-6, neighbours="add/remove", seed=0)
+    release.save(tmp_path / "r.pgm")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    loaded = Release.load(tmp_path / "r.pgm")
+    found, was = (r.model.marginals([("age", "sex")])["age", "sex"] for r in (loaded, release))
+    np.testing.assert_allclose(found, was)
 
 
 def test_every_kind_of_matrix_comes_back(tmp_path: Path) -> None:

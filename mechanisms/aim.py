@@ -94,7 +94,7 @@ def aim(
         if last is not None:
             noise = curator.expected_error(budget.measure)
             if moved_within_noise(last, queries, noise):
-                budget.grow()
+                budget.total *= 4  # annealing: under zCDP half the noise, twice the epsilon
         if curator.remaining <= 0:
             return None
         if curator.remaining < 2 * budget.total:
@@ -161,12 +161,6 @@ class _RoundBudget:
     @property
     def measure(self) -> float:
         return self.total - self.select
-
-    def grow(self) -> None:
-        """Multiply the budget by four (annealing), which under zCDP pays for half the noise and
-        twice the epsilon of the selection.
-        """
-        self.total *= 4.0
 
 
 def relevance(workload: Workload, candidates: tuple[Clique, ...]) -> dict[Clique, float]:

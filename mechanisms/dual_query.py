@@ -18,6 +18,7 @@ log-sum-exp of linear functions minus linear ones, so it is convex in the margin
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,9 @@ class DualQuery(Settings):
     Raises InvalidInput for values outside the ranges below.
 
     Attributes:
-        eta: The rate of the weights, above 0. The number of rounds follows from it and the budget;
-            the rate is then changed a little so that the budget is spent exactly.
+        eta: The rate of the weights, above 0. The number of rounds follows from it and the budget.
+            The rate is then changed so that these rounds spend the budget exactly: a little, unless
+            there are `max_rounds`, or one round that costs more than the budget.
         samples: The number s of queries drawn in each round, 1 or more.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.
@@ -103,7 +105,7 @@ def dual_query(
         )
     share = 0.0 if curator.public_total is not None else settings.one_way_share
     first, total = measure_one_way(curator, share)
-    weights = round_weights(curator, settings, total)
+    weights, eta = paid_rounds(curator, settings, total)
     whole = curator.remaining
     rng = np.random.default_rng(settings.seed)
     drawn: list[tuple[tuple[Cell, int], ...]] = []
@@ -132,7 +134,6 @@ def dual_query(
         progress=progress,
     )
     draws = tuple(map(Draws, drawn, records.list))
-    eta = used_eta(curator, settings, total, whole, len(weights))
     return DualQueryRelease(
         "dual-query", records.model(), tuple(first), curator.ledger, settings, None, draws, eta
     )
@@ -153,45 +154,23 @@ def _responder(
     return update
 
 
-def round_weights(curator: Curator, settings: DualQuery, total: float) -> list[float]:
-    """Return the share of the budget of each paid round. The number of rounds follows from eta, at
-    most `max_rounds`; `total` is the number of rows, known or estimated.
+def paid_rounds(curator: Curator, settings: DualQuery, total: float) -> tuple[list[float], float]:
+    """Return the share of the remaining budget of each paid round, and the eta at which these
+    rounds cost exactly that budget. There are as many rounds as it pays for at `settings.eta`, but
+    at least one and at most `max_rounds`. `total` is the number of rows, known or estimated.
 
-    In zCDP a round costs s (m eta t / n)^2 / 2, in pure epsilon 2 s m eta t / n, where a count
+    Round t costs s (m eta t / n)^2 / 2 in zCDP, and 2 s m eta t / n in pure epsilon, where a count
     changes by at most m between neighbours.
     """
-    power = 1 if curator.ledger.budget.pure else 2
-    unit = _unit(curator, settings, total)
-    spent, t = 0.0, 0
-    while t < settings.max_rounds:
-        spent += unit * (t + 1) ** power
-        if spent > curator.remaining and t >= 1:
-            break
-        t += 1
-    parts = np.arange(1, t + 1, dtype=np.float64) ** power
-    return [float(part) for part in parts / parts.sum()]
-
-
-def _unit(curator: Curator, settings: DualQuery, total: float) -> float:
-    """Return the cost of the first paid round. Round t costs t^2 times as much in zCDP, and t times
-    as much in pure epsilon.
-    """
+    pure, whole = curator.ledger.budget.pure, curator.remaining
     rate = curator.neighbours.max_rows * settings.eta / total
-    if curator.ledger.budget.pure:
-        return 2 * settings.samples * rate
-    return settings.samples * rate**2 / 2
-
-
-def used_eta(
-    curator: Curator, settings: DualQuery, total: float, whole: float, rounds: int
-) -> float:
-    """Return the eta at which `rounds` paid rounds cost exactly `whole`, the budget left for them.
-    `total` is the number of rows, known or estimated.
-    """
-    pure = curator.ledger.budget.pure
-    parts = float((np.arange(1, rounds + 1, dtype=np.float64) ** (1 if pure else 2)).sum())
-    ratio = whole / (_unit(curator, settings, total) * parts)
-    return settings.eta * (ratio if pure else ratio**0.5)
+    power, unit = (1, 2 * rate) if pure else (2, rate**2 / 2)
+    unit *= settings.samples
+    spent = itertools.accumulate(unit * t**power for t in range(1, settings.max_rounds + 1))
+    rounds = max(1, sum(1 for _ in itertools.takewhile(lambda cost: cost <= whole, spent)))
+    parts = np.arange(1, rounds + 1, dtype=np.float64) ** power
+    eta = settings.eta * (whole / (unit * float(parts.sum()))) ** (1 / power)
+    return (parts / parts.sum()).tolist(), eta
 
 
 def uniform_draws(

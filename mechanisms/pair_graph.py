@@ -106,7 +106,8 @@ def pair_graph(
     update = estimator(domain, curator.public_total, device=settings.device)
     model = update(None, taken)
     if pairs:
-        others = _pairs_of_each(pairs)
+        # Half of a pair's error is counted for each of its two attributes.
+        others = {name: n / 2 for name, n in Counter(itertools.chain(*pairs)).items()}
         half = curator.remaining / 2
         cost = settings.select_share * half
         drawn = draw_forest(curator, model, pairs, cost)
@@ -120,13 +121,6 @@ def pair_graph(
         taken += _measured(curator, model, drawn, taken, rest, others, settings, bins or {})
         model = update(model, taken)
     return Release("pair-graph", model, tuple(taken), curator.ledger, settings)
-
-
-def _pairs_of_each(pairs: Sequence[Clique]) -> dict[str, float]:
-    """Return for each attribute half the number of pairs that contain it, since half of a pair's
-    error is counted for each of its two attributes.
-    """
-    return {name: n / 2 for name, n in Counter(itertools.chain(*pairs)).items()}
 
 
 def _drawn(

@@ -241,12 +241,12 @@ class _MixedRounds(SelectionRounds):
         return [pool.list[place] for place in picked]
 
     def _measure(self, picked: Sequence[Question], cost: float, step: str) -> list[Measured]:
-        found: list[Measured] = []
         asked = [each for each in picked if isinstance(each, Predicate)]
         of_marginals = cost if not asked else (1 - self._share) * cost
-        for each in picked:
-            if not isinstance(each, Predicate):
-                found.append(self._curator.measure(clique_of(each), of_marginals, step=step))
+        cliques = [clique_of(each) for each in picked if not isinstance(each, Predicate)]
+        found: list[Measured] = [
+            self._curator.measure(clique, of_marginals, step=step) for clique in cliques
+        ]
         if asked:
             predicates, rest = Predicates(self._curator.domain, asked), cost - of_marginals
             step = f"{step} thresholds"

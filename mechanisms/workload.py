@@ -194,12 +194,14 @@ def table_workload(
     """Return the workload that `synthesize` and the command line use.
 
     If `asked` is a number k, it has all marginals of k columns; None means all pairs. A column of
-    one value is left out of the marginals, since it is known. A target adds every pair of other
-    columns together with the target, as cliques that are sought, and marginals that include the
-    target weigh four times as much.
+    one value is left out of these marginals, since it is known; if fewer than k columns are left,
+    the workload has the marginal of all of them. A target adds every pair of other columns together
+    with the target, as cliques that are sought, and marginals that include the target weigh four
+    times as much.
 
     Raises InvalidInput for an unknown target, a target of a workload of queries, a number that is
-    not from 1 to the number of columns, and cliques as `Workload` does.
+    not from 1 to the number of columns (2 is allowed for a single column), and cliques as
+    `Workload` does.
 
     >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 1, "a").cliques
     (('a',), ('b',), ('c',), ('b', 'c', 'a'))
@@ -266,7 +268,7 @@ def _all_of(domain: Domain, k: int) -> Workload:
     names = varied(domain)
     if len(names) == len(domain):
         return wanted
-    return Workload.over(domain, k_way(domain.project(names), min(k, len(names))).cliques)
+    return Workload(domain, itertools.combinations(names, min(k, len(names))))
 
 
 def _biased(workload: Workload, target: str, factor: float) -> Workload:

@@ -59,9 +59,9 @@ def coded(
     """Return the coded rows of all tables: those of the topmost one with their numbers of children,
     and those of the others with the columns of their parent and previous sibling too.
 
-    `steps`: by the name of each table of children, the schema of `Link.steps`. Children without a
-    parent in the data and rows without a key are left out. Randomness is the operating system's, or
-    `rng`'s, which is INSECURE.
+    `steps`: by the name of each table of children, the schema of `Link.steps`. Rows of the topmost
+    table without a key, and children without a parent in the data, are left out. Randomness is the
+    operating system's, or `rng`'s, which is INSECURE.
 
     Raises InvalidInput for anything but a data frame, and for a frame that lacks a column of its
     schema, or the key or order of its link.

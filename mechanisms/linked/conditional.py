@@ -70,8 +70,9 @@ def draw_given(
     conditions on the topmost table; of these, the rows that meet the conditions on children too are
     returned.
 
-    Raises InvalidInput if the model has no rows of the topmost table that meet the conditions, or
-    if so few meet those on children that more than ten draws of a whole population are needed.
+    Raises InvalidInput if the model has no rows of the topmost table that meet the conditions. With
+    conditions on children, the first draw has `n` rows, or a whole population if that is more;
+    InvalidInput is raised if fewer than a tenth of `n` (none, if `n` is None) meet the conditions.
 
     Args:
         links: The links, from the topmost table down.

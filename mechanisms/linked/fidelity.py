@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from mechanisms.linked.siblings import POSITION, PREVIOUS, Wanted
 from pgmkit.domain import Clique
 from pgmkit.tables.reply import Reply
-
-Line: TypeAlias = "tuple[str, str, Wanted, Callable[[Clique], Any]]"
-"""A comparison to be made: the name of a table of records, the kind of one of its measured tables
-(such as `kind_of` returns), the measured clique with the model's counts, and a function that
-returns the records' counts over a clique.
-"""
 
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:
@@ -49,18 +43,19 @@ class Compared:
     records: float
 
 
-def compared(lines: Sequence[Line], *, pure: bool) -> list[Compared]:
-    """Return the distances of records from the models' tables, one for each line. `pure`: True if
-    noise is Laplace, False if it is Gaussian.
+def compared(
+    table: str, kind: str, wanted: Wanted, counted: Callable[[Clique], Any], *, pure: bool
+) -> Compared:
+    """Return the distance of the records of `table` from the model's table `wanted`.
+
+    `kind`: the relation that the clique is about. `counted`: a function that returns the records'
+    counts over a clique. `pure`: True if the noise of `wanted` is Laplace, False if it is Gaussian.
     """
-    found = []
     mean = math.sqrt(1 / 2 if pure else 2 / math.pi)  # of |noise|, in standard deviations
-    for name, kind, wanted, counted in lines:
-        total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)
-        noise = 0.5 * wanted.counts.size * wanted.stddev * mean / total
-        apart = np.abs(own / max(1.0, own.sum()) - wanted.counts / total).sum() / 2
-        found.append(Compared(name, kind, wanted.clique, noise, float(apart)))
-    return found
+    total, own = max(1.0, float(wanted.counts.sum())), counted(wanted.clique)
+    noise = 0.5 * wanted.counts.size * wanted.stddev * mean / total
+    apart = np.abs(own / max(1.0, own.sum()) - wanted.counts / total).sum() / 2
+    return Compared(table, kind, wanted.clique, noise, float(apart))
 
 
 def fidelity(tables: Sequence[Compared]) -> Reply:

@@ -18,8 +18,9 @@ from pgmkit.tables.constraints import Constraint, constraint_from_dict
 class Link:
     """A rule that rows of the table `child` belong to the row of `parent` with the same key.
 
-    Raises InvalidInput for names that are empty or no texts, tables' names that no file can have,
-    a key that is also the order or the count, and `most` below 1.
+    Raises InvalidInput for an empty name of a child, parent or key, a table that is its own child,
+    tables' names that no file can have, a key that is also the order or the count, a parents' key
+    that is also the count, and `most` below 1.
 
     Attributes:
         child: The name of the children's table, such as "person".
@@ -111,7 +112,8 @@ class Link:
 
         Its columns are, in this order, those of `parents` (with the number of children), the
         position, those of the previous sibling (missing if there is none), and those of `children`,
-        the child's own. Raises InvalidInput if the two schemas share a column's name.
+        the child's own. Raises InvalidInput if a name occurs twice among these columns and the
+        levels of both schemas.
         """
         before = {
             PREVIOUS + name: replace(column, missing=column.missing or ())
@@ -176,10 +178,11 @@ def check_links(schemas: Mapping[str, Schema], links: Sequence[Link]) -> tuple[L
     """Return the links from the top down: the parent of the first link is the topmost table, and
     the parent of each further link is the topmost table too or the child of an earlier link.
 
-    Raises InvalidInput for links that form no tree, links of tables without a schema, tables
-    without a link, links from one parent that name different keys of it or the same column for
-    their counts, columns whose values the schemas leave to be found in the data, and schemas with a
-    column that links, orders or counts rows.
+    Raises InvalidInput for no links, links that form no tree, links of tables without a schema,
+    tables without a link, links from one parent that name different keys of it or the same column
+    for their counts, a table's key for its own children that also links or orders its rows, columns
+    whose values the schemas leave to be found in the data, and schemas with a column that links,
+    orders or counts rows.
     """
     if not links or not all(isinstance(link, Link) for link in links):
         raise InvalidInput(f"links must be Link records, at least one; got {links!r}")

@@ -93,16 +93,17 @@ def synthesize_linked(
     their previous sibling. The mechanism selects which pairs of columns, at least one of them the
     child's own, are worth measuring. With `aim`, `mst` and `gaussian+projection` each of the
     child's columns is also measured together with the number of siblings and the position, unless
-    noise would hide the counts. A unit changes at most `most` rows of a table of children, and at
-    most the product of `most` along the path of links in a table further below; the noise is scaled
-    to that.
+    noise would hide the counts or the model would be too large. A unit changes at most `most` rows
+    of a table of children, and at most the product of `most` along the path of links in a table
+    further below; the noise is scaled to that.
 
     Rows without a key, and children whose parent is not in the data, are left out. Of several
     rows of the topmost table with the same key one is kept at random. In a table between, a key
     identifies its row, as a primary key does: no two units have rows with the same key, which is
     not checked. Values outside a column go where the schema places them (`Schema.placed`).
 
-    Raises InvalidInput, before anything is spent, for wrong arguments, links or frames.
+    Raises InvalidInput, before anything is spent, for wrong arguments, links or frames, and
+    BudgetExceeded if `ledger` has less left than this budget.
 
     Args:
         frames: A data frame for each table, by name; rows of an engine such as DuckDB are fetched

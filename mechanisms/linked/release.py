@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mechanisms.linked.conditional import Given, Rows, allowed_codes, draw_given
-from mechanisms.linked.fidelity import Compared, Line, compared, fidelity, kind_of
+from mechanisms.linked.fidelity import Compared, compared, fidelity, kind_of
 from mechanisms.linked.link import Link, check_links, counted, own_columns
 from mechanisms.linked.siblings import (
     PREVIOUS,
@@ -105,8 +106,9 @@ class LinkedRelease:
         the conditions in a draw without conditions.
         `rng`: a seed, a numpy Generator, or None for a fresh one.
 
-        Raises NumericalFailure if no records were found that satisfy the links' constraints, and
-        InvalidInput for conditions that cannot be met or are met too rarely.
+        Raises NumericalFailure if no records were found that satisfy the links' constraints, or if
+        rows with conditions on their numbers of children have children but no row of the model has
+        any. Raises InvalidInput for conditions that cannot be met or are met too rarely.
         """
         return {
             name: framed(table, schema, self.forms[name]) if name in self.forms else table
@@ -126,6 +128,8 @@ class LinkedRelease:
         numbers of rows.
 
         The folder is created. `suffix`: the format of the files, as in `pgmkit synth --out`.
+        `n`, `given` and `rng`: as in `sample`. Raises the errors of `sample`, and InvalidInput for
+        an unknown suffix.
         """
         place = Path(folder)
         written_kind(place / f"{self.links[0].parent}{suffix}")
@@ -153,19 +157,16 @@ class LinkedRelease:
         parents, children = self._records(None, None, generator(rng))
         tables: dict[str, Callable[[Clique], Any]] = {self.links[0].parent: parents.marginal}
         tables |= {name: each.table for name, each in children.items()}
-        lines: list[Line] = []
+        pure = self.ledger is not None and self.ledger.budget.pure
+        found = []
         for link in self.links:
-            counted = _measured(self.tables[link.parent], {link.count})
-            lines += [
-                (link.parent, f"numbers of {link.child}", each, tables[link.parent])
-                for each in counted
-            ]
-            own = self.schemas[link.child].columns
-            lines += [
-                (link.child, kind_of(each.clique, own), each, tables[link.child])
-                for each in self._wanted(link.child)
-            ]
-        return compared(lines, pure=self.ledger is not None and self.ledger.budget.pure)
+            for each in _measured(self.tables[link.parent], {link.count}):
+                kind = f"numbers of {link.child}"
+                found.append(compared(link.parent, kind, each, tables[link.parent], pure=pure))
+            for each in self._wanted(link.child):
+                kind = kind_of(each.clique, self.schemas[link.child].columns)
+                found.append(compared(link.child, kind, each, tables[link.child], pure=pure))
+        return found
 
     def _tables(
         self, n: int | None, given: Given | None, random: np.random.Generator
@@ -196,37 +197,31 @@ class LinkedRelease:
         conditions `given`, and all their descendants. Return the records of the topmost table, and
         those of each table of children by name.
         """
-        top = self.links[0].parent
-        allowed = allowed_codes({top: self.parents.schema, **self.schemas}, given or {})
-        if given is None or not allowed:
+        top, given = self.links[0].parent, given or {}
+        allowed = allowed_codes({top: self.parents.schema, **self.schemas}, given)
+        below = partial(self._below, random)
+        if allowed:
+            rows = draw_given(self.links, self.parents, given, allowed, n, below, random)
+        else:
             parents = self.parents.codes(n, rng=random)
-            return parents, self._below(parents.columns, len(parents), random)
-
-        def below(columns: Mapping[str, Codes], fitted: int) -> Rows:
-            drawn = self._below(columns, fitted, random)
-            return {top: columns, **{name: each.records for name, each in drawn.items()}}
-
-        rows = draw_given(self.links, self.parents, given, allowed, n, below, random)
+            rows = below(parents.columns, len(parents))
         children = {}
         for link in self.links:
             domain, above = self.children[link.child].schema.domain, rows[link.parent]
             children[link.child] = Children(domain, above[link.count], above, rows[link.child])
         return Dataset(self.parents.schema.domain, rows[top]), children
 
-    def _below(
-        self, parents: Mapping[str, Codes], fitted: int, random: np.random.Generator
-    ) -> dict[str, Children]:
-        """Draw the descendants of these rows of the topmost table, and return them by table.
-        `parents`: the rows' codes by column. `fitted`: the number of the rows, the first ones, that
+    def _below(self, random: np.random.Generator, top: Mapping[str, Codes], fitted: int) -> Rows:
+        """Draw the descendants of rows of the topmost table, and return the codes of all tables.
+
+        `top`: the rows' codes by column. `fitted`: the number of the rows, the first ones, that
         stand for the population, to which the children's potentials are fitted.
         """
-        top = self.links[0].parent
-        codes, fit = {top: parents}, {top: fitted}
-        found: dict[str, Children] = {}
+        rows, fit = {self.links[0].parent: top}, {self.links[0].parent: fitted}
         for link in self.links:
-            found[link.child] = self._drawn(link, codes[link.parent], fit[link.parent], random)
-            codes[link.child], fit[link.child] = found[link.child].records, found[link.child].fitted
-        return found
+            drawn = self._drawn(link, rows[link.parent], fit[link.parent], random)
+            rows[link.child], fit[link.child] = drawn.records, drawn.fitted
+        return rows
 
     def _drawn(
         self, link: Link, parents: Mapping[str, Codes], fitted: int, rng: np.random.Generator
@@ -274,7 +269,7 @@ class LinkedRelease:
     def load(cls, folder: str | os.PathLike[str], *, allow_modified: bool = False) -> LinkedRelease:
         """Read a folder that `save` wrote; raise InvalidInput for any other.
 
-        A release that was read returns pyarrow tables.
+        The method `sample` of a release that was read returns pyarrow tables.
         """
         place = Path(folder)
         with refusing(place / _LINKS, "the links of a release"):

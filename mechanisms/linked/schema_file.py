@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from mechanisms.linked.link import Link, check_links
 from pgmkit.errors import InvalidInput, check_known, naming
+from pgmkit.runtime.arguments import mapped
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import refusing
 from pgmkit.tables.schema import Schema
@@ -38,14 +37,9 @@ def load_linked_schema(path: str | os.PathLike[str]) -> tuple[dict[str, Schema],
                 raise InvalidInput(f"it has no `{name}`; linked tables need `tables` and `links`")
         check_known(stored, _FIELDS, "it has no field", "its fields are")
         schemas = {}
-        for name, each in _mapping(stored["tables"]).items():
+        for name, each in mapped(stored["tables"], "tables", "names to schemas").items():
             with naming(f"table {name!r}"):
                 schemas[name] = Schema.from_dict(each)
-        links = check_links(schemas, [Link.from_dict(_mapping(each)) for each in stored["links"]])
+        each_link = [mapped(each, "each link", "fields to values") for each in stored["links"]]
+        links = check_links(schemas, [Link.from_dict(each) for each in each_link])
     return schemas, list(links)
-
-
-def _mapping(stored: Any) -> Mapping[str, Any]:
-    if not isinstance(stored, Mapping):
-        raise InvalidInput(f"tables and each link must be mappings of names, got {stored!r:.80}")
-    return stored

@@ -16,6 +16,7 @@ wanted one. The population itself is the result, so that its tables, and not an 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -154,7 +155,8 @@ class Children:
 
 class Field:
     """The potentials of all wanted tables, each an array of its table's shape, with the steps that
-    bring the children's tables nearer to the wanted counts.
+    bring the children's tables nearer to the wanted counts. Each wanted table has a column of the
+    children or of the previous sibling.
     """
 
     def __init__(self, children: Children, wanted: Sequence[Wanted]) -> None:
@@ -163,16 +165,14 @@ class Field:
         self.counts = [each.counts for each in wanted]
         self.softness = [FIT * each.stddev for each in wanted]
         self.potentials = [np.zeros_like(counts) for counts in self.counts]
-        attributes = [
-            [n.removeprefix(PREVIOUS) if children.is_previous(n) else n for n in clique]
+        own = [
+            {n.removeprefix(PREVIOUS) if children.is_previous(n) else n for n in clique}
+            & children.records.keys()
             for clique in self.cliques
         ]
-        load = {b: sum(b in names for names in attributes) for b in children.records}
+        load = Counter(itertools.chain(*own))
         # Tables that share an attribute all move its codes, so each takes a part of the step.
-        self.part = [
-            1 / max(load[b] for b in names if b in load) if set(names) & set(load) else 1.0
-            for names in attributes
-        ]
+        self.part = [1 / max(load[name] for name in names) for names in own]
 
     def excess(self) -> list[Array]:
         """Return the children's tables minus the wanted ones, in counts, one array a table."""

@@ -104,8 +104,8 @@ class Budget:
         return "gaussian" if exact < (2 * plain) ** -0.5 else "zcdp"
 
     def epsilon_spent(self, cost: float) -> float:
-        """Return the epsilon, at this budget's delta, that a total cost in `unit`
-        corresponds to.
+        """Return the epsilon that a total cost in `unit` corresponds to, at this budget's delta
+        without the reserved part; for a pure budget the cost itself.
         """
         if self.pure:
             return cost
@@ -126,8 +126,8 @@ class LedgerEntry:
     delta: float = 0.0
 
     def checked(self) -> LedgerEntry:
-        """Return the charge, checked. Raises InvalidInput for other types, a cost below 1e-100, and
-        numbers that are not finite.
+        """Return the charge, checked. Raises InvalidInput for other types, a cost below 1e-100, a
+        delta below 0, and numbers that are not finite.
         """
         if not isinstance(self.step, str) or not isinstance(self.mechanism, str):
             raise InvalidInput(

@@ -73,10 +73,7 @@ def rho_from_epsilon(epsilon: float, delta: float) -> float:
 @lru_cache
 def _largest_rho(epsilon: float, delta: float) -> float:
     target = math.log(delta)
-    upper = 1.0
-    while log_delta(upper, epsilon) <= target:
-        upper *= 2
-    return crossing(lambda rho: log_delta(rho, epsilon) > target, 0.0, upper)[0]
+    return crossing_from_zero(lambda rho: log_delta(rho, epsilon) > target)[0]
 
 
 def log_delta(rho: float, epsilon: float) -> float:
@@ -107,6 +104,16 @@ def crossing(above: Callable[[float], bool], low: float, high: float) -> tuple[f
             break
         low, high = (low, middle) if above(middle) else (middle, high)
     return low, high
+
+
+def crossing_from_zero(above: Callable[[float], bool]) -> tuple[float, float]:
+    """Return the two numbers of `crossing` between 0 and the first power of two, from 1 on, at
+    which `above` is true. It must be true from some number on.
+    """
+    upper = 1.0
+    while not above(upper):
+        upper *= 2
+    return crossing(above, 0.0, upper)
 
 
 def positive(name: str, value: float) -> None:

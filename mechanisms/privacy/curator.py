@@ -53,8 +53,8 @@ class Curator(Discovering):
 
     `measurements` lists the noisy answers about marginals so far, in the order of their draws.
 
-    Raises InvalidInput for an unknown relation, BudgetExceeded if the ledger across runs has less
-    left than this budget.
+    Raises InvalidInput for an unknown relation and for a ledger across runs of another promise,
+    BudgetExceeded if that ledger has less left than this budget.
 
     >>> from pgmkit import Dataset, Domain
     >>> data = Dataset(Domain({"sex": 2, "age": 3}), {"sex": [0, 1, 1], "age": [2, 0, 1]})
@@ -230,9 +230,9 @@ class Curator(Discovering):
 
         `shares` are the cliques' parts of the cost and sum to 1. A clique's noise is that of the
         cost share * cost / part, where part <= 1 is the most that all queries cost together, as a
-        fraction of the sum of what they cost one by one. It is below 1 for Gaussian noise if a row
-        can replace another, because no replacement changes the answers of all cliques most at once
-        (`joint_moves`).
+        fraction of the sum of what they cost one by one. It can be below 1 only for Gaussian noise
+        in the answers of several cliques, where a row can replace another: often no replacement
+        changes the answers of all cliques most at once (`joint_moves`).
 
         Raises the errors of `measure_queries`, and InvalidInput for shares that are not above 0, do
         not sum to 1 or are not as many as the queries.

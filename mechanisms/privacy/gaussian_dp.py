@@ -77,7 +77,7 @@ import math
 
 from scipy.special import erf, erfcx, log_ndtr
 
-from mechanisms.privacy.conversions import crossing, not_negative, open_delta, positive
+from mechanisms.privacy.conversions import crossing_from_zero, not_negative, open_delta, positive
 from pgmkit.runtime.precision import SUM_ROUNDING
 
 _LARGEST_SHIFT = math.pi / math.sqrt(2)
@@ -144,10 +144,7 @@ def epsilon_from_cost(cost: float, delta: float) -> float:
     mu = math.sqrt(2 * cost)
     if mu == 0 or _keeps(mu, 0.0, delta):
         return 0.0
-    upper = 1.0
-    while not _keeps(mu, upper, delta):
-        upper *= 2
-    return crossing(lambda epsilon: _keeps(mu, epsilon, delta), 0.0, upper)[1]
+    return crossing_from_zero(lambda epsilon: _keeps(mu, epsilon, delta))[1]
 
 
 def largest_cost(epsilon: float, delta: float) -> float:
@@ -161,10 +158,7 @@ def largest_cost(epsilon: float, delta: float) -> float:
     """
     positive("epsilon", epsilon)
     open_delta(delta)
-    upper = 1.0
-    while _keeps(upper, epsilon, delta):
-        upper *= 2
-    return crossing(lambda mu: not _keeps(mu, epsilon, delta), 0.0, upper)[0] ** 2 / 2
+    return crossing_from_zero(lambda mu: not _keeps(mu, epsilon, delta))[0] ** 2 / 2
 
 
 def _keeps(mu: float, epsilon: float, delta: float) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 from mechanisms.privacy.budget import Budget, LedgerEntry
@@ -74,14 +75,7 @@ class Ledger:
         Raises InvalidInput if there is a file already, or for an unknown relation.
         """
         named = relation(neighbours, unit, None if unit is None else 1).name
-        first = {
-            **_HEADER,
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "reserved": budget.reserved,
-            "accounting": budget.accounting,
-            "neighbours": promise(named),
-        }
+        first = {**_HEADER, **asdict(budget), "neighbours": promise(named)}
         return FileLedger(ChainedLines.create(path, first))
 
     @staticmethod
@@ -180,10 +174,7 @@ class Ledger:
         """Return plain values: the promise, what was spent, and every charge."""
         budget = self.budget
         return {
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "reserved": budget.reserved,
-            "accounting": budget.accounting,
+            **asdict(budget),
             "neighbours": self.neighbours,
             "secure": self.secure,
             "unit": budget.unit,
@@ -210,17 +201,9 @@ class Ledger:
                 "secure of a stored ledger must be true or false, and neighbours the name of a "
                 f"relation; got {secure!r} and {neighbours!r}"
             )
-        ledger = cls(
-            # Files written before the accounting could be chosen lack this field, and used zCDP.
-            Budget(
-                stored["epsilon"],
-                stored["delta"],
-                stored["reserved"],
-                stored.get("accounting", "zcdp"),
-            ),
-            secure=secure,
-            neighbours=neighbours,
-        )
+        # Files written before the accounting could be chosen lack it; they used zCDP, the default.
+        budget = {each.name: stored[each.name] for each in fields(Budget) if each.name in stored}
+        ledger = cls(Budget(**budget), secure=secure, neighbours=neighbours)
         ledger._entries = [LedgerEntry(**entry).checked() for entry in stored["entries"]]
         deltas = [entry.delta for entry in ledger.entries]
         if not _within([ledger.spent], ledger.budget.total) or not _within(

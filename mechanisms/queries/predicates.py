@@ -86,8 +86,9 @@ class MeasuredPredicate:
 class Predicates:
     """A list of predicates over a domain, checked once.
 
-    Raises InvalidInput for an empty list, unknown attributes, codes outside the domain, weights or
-    bounds that are not finite.
+    Raises InvalidInput for an empty list, attributes that are unknown or occur twice among the
+    codes or the weights of a predicate, codes outside the domain, and weights or bounds that are
+    not finite.
     """
 
     def __init__(self, domain: Domain, predicates: Sequence[Predicate]) -> None:

@@ -21,18 +21,6 @@ from pgmkit.runtime.arrays import Array
 CODES = "identity"
 """The queries along an attribute unless others are named: every single code."""
 
-QUERIES = {
-    CODES: "every single code",
-    "prefix": "all codes up to each code (cumulative counts)",
-    "range": "every interval of codes",
-    "circular": "every interval of codes on a circle, such as hours across midnight",
-    "hierarchy": "intervals of 1, 2, 4, ... codes, each from a multiple of its length",
-    "moments": "the number of records, and the sums of the codes and of their squares, with codes "
-    "from -1 to 1",
-    "distance": "the sum of the distances |a - b| of all codes a from each code b",
-}
-"""The queries along an attribute that have a name."""
-
 Asked: TypeAlias = "str | MatrixLike"
 """The queries along an attribute: a name of `QUERIES`, or a matrix with a column a code."""
 
@@ -121,7 +109,7 @@ def query_rows(asked: Asked, n: int) -> Array:
             )
         return rows
     check_known([asked], QUERIES, "unknown queries", "known are")
-    return _ROWS[asked](n)
+    return QUERIES[asked](n)
 
 
 def number_of_queries(domain: Domain, each: QuerySet) -> int:
@@ -188,7 +176,7 @@ def _circular_gram(n: int) -> Array:
     return ((n - gap) * (n - gap + 1) + gap * (gap + 1)) / 2.0
 
 
-_ROWS: dict[str, Callable[[int], Array]] = {
+QUERIES: dict[str, Callable[[int], Array]] = {
     CODES: np.eye,
     "prefix": np.tri,
     "range": _ranges,
@@ -197,6 +185,13 @@ _ROWS: dict[str, Callable[[int], Array]] = {
     "moments": _moments,
     "distance": _distances,
 }
+"""The queries along an attribute that have a name, as functions that return their rows for an
+attribute of n codes. They are every single code; all codes up to each code (cumulative counts);
+every interval of codes; every interval of codes on a circle, such as hours across midnight;
+intervals of 1, 2, 4, ... codes, each from a multiple of its length; the number of records, the sum
+of the codes and that of their squares, with codes from -1 to 1; and for each code b the sum of the
+distances |a - b| of all records' codes a.
+"""
 _GRAMS: dict[str, Callable[[int], Array]] = {
     CODES: np.eye,
     "prefix": _prefix_gram,

@@ -246,6 +246,9 @@ WRONG: dict[str, Callable[[Curator], object]] = {
     "a candidate with an attribute twice": lambda c: c.scored([("a", "a")], NOTHING),
     "a cell of an unknown clique": lambda c: c.measure_cells([Cell(("z",), 0)], 1.0),
     "a cell of an attribute twice": lambda c: c.measure_cells([Cell(("a", "a"), 0)], 1.0),
+    "predicates of another domain": lambda c: c.measure_predicates(
+        Predicates(Domain({"a": 3}), [Predicate((("a", 2),))]), 1.0
+    ),
     "no cliques to draw from": lambda c: c.draw_signed([], NOTHING, 1.0),
     "no draws": lambda c: c.draw_signed([A], NOTHING, 1.0, count=0),
     "a count of True": lambda c: c.draw_signed([A], NOTHING, 1.0, count=True),

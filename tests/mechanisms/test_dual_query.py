@@ -12,7 +12,7 @@ from seams import draw_from
 
 from mechanisms import run
 from mechanisms.datasets.census import census
-from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query, round_weights
+from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query, paid_rounds
 from mechanisms.families import best_response
 from mechanisms.families.best_response import Oracle
 from mechanisms.fem import Fem, fem
@@ -254,7 +254,9 @@ def test_the_rounds_are_as_many_as_the_budget_pays(delta: float, most: int) -> N
             unit * sum(t**power for t in range(1, paid + 2)) <= curator.remaining
         ):
             paid += 1
-        found = np.array(round_weights(curator, settings, len(DATA)))
+        found, eta = paid_rounds(curator, settings, len(DATA))
         expected = np.arange(1, paid + 1) ** power
         np.testing.assert_allclose(found, expected / expected.sum())
+        cost = unit * (eta / settings.eta) ** power * expected.sum()
+        assert cost == pytest.approx(curator.remaining)
         assert (paid == 1) == (epsilon < 1) and (paid == most or most > 3 or epsilon < 1)

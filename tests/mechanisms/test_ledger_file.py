@@ -21,6 +21,7 @@ from mechanisms import Budget, BudgetExceeded, Curator, Ledger, k_way, run
 from mechanisms.cli import main
 from mechanisms.datasets.census import census
 from mechanisms.privacy.budget import LedgerEntry
+from mechanisms.privacy.chained_lines import ChainedLines
 from mechanisms.privacy.held_budgets import held_budgets
 from mechanisms.privacy.noise import SeededNoise
 from pgmkit.errors import InvalidInput
@@ -192,6 +193,19 @@ def test_no_run_holds_less_than_nothing(line: dict[str, float]) -> None:
     """It would free what others have spent."""
     with pytest.raises(InvalidInput, match="run holds"):
         held_budgets([{"run": 1, "holds": 0.5, "delta": 0.0, **line}])
+
+
+def test_a_run_that_never_began_does_not_end() -> None:
+    with pytest.raises(InvalidInput, match="run 1 ends, which had not begun or had ended"):
+        held_budgets([{"run": 1, "ended": True}])
+
+
+def test_a_file_of_another_version_is_no_ledger(tmp_path: Path) -> None:
+    stored = Ledger(Budget(1.0), neighbours="add/remove").to_dict()
+    first = {"format": "pgmkit ledger", "version": 2, **stored}
+    ChainedLines.create(tmp_path / "ledger", first)
+    with pytest.raises(InvalidInput, match="first line is of another format or version"):
+        Ledger.open(tmp_path / "ledger")
 
 
 def test_a_charge_of_a_run_is_held_to_what_the_run_holds(tmp_path: Path) -> None:

@@ -49,6 +49,16 @@ def test_a_stored_ledger_that_promises_nothing_is_refused(wrong: dict[str, objec
         Ledger.from_dict({**stored(), **wrong})
 
 
+def test_a_stored_ledger_without_a_part_is_refused_by_its_name() -> None:
+    values = stored()
+    for name in ("secure", "neighbours", "epsilon", "delta", "reserved", "entries"):
+        without = {each: value for each, value in values.items() if each != name}
+        with pytest.raises(InvalidInput, match=f"must have the entry '{name}'"):
+            Ledger.from_dict(without)
+    del values["accounting"]  # as in files of before it could be chosen
+    assert Ledger.from_dict(values).budget.accounting == "zcdp"
+
+
 @pytest.mark.parametrize(
     "entry",
     [

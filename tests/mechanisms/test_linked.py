@@ -38,7 +38,7 @@ from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 from pgmkit.tables.constraints import Forbid
-from pgmkit.tables.labelled import Categorical
+from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.levels import Level
 from pgmkit.tables.numbers import Integer
 
@@ -690,6 +690,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     *[({"schemas": SCHEMAS | {"home": with_level(name)}}, name) for name in ("id", "size")],
     ({"schemas": {**SCHEMAS, "pet": SCHEMAS["home"]}}, "pet"),
     ({"schemas": {**SCHEMAS, "person": SCHEMAS["home"]}}, "rename"),
+    ({"schemas": {**SCHEMAS, "person": Schema({"sex": OpenCategorical()})}}, "to be found in"),
     ({"mechanism": "auto", "settings": {"model_mb": 1.0}}, "by name"),
     ({"mechanism": "aims"}, "aims"),
     ({"epsilon": -1.0}, "epsilon"),

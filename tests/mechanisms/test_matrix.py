@@ -754,3 +754,12 @@ def test_a_private_total_alone_is_answered(delta: float) -> None:
     assert float(release.model.marginal(())) == release.model.total
     assert abs(release.model.total - len(DATA)) < 100  # the noise's scale is 1 to 4
     assert curator.remaining == 0
+
+
+def test_a_private_total_alone_is_answered_where_units_are_replaced() -> None:
+    units = relation("replace-one", "person", 2)
+    curator = Curator(DATA, Budget(1.0, 1e-6), neighbours=units, seed=0)
+    release = matrix(curator, [()])
+    assert [m.clique for m in release.measurements] == [()]
+    assert abs(release.model.total - len(DATA)) < 100  # the noise's scale is 12
+    assert curator.remaining == 0

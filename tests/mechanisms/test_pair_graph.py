@@ -147,6 +147,21 @@ def test_the_model_stays_within_its_limit_and_known_columns_are_left_alone() -> 
     assert release.model.marginal(("year",)).tolist() == pytest.approx([release.model.total])
 
 
+@pytest.mark.parametrize("cells", [700, 5000])
+def test_drawn_pairs_that_do_not_fit_together_are_left_out(cells: int) -> None:
+    """A forest has 3 * 256 cells, and 4,096 with any further pair; two of these do not fit."""
+    rng = np.random.default_rng(0)
+    domain = Domain(dict.fromkeys("abcd", 16))
+    data = Dataset(domain, dict.fromkeys("abcd", rng.integers(0, 16, 3000)))
+    curator = Curator(data, Budget(100.0, 1e-8), neighbours="add/remove", seed=0)
+    limit = cells * 8 / 2**20
+    release = pair_graph(curator, k_way(domain, 2), PairGraph(model_mb=limit))
+    joined = nx.Graph(pairs_in(release))
+    assert joined.number_of_edges() == (3 if cells < 3 * 256 else 4)
+    assert release.model.tree.bytes() <= max(cells, 3 * 256) * 8
+    assert curator.remaining == pytest.approx(0.0, abs=1e-12)
+
+
 def test_refusals_come_before_spending() -> None:
     for settings in [{"one_way_share": 0.0}, {"select_share": 1.0}, {"model_mb": 0.0}]:
         with pytest.raises(InvalidInput, match=next(iter(settings))):

@@ -256,3 +256,15 @@ def test_scores_of_the_largest_data_and_estimates_are_those_of_fractions() -> No
         ]
         nearest = scores.share_score([counts], [shares], 2**40 - 1)
         assert 0 <= -max(errors) - Fraction(nearest) < Fraction(1, 2**11)
+
+
+def test_estimates_are_compared_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block ends with the table by which it reaches its size; none is lost between blocks."""
+    rng = np.random.default_rng(0)
+    cliques = [(f"x{i}",) for i in range(7)]
+    counts = {clique: rng.integers(0, 9, 3) for clique in cliques}
+    estimates = [(clique, rng.integers(0, 9, 3).astype(float)) for clique in cliques[::-1]]
+    apart = [int(np.abs(counts[c] - dict(estimates)[c]).sum()) << 11 for c in cliques]
+    for cells in (1, 4, 6, 9, 100):
+        monkeypatch.setattr(scores, "BLOCK_CELLS", cells)
+        assert scores.distances(cliques, iter(estimates), counts) == apart

@@ -81,6 +81,20 @@ def test_cliques_stand_for_a_workload() -> None:
         Workload.over(Domain({"a": 2}), weighted)
 
 
+def test_a_target_weighs_marginals_and_no_queries() -> None:
+    asked = Workload(DOMAIN, [("a", "b")]).asking({"a": "prefix"})
+    with pytest.raises(InvalidInput, match="a target weighs marginals"):
+        table_workload(DOMAIN, asked, "a")
+
+
+def test_sets_of_predictors_end_where_there_would_be_too_many() -> None:
+    """With the 66 pairs of 12 columns there are 1,574 sets of up to five, above 1,024."""
+    names = [f"x{i}" for i in range(12)]
+    pairs = table_workload(Domain(dict.fromkeys([*names, "y"], 2)), 2, "y")
+    more = [len(clique) - 1 for clique in with_predictors(pairs, "y").cliques[len(pairs) :]]
+    assert {size: more.count(size) for size in more} == {3: 220, 4: 495}
+
+
 def test_what_is_sought_is_no_longer_asked() -> None:
     workload = Workload(DOMAIN, [("a", "b"), ("c", "a", "b")], [2, 3], sought=[("a", "b", "c")])
     assert workload.sought == (("c", "a", "b"),)

@@ -38,6 +38,7 @@ from mechanisms.settings import Settings, fraction, positive, random_seed, setti
 from mechanisms.workload import Workload, WorkloadLike
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.typed import typed_class
 
 if TYPE_CHECKING:
     import torch
@@ -183,17 +184,28 @@ def uniform_draws(
     return [(line.cell(place), sign) for place, sign in zip(places, signs, strict=True)]
 
 
+@typed_class
 class DualQueryLoss:
     """The negative log likelihood of a DualQuery release, as a function of marginals in counts
     (Algorithm 5).
 
     It is a loss for `pgmkit.estimate`, whose `measurements` must then name all of the workload's
     cliques. Its attribute `total` is the number of rows that the mechanism used.
+
+    Raises InvalidInput for a release of another mechanism or without draws, and for a workload that
+    lacks a clique of the drawn queries, with its attributes in the same order.
     """
 
     def __init__(self, release: DualQueryRelease, workload: WorkloadLike) -> None:
         domain = release.model.domain
         workload = Workload.over(domain, workload)
+        drawn = {cell.clique for draws in release.draws for cell, _ in draws.queries}
+        if not drawn or not drawn <= set(workload.cliques):
+            raise InvalidInput(
+                "the release must have drawn queries about cliques of the workload, got queries "
+                f"about {sorted(drawn)}; give the release of a run, since a file holds no draws, "
+                "and the workload of that run"
+            )
         self._release, self._cliques = release, workload.cliques
         line = CellLine(domain, workload.cliques)
         start = dict(zip(line.cliques, line.starts.tolist(), strict=True))

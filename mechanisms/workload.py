@@ -33,7 +33,8 @@ class Workload:
     select treat them as all others.
 
     Raises InvalidInput when empty, for unknown or duplicate attributes, for two cliques over the
-    same attributes, for weights that are not finite numbers above 0, and if all cliques are sought.
+    same attributes, for weights that are not finite numbers above 0, for sought cliques that are
+    not among the cliques, and if all cliques are sought.
 
     >>> workload = Workload(Domain({"a": 2, "b": 3}), [("a",), ("a", "b")], weights=[1, 2])
     >>> workload.weights
@@ -68,6 +69,9 @@ class Workload:
             for clique, weight in zip(checked, weighted, strict=True)
         )
         known = {frozenset(domain.clique(clique, "sought")) for clique in sought}
+        if not known <= seen:
+            absent = [sorted(clique) for clique in known - seen]
+            raise InvalidInput(f"sought names {absent}, which are no cliques of the workload")
         if known and known >= seen:
             raise InvalidInput("all cliques of the workload are sought; give one that is asked")
         kept = tuple(clique for clique in checked if frozenset(clique) in known)
@@ -113,7 +117,9 @@ class Workload:
             QuerySet(each.clique, tuple(map(asked, each.clique, each.asked)), each.weight)
             for each in self.sets
         ]
-        return Workload.of(self.domain, sets)
+        found = Workload.of(self.domain, sets)
+        vars(found)["sought"] = self.sought
+        return found
 
     @property
     def asked(self) -> Workload:
@@ -122,12 +128,9 @@ class Workload:
         >>> table_workload(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").asked.cliques
         (('a', 'b'), ('a', 'c'), ('b', 'c'))
         """
-        if not self.sought:
-            return self
-        found = self.by_clique
-        for clique in self.sought:
-            del found[clique]
-        return Workload(self.domain, found, list(found.values()))
+        sought = {frozenset(clique) for clique in self.sought}
+        sets = [each for each in self.sets if frozenset(each.clique) not in sought]
+        return Workload.of(self.domain, sets) if sought else self
 
     @property
     def by_clique(self) -> dict[Clique, float]:

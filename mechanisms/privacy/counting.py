@@ -71,8 +71,6 @@ class Counting:
     def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
         if not isinstance(self._data, Dataset):
             raise InvalidInput("predicates are counted on records in memory, not in an engine")
-        if predicates.domain != self.domain:
-            raise InvalidInput("the predicates are over another domain than the data")
         return predicates.counts(self._data)
 
     def _estimate(

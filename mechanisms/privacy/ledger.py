@@ -133,37 +133,41 @@ class Ledger:
         if self._across_runs is not None and self._run in self._across_runs.open_runs:
             self._across_runs.end_run(self._run)
 
+    def _fits(self, cost: float, delta: float) -> tuple[bool, bool]:
+        """Return whether a further cost fits into what remains, and whether a further part of the
+        reserved delta does.
+        """
+        deltas = [*(each.delta for each in self.entries), delta]
+        spent = [self.spent, cost]
+        return _within(spent, self.budget.total), _within(deltas, self.budget.reserved)
+
     def _check(self, entry: LedgerEntry) -> None:
-        total, reserved = self.budget.total, self.budget.reserved
-        if not _within([*(each.delta for each in self.entries), entry.delta], reserved):
+        cost_fits, delta_fits = self._fits(entry.cost, entry.delta)
+        if not delta_fits:
             raise BudgetExceeded(
                 f"step {entry.step!r} asks for delta = {entry.delta:.6g}, but less remains of the "
-                f"{reserved:.6g} that the budget reserves; ask for less, or reserve more"
+                f"{self.budget.reserved:.6g} that the budget reserves; ask for less, or reserve "
+                "more"
             )
-        if not _within([self.spent, entry.cost], total):
+        if not cost_fits:
             raise BudgetExceeded(
                 f"step {entry.step!r} asks for {self.budget.unit} = {entry.cost:.6g}, but only "
-                f"{self.remaining:.6g} of {total:.6g} remains; ask for less, or for "
+                f"{self.remaining:.6g} of {self.budget.total:.6g} remains; ask for less, or for "
                 f"`remaining` to spend the rest"
             )
 
     def _check_run(self, budget: Budget, name: str, open_runs: list[int]) -> None:
-        unit, left = budget.unit, self.remaining
-        held = (
-            f"; run {', '.join(map(str, open_runs))} holds a part: end it if it was killed"
-            if open_runs
-            else ""
-        )
-        if not _within([self.spent, budget.total], self.budget.total):
+        left, named = self.remaining, ", ".join(map(str, open_runs))
+        held = f"; run {named} holds a part: end it if it was killed" if open_runs else ""
+        cost_fits, delta_fits = self._fits(budget.total, budget.reserved)
+        if not cost_fits:
             raise BudgetExceeded(
-                f"the run asks for {unit} = {budget.total:.6g}, but {left:.6g} of "
+                f"the run asks for {budget.unit} = {budget.total:.6g}, but {left:.6g} of "
                 f"{self.budget.total:.6g} is left in the ledger {name}; nothing was spent. "
                 f"At the ledger's delta that is epsilon = {self.budget.epsilon_spent(left):.4g}"
                 f"{held}"
             )
-        if not _within(
-            [*(each.delta for each in self.entries), budget.reserved], self.budget.reserved
-        ):
+        if not delta_fits:
             raise BudgetExceeded(
                 f"the run reserves delta = {budget.reserved:.6g} to find values, but the ledger "
                 f"{name} reserves {self.budget.reserved:.6g} for all runs; list the values in the "
@@ -205,10 +209,7 @@ class Ledger:
         budget = {each.name: stored[each.name] for each in fields(Budget) if each.name in stored}
         ledger = cls(Budget(**budget), secure=secure, neighbours=neighbours)
         ledger._entries = [LedgerEntry(**entry).checked() for entry in stored["entries"]]
-        deltas = [entry.delta for entry in ledger.entries]
-        if not _within([ledger.spent], ledger.budget.total) or not _within(
-            deltas, ledger.budget.reserved
-        ):
+        if not all(ledger._fits(0.0, 0.0)):
             raise InvalidInput("the charges of a ledger are more than its budget")
         return ledger
 

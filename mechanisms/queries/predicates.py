@@ -133,7 +133,14 @@ class Predicates:
         return np.array([each.bound if each.weights else np.inf for each in self.list])
 
     def counts(self, data: Dataset) -> NDArray[np.int64]:
-        """Return the number of records that satisfy each predicate; exact."""
+        """Return the number of records that satisfy each predicate; exact. Raises InvalidInput for
+        records over another domain.
+        """
+        if data.domain != self.domain:
+            raise InvalidInput(
+                "the predicates are over another domain than the data; build them over that of the "
+                "data"
+            )
         holds = {
             pair: data.columns[pair[0]] == pair[1]
             for pair in {pair for each in self.list for pair in each.codes}
@@ -225,12 +232,20 @@ def linear_thresholds(
     nearly all records of skewed attributes would be on one side.
 
     Raises InvalidInput for a `count` that is not from 1 to 1,000,000, for no numeric attributes,
-    and for attributes that the domain does not have.
+    for attributes that the domain does not have, and for `points` of another shape, without records
+    or with numbers that are not finite.
     """
     _check_number(count, "count")
     domain.clique([*numeric, label], "numeric and label")
     if not numeric:
         raise InvalidInput("numeric must name at least one attribute, got none")
+    if points is not None and (
+        points.shape[1:] != (len(numeric),) or not len(points) or not np.isfinite(points).all()
+    ):
+        raise InvalidInput(
+            f"points must be finite numbers, at least one record x {len(numeric)} numeric "
+            f"attributes; got an array of shape {points.shape}"
+        )
     found = []
     spread = np.ones(len(numeric)) if points is None else _spread(points)
     for _ in range(count):

@@ -215,7 +215,7 @@ def test_unreadable_values_stop_the_run_before_the_rest_is_spent(files: Path) ->
     [
         ({"tables": {}}, "no `links`"),
         ({**REGISTER, "link": []}, "no field 'link'"),
-        ({**REGISTER, "links": ["person"]}, "must be mappings"),
+        ({**REGISTER, "links": ["person"]}, "each link must be a mapping"),
         ({**REGISTER, "links": [{"child": "person"}]}, "needs the field"),
         ({**REGISTER, "tables": {"home": REGISTER["tables"]["home"]}}, "has no schema"),
         ({"tables": {"home": {"columns": {}}}, "links": []}, "table 'home'"),

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,13 @@ from seams import draw_from
 
 from mechanisms import run
 from mechanisms.datasets.census import census
-from mechanisms.dual_query import DualQuery, DualQueryLoss, dual_query, paid_rounds
+from mechanisms.dual_query import (
+    DualQuery,
+    DualQueryLoss,
+    DualQueryRelease,
+    dual_query,
+    paid_rounds,
+)
 from mechanisms.families import best_response
 from mechanisms.families.best_response import Oracle
 from mechanisms.fem import Fem, fem
@@ -187,6 +194,19 @@ def test_the_likelihood_is_that_of_the_draws() -> None:
         moved["sex", "work"] = tables["sex", "work"] - step
         down = float(loss(moved))
     assert (up - down) / 2e-2 == pytest.approx(float(gradient[0, 1]), rel=1e-4, abs=1e-7)
+
+
+def test_a_likelihood_needs_the_draws_and_their_workload(tmp_path: Path) -> None:
+    release = small_release()
+    release.save(tmp_path / "saved.pgm")
+    with pytest.raises(InvalidInput, match="a file holds no draws"):
+        DualQueryLoss(DualQueryRelease.load(tmp_path / "saved.pgm"), PAIRS)
+    for cliques in ([("sex", "work")], [clique[::-1] for clique in PAIRS.cliques]):
+        with pytest.raises(InvalidInput, match="the workload of that run"):
+            DualQueryLoss(release, cliques)
+    other = run("independent", DATA, PAIRS, 1.0, neighbours="replace-one", seed=0)
+    with pytest.raises(InvalidInput, match="release must be a DualQueryRelease"):
+        DualQueryLoss(other, PAIRS)
 
 
 def test_a_graphical_model_of_the_draws_beats_the_records() -> None:

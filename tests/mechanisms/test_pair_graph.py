@@ -152,7 +152,9 @@ def test_drawn_pairs_that_do_not_fit_together_are_left_out(cells: int) -> None:
     """A forest has 3 * 256 cells, and 4,096 with any further pair; two of these do not fit."""
     rng = np.random.default_rng(0)
     domain = Domain(dict.fromkeys("abcd", 16))
-    data = Dataset(domain, dict.fromkeys("abcd", rng.integers(0, 16, 3000)))
+    shared, own = rng.integers(0, 16, 3000), rng.integers(0, 16, (4, 3000))
+    codes = np.where(rng.random((4, 3000)) < 0.7, shared, own)  # no forest explains all pairs
+    data = Dataset(domain, dict(zip(domain, codes, strict=True)))
     curator = Curator(data, Budget(100.0, 1e-8), neighbours="add/remove", seed=0)
     limit = cells * 8 / 2**20
     release = pair_graph(curator, k_way(domain, 2), PairGraph(model_mb=limit))

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,13 @@ def test_thresholds_that_cannot_be_drawn_are_refused_at_once(
             mixed_marginals(DOMAIN, numeric, count)
 
 
+@pytest.mark.parametrize("points", [np.zeros((5, 7)), np.zeros(2), np.zeros((0, 2)), [[np.nan, 0]]])
+def test_points_of_another_shape_or_without_numbers_are_refused(points: Any) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(InvalidInput, match="points must be"):
+        linear_thresholds(DOMAIN, NUMERIC, "ill", 2, rng, np.asarray(points))
+
+
 def some_rows() -> MixedRows:
     counts = {name: DATA.marginal([name]).astype(float) for name in NUMERIC}
     groups = {name: groups_of(each, 16, len(each)) for name, each in counts.items()}
@@ -106,6 +114,14 @@ def test_counts_are_those_of_the_records_one_by_one() -> None:
                 met &= sum(w * values[n] for n, w in each.weights) <= each.bound
             expected += met
         assert count == expected
+
+
+def test_counts_of_records_over_another_domain_are_refused() -> None:
+    """The codes of an attribute of another size stand for other numbers."""
+    for domain in (Domain({**DOMAIN.sizes, NUMERIC[0]: 999}), Domain({"height": 2})):
+        other = Dataset(domain, {name: [0] for name in domain})
+        with pytest.raises(InvalidInput, match="another domain"):
+            some_predicates().counts(other)
 
 
 def test_a_count_changes_by_at_most_one_between_neighbours() -> None:

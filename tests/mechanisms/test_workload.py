@@ -102,5 +102,10 @@ def test_what_is_sought_is_no_longer_asked() -> None:
     target = with_predictors(table_workload(DOMAIN, 2, "a"), "a")
     assert {len(clique) for clique in target.asked.cliques} == {2}
     assert {len(clique) for clique in target.sought} == {3, 4}
+    queries = workload.asking({"a": "prefix"})
+    assert queries.sought == workload.sought and not queries.plain
+    assert [each.asked for each in queries.asked.sets] == [("prefix", "identity")]
+    with pytest.raises(InvalidInput, match="no cliques of the workload"):
+        Workload(DOMAIN, [("a", "b")], sought=[("a", "c")])
     with pytest.raises(InvalidInput, match="all cliques of the workload are sought"):
         Workload(DOMAIN, [("a", "b")], sought=[("a", "b")])

@@ -62,10 +62,10 @@ def aim(
 ) -> Release:
     """Spend all that remains of the Curator's budget on a model for the workload.
 
-    `first`: measurements made before, which the model uses too; the attributes in none of them are
-    measured by themselves at the start. `zeros`: combinations to which the released model gives
-    probability zero; the models between rounds do not use them. `progress` is called with each
-    finished Round.
+    `first`: measurements made before, which the model uses too; the workload's attributes in none
+    of them are measured by themselves at the start. `zeros`: combinations to which the released
+    model gives probability zero; the models between rounds do not use them. `progress` is called
+    with each finished Round.
 
     Raises InvalidInput (before anything is spent) for a workload over another domain or a model
     limit that no workload clique fits.

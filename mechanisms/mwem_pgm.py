@@ -2,8 +2,9 @@
 
 McKenna, Sheldon and Miklau, "Graphical-model based estimation and inference for differential
 privacy" (2019), section 5: in each round a marginal that the model answers badly is selected and
-measured, and the model is estimated anew from all measurements. Before the rounds every one-way
-marginal is measured; candidates are limited to those that keep the model small.
+measured, and the model is estimated anew from all measurements. Before the rounds the one-way
+marginal of every attribute with more than one value is measured; candidates are limited to those
+that keep the model small.
 """
 
 from __future__ import annotations

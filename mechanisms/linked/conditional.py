@@ -44,12 +44,14 @@ def allowed_codes(
     meets them. Tables without conditions are left out.
 
     `schemas`: the own columns of each table. Raises InvalidInput for unknown tables and columns,
-    and for values that a column does not have.
+    for values that a column does not have, and for conditions that are neither a mapping nor text.
     """
     found = {}
     for table, own in mapped(given, "given", 'tables to conditions ({"home": "size = 3"})').items():
         check_known([table], schemas, "given: the release has no table", "its tables are")
         with naming(f"table {table!r}"):
+            if not isinstance(own, str):
+                mapped(own, "the conditions", "columns to values")
             found[table] = conditions(schemas[table], own)
     return {table: masks for table, masks in found.items() if masks}
 

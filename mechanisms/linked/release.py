@@ -30,6 +30,7 @@ from mechanisms.release.tabular import TableRelease
 from pgmkit import Dataset, Integer, InvalidInput, Measurement, NumericalFailure, Reply, Schema
 from pgmkit.domain import Clique
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import MOST_TEXT, plain_values, refusing, whole_file
 from pgmkit.tables.engines.frames import FrameForm, framed
 from pgmkit.tables.files.record_files import write_tables, written_kind
@@ -38,6 +39,7 @@ from pgmkit.tables.records import arrow_schema, arrow_table
 _LINKS = "links.json"
 
 
+@typed_class
 @dataclass(frozen=True, repr=False)
 class LinkedRelease:
     """A release of the topmost table, and for each link a release of the children, who have the

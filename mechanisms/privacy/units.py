@@ -49,7 +49,7 @@ def bounded(
     units: NDArray[np.intp], max_rows: int, keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.intp], Excess]:
     """Keep at most `max_rows` rows of each unit, those with the smallest keys. Return the places of
-    the kept rows in rising order, and the number of rows left out.
+    the kept rows in rising order, and the number of rows left out as `Excess` counts them.
 
     `units`: for each row, the number of its unit, or a number below 0 if it belongs to nobody. The
     rows of nobody are dropped and not counted as left out: one person could have any number of

@@ -74,8 +74,8 @@ class ChainedLines:
         """Write the line that `decide` returns for all lines before it; write nothing if `decide`
         raises.
 
-        It returns when the line is on the disk. Raises InvalidInput for a file that was damaged, and
-        for one with several names (hard links).
+        It returns when the line is on the disk. Raises InvalidInput for a file that was damaged,
+        and for one with several names (hard links).
         """
         with FileLock(f"{self.path}.lock", mode=_OWNER_ONLY):
             self._check_names()

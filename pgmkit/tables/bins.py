@@ -261,7 +261,7 @@ class Binned(Column):
         return (*self.bin_labels, *shown)
 
     def _codes(self, values: Any) -> Codes:
-        read = parsed(values, self.parses_as, self.missing or ())
+        read = parsed(values, self.parses_as, self.missing_texts)
         numbers = numeric(values if read is None else read)
         if numbers is None:
             found, places = distinct(values)
@@ -276,7 +276,7 @@ class Binned(Column):
 
     def _codes_of_few(self, found: Sequence[Any]) -> Codes:
         """Return the codes of distinct values of any type, which are examined one by one."""
-        listed = set(self.missing or ())
+        listed = set(self.missing_texts)
         codes = np.empty(len(found), dtype=np.int64)
         positions: list[int | float] = []
         present = []

@@ -232,12 +232,9 @@ class Column(ABC):
         return met
 
     @cached_property
-    def _label_codes(self) -> Mapping[str, Sequence[int]]:
-        """The codes of each label: two if a value has the label of missing values, or else one."""
-        found: dict[str, list[int]] = {}
-        for code, label in enumerate(self.labels):
-            found.setdefault(label, []).append(code)
-        return found
+    def _label_codes(self) -> Mapping[str, int]:
+        """The code of each label."""
+        return {label: code for code, label in enumerate(self.labels)}
 
     def listed(self) -> str:
         """Return a clause for error messages that lists the column's first twenty labels."""

@@ -94,8 +94,8 @@ def test_the_whole_path(folder: Path) -> None:
     assert "price unknown here" in done("ledger", "m.pgm").stdout
     assert json.loads(done("ledger", "m.pgm", "--json").stdout)["ledger"] is None
     assert "no column 'shoe'" in pgmkit("query", "m.pgm", "shoe").stderr
+    done("query", "m.pgm", "age")
     # With a schema besides, as models saved in Python need it.
-    done("query", "m.pgm", "age", "--schema", "people.yaml")
     model.save("plain.npz")
     known.save("known.yaml")
     assert "F" in done("query", "plain.npz", "sex", "--schema", "known.yaml").stdout

@@ -177,8 +177,3 @@ def test_unreadable_values_of_a_clipped_column_without_missing_ones_are_in_the_f
     codes, unread = Integer(0, 9, bins=5, outside="clip").read(np.array(["x", "99", "4"]))
     assert codes.tolist() == [0, 4, 2]
     assert unread.tolist() == [True, False, False]
-
-
-def test_a_label_is_met_by_every_code_that_has_it() -> None:
-    column = Categorical(("(missing)", "b"), missing=())
-    assert column.equal(["(missing)"]).tolist() == [True, False, True]

@@ -12,9 +12,10 @@ import yaml
 from pgmkit import Schema
 from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.tables.dates import Date
 from pgmkit.tables.draft.draft import Drafted, draft, draft_column
 from pgmkit.tables.files.record_files import encode_file, write_records
-from pgmkit.tables.labelled import Categorical, OpenCategorical
+from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat
 
@@ -323,6 +324,13 @@ def test_a_label_of_missing_values_is_taken_for_them(tmp_path: Path) -> None:
     assert counted.tolist() == [30, 30, 60]
     with pytest.raises(InvalidInput, match="'\\(missing\\)' is listed as a value and stands for"):
         Categorical(("cook", "(missing)"), missing=())
+    for column in (
+        Integer(0, 9, missing=()),
+        Boolean(missing=()),
+        Date("2020-01-01", "2020-01-09", missing=()),
+    ):
+        codes = column.encode(np.array(["(missing)", "", None], dtype=object))
+        assert codes.tolist() == [column.size - 1] * 3
     opened = OpenCategorical(missing=())
     assert opened.tally(np.array(["(missing)", "", "cook"])) == {None: 2, "cook": 1}
     assert Categorical(("a", "(missing)")).labels == ("a", "(missing)")  # no value can be missing
@@ -341,3 +349,15 @@ def test_a_title_above_two_columns_of_a_sheet_is_no_header(tmp_path: Path) -> No
     book.save(tmp_path / "t.xlsx")
     stored = yaml.safe_load(draft(tmp_path / "t.xlsx", look=True))
     assert stored["file"]["skip_lines"] == 2 and [*stored["columns"]] == ["age", "sex"]
+
+
+def test_a_header_that_is_repeated_among_the_records_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{20 + i % 40},{'FM'[i % 2]}" for i in range(99)]
+    path.write_text("\n".join(["age,sex", *rows, "age,sex", *rows]) + "\n")
+    with pytest.raises(InvalidInput, match="is repeated in record 100"):
+        draft(path, look=True)
+    path.write_text(
+        "\n".join(["a,b,1", "a,b,1", *(f"c,{x},{i}" for i, x in enumerate("bd" * 20))]) + "\n"
+    )
+    assert "is a record and no header" in draft(path, look=True)

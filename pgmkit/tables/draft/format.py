@@ -83,6 +83,12 @@ def seen_format(
                 f"the second line of {os.fspath(path)} is no record: it has words where all others "
                 "have numbers, as a second header line has. Delete one of the two"
             )
+        once = [row for row in others if row != first]
+        if len(once) < len(others) and _is_second_header([first, *once]):
+            raise InvalidInput(
+                f"the header of {os.fspath(path)} is repeated in record {others.index(first) + 1}, "
+                "as in files that were joined; delete the lines that repeat it"
+            )
         if _is_record(first, others):
             form = replace(form, names=tuple(f"column_{i + 1}" for i in range(len(first))))
     return form

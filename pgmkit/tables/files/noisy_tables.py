@@ -225,7 +225,7 @@ def _cells(
 def _codes(name: str, column: Column, text: str) -> NDArray[np.bool_]:
     if published.is_total(column, text):
         return np.ones(column.size, dtype=bool)
-    absent = column.missing is not None and text in ("", MISSING, *column.missing)
+    absent = column.missing is not None and text in ("", *column.missing_texts)
     return codes_of(
         name,
         column,

@@ -44,7 +44,7 @@ def run(
     `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
     need no protection. `ledger`: a ledger across runs (`Ledger.open`). `accounting`: a kind of
     accounting (see `Budget`); by default that of the ledger across runs, or else the one with the
-    least noise (`accounting_of`).
+    least noise (`accounted`).
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
     relation, a workload over another domain, and public records that the mechanism does not use, or
@@ -62,8 +62,7 @@ def run(
         entry, settings = entry_of(mechanism), mechanism
     budget = Budget(epsilon, delta)
     workload = Workload.over(data.domain, workload)
-    measures = only_measures(entry, settings, workload)
-    budget = replace(budget, accounting=accounting_of(accounting, measures, budget, ledger))
+    budget = accounted(budget, accounting, only_measures(entry, settings, workload), ledger)
     curator = Curator(data, budget, neighbours=neighbours, seed=seed, ledger=ledger)
     with kept(lambda: unfinished(curator, entry.name)), closing(curator.ledger):
         release = run_on(curator, entry, settings, workload, public=public, progress=progress)
@@ -122,19 +121,17 @@ def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
     return bool(check(workload)) if callable(check) else entry.measures
 
 
-def accounting_of(
-    asked: Accounting | None, measures: bool, budget: Budget, ledger: FileLedger | None
-) -> Accounting:
-    """Return the accounting that was asked for, or else that of the ledger across runs.
+def accounted(
+    budget: Budget, asked: Accounting | None, measures: bool, ledger: FileLedger | None
+) -> Budget:
+    """Return the budget with the accounting that was asked for, or else with that of the ledger
+    across runs.
 
     Without either it is the one that needs the least noise: "gaussian" for a run that only
     measures, but not for large epsilon (see `Budget.least_noise`), else "zcdp".
     """
-    if asked is not None:
-        return asked
-    if ledger is not None:
-        return ledger.budget.accounting
-    return budget.least_noise if measures else "zcdp"
+    kind = asked if ledger is None else asked or ledger.budget.accounting
+    return replace(budget, accounting=kind or (budget.least_noise if measures else "zcdp"))
 
 
 def check_public(entry: Entry, given: bool) -> None:

@@ -122,11 +122,13 @@ def rap_pp(
 
     Raises InvalidInput (before anything is spent) for a workload over another domain, unknown
     attributes, labels that are numeric or without numeric attributes, more thresholds than there
-    are and, without thresholds, more rounds than marginals; ModelTooLarge for a fit that does not
-    fit a GPU's memory.
+    are, thresholds of records in an engine and, without thresholds, more rounds than marginals;
+    ModelTooLarge for a fit that does not fit a GPU's memory.
     """
     domain, device = curator.domain, device_of(settings.device)
     plan = _Plan.of(workload, settings)
+    if plan.thresholds:
+        curator.check_in_memory()
     _check_room(device, plan, domain, settings)
     share = settings.one_way_share if plan.rounds else 1.0
     cost = share * curator.remaining / len(plan.first)

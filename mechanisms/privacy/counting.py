@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
-from pgmkit.records.dataset import Counts, Dataset
+from pgmkit.records.dataset import Counts, Dataset, NoRows
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
 
@@ -68,10 +68,19 @@ class Counting:
             self._counts.update((each, table.astype(smallest)) for each, table in counts.items())
         return self._counts
 
+    def check_in_memory(self) -> None:
+        """Raise InvalidInput if the records are in an engine, where no predicates are counted."""
+        from pgmkit.tables.engines.pushdown import FrameCounts  # narwhals, which few runs need
+
+        if isinstance(self._data, FrameCounts):
+            raise InvalidInput(
+                "predicates are counted on records in memory, not in an engine; fetch the frame "
+                "first, or use a mechanism without thresholds"
+            )
+
     def _predicate_counts(self, predicates: Predicates) -> NDArray[np.int64]:
-        if not isinstance(self._data, Dataset):
-            raise InvalidInput("predicates are counted on records in memory, not in an engine")
-        return predicates.counts(self._data)
+        self.check_in_memory()
+        return predicates.counts(cast("Dataset | NoRows", self._data))
 
     def _estimate(
         self, clique: Clique, estimates: Mapping[Clique, ArrayLike]

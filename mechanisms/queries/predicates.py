@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pgmkit import Dataset, InvalidInput
 from pgmkit.domain import Clique, Domain
+from pgmkit.records.dataset import NoRows
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.typed import typed, typed_class
 
@@ -132,7 +133,7 @@ class Predicates:
         """The bounds; infinite for a predicate without a threshold."""
         return np.array([each.bound if each.weights else np.inf for each in self.list])
 
-    def counts(self, data: Dataset) -> NDArray[np.int64]:
+    def counts(self, data: Dataset | NoRows) -> NDArray[np.int64]:
         """Return the number of records that satisfy each predicate; exact. Raises InvalidInput for
         records over another domain.
         """
@@ -141,6 +142,8 @@ class Predicates:
                 "the predicates are over another domain than the data; build them over that of the "
                 "data"
             )
+        if isinstance(data, NoRows):
+            return np.zeros(len(self.list), dtype=np.int64)
         holds = {
             pair: data.columns[pair[0]] == pair[1]
             for pair in {pair for each in self.list for pair in each.codes}

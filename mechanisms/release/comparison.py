@@ -189,19 +189,18 @@ def membership(
     others: Dataset,
     cliques: Sequence[Clique],
     *,
-    level: float = 0.95,
     most: int = 20_000,
     seed: int = 0,
 ) -> Membership:
-    """Return the success of a membership inference attack, with the interval of Hanley and McNeil
-    (1982).
+    """Return the success of a membership inference attack, with the 95% interval of Hanley and
+    McNeil (1982).
 
     `members` are the records that the model was made of, and `others` are records of the same
     population that it was not made of; the attack knows half of the latter as its reference and
     ranks the other half. It ranks a record by the mean logarithm of how much likelier the model
     makes the record's values in `cliques` than the reference does. At most `most` records of each
-    kind are ranked. `level`: the level of the interval. A stronger attack may exist; what bounds
-    every attack is the budget. Raises InvalidInput for fewer than 4 other records.
+    kind are ranked. A stronger attack may exist; what bounds every attack is the budget. Raises
+    InvalidInput for fewer than 4 other records.
     """
     if len(others) < 4:
         raise InvalidInput(f"membership needs records that were not in the data, got {len(others)}")
@@ -219,7 +218,7 @@ def membership(
         for score, records in zip(scores, (known, unseen), strict=True):
             score += gain[tuple(records.columns[name] for name in clique)]
     auc = area_under_curve(*scores)
-    reach = float(norm.ppf((1 + level) / 2)) * _auc_error(auc, len(known), len(unseen))
+    reach = float(norm.ppf(0.975)) * _auc_error(auc, len(known), len(unseen))
     low, high = max(0.0, auc - reach), min(1.0, auc + reach)
     return Membership(auc, low, high, len(known), len(unseen))
 

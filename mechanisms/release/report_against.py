@@ -28,7 +28,7 @@ from mechanisms.release.evaluation import (
     train_and_test,
 )
 from mechanisms.release.tabular import TableRelease
-from pgmkit.errors import installing
+from pgmkit.errors import InvalidInput, installing
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.html import MOST_COLUMNS, table
 from pgmkit.runtime.printed import NAMED
@@ -50,6 +50,8 @@ _MOST_MARGINALS = MOST_COLUMNS
 class Evaluation:
     """Private data to compare with; a report that uses it is not private.
 
+    Raises InvalidInput for fewer than 2 private records.
+
     Attributes:
         truth: The private records.
         target: A column to predict, if any.
@@ -61,6 +63,13 @@ class Evaluation:
     truth: Dataset
     target: str | None = None
     test: Dataset | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.truth) < 2:
+            raise InvalidInput(
+                "a comparison divides the private records into two parts, so that it needs 2 or "
+                f"more, got {len(self.truth)}; leave it out"
+            )
 
 
 def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[str]]:
@@ -227,10 +236,8 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
 
 
 def _prediction(release: TableRelease, against: Evaluation, target: str) -> Iterator[str]:
-    if against.test is not None:
-        train, test = against.truth, against.test
-    else:
-        train, test = held_out(against.truth)
+    test = against.test
+    train, test = held_out(against.truth) if test is None else (against.truth, test)
     synthetic = release.codes(len(train), rng=0)
     scores = train_and_test(synthetic, train, test, target)
     yield table(

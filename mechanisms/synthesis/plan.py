@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.dispatch import accounting_of, only_measures, run_on
+from mechanisms.dispatch import accounted, only_measures, run_on
 from mechanisms.families.graphical import megabytes
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.curator import Curator
@@ -161,9 +161,8 @@ def plan(
             )
         domain = workload.domain
     wanted = Workload.over(domain, workload)
-    budget = Budget(epsilon, delta)
     measures = only_measures(entry, chosen, wanted)
-    budget = replace(budget, accounting=accounting_of(accounting, measures, budget, None))
+    budget = accounted(Budget(epsilon, delta), accounting, measures, None)
     rng = np.random.default_rng(0)
     # More made-up records would take longer to draw and to count; noise is compared with the number
     # of rows that was asked for.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mechanisms.dispatch import accounting_of, check_public, only_measures
+from mechanisms.dispatch import accounted, check_public, only_measures
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.ledger import FileLedger
 from mechanisms.privacy.neighbours import Neighbours, relation
@@ -227,8 +227,7 @@ class Request:
             )
         if open_columns(self.schema):
             budget = replace(budget, reserved=DISCOVERY_SHARE * self.delta)
-        accounting = accounting_of(self.accounting, self._measures, budget, self.ledger)
-        return replace(budget, accounting=accounting)
+        return accounted(budget, self.accounting, self._measures, self.ledger)
 
     @property
     def _measures(self) -> bool:

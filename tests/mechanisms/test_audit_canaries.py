@@ -10,7 +10,6 @@ or noise is wasted.
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from chance import FALSE_ALARM
 from scipy.stats import norm
 from seams import draw_from
 
-from mechanisms.dispatch import accounting_of, only_measures, run_on
+from mechanisms.dispatch import accounted, only_measures, run_on
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.gaussian_dp import epsilon_from_cost, largest_cost
@@ -90,15 +89,14 @@ def scores(release: Release) -> np.ndarray:
 def audited(name: str, noise: type[SeededNoise], runs: int = RUNS) -> tuple[float, float]:
     """The shift mu between scores with and without the canary, and its standard error."""
     entry, settings = configure(name, **SETTINGS[name])
-    budget = Budget(EPSILON, DELTA)
-    kind = accounting_of(None, only_measures(entry, settings, PAIRS), budget, None)
+    measures = only_measures(entry, settings, PAIRS)
+    budget = accounted(Budget(EPSILON, DELTA), None, measures, None)
     rng = np.random.default_rng(1)
     present, absent = [], []
     for _ in range(runs):
         there = rng.random(CANARIES) < 0.5
         codes = np.concatenate([KNOWN, np.flatnonzero(there)])
         data = Dataset(DOMAIN, {name: codes for name in DOMAIN})
-        budget = replace(budget, accounting=kind)
         curator = Curator(data, budget, neighbours="add/remove", seed=0)
         draw_from(curator, noise(rng))
         seen = scores(run_on(curator, entry, settings, PAIRS))

@@ -27,7 +27,7 @@ from mechanisms.rap_pp import RapPlusPlus, _Plan, rap_pp
 from mechanisms.release.record import Release
 from mechanisms.rounds.merging import groups_of
 from mechanisms.workload import Workload, k_way
-from pgmkit import Dataset, Domain, InvalidInput, Measurement
+from pgmkit import Boolean, Dataset, Domain, Integer, InvalidInput, Measurement, Schema, counts_of
 
 DOMAIN = Domain({"age": 50, "ill": 2, "pay": 40, "work": 3})
 NUMERIC = ("age", "pay")
@@ -334,4 +334,15 @@ def test_refusals_come_before_spending() -> None:
     ]:
         with pytest.raises(InvalidInput):
             Predicates(DOMAIN, predicates)
+    assert curator.ledger.spent == 0
+
+
+def test_thresholds_of_records_in_an_engine_are_refused_before_anything_is_spent() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    schema = Schema({"age": Integer(0, 9), "ill": Boolean()})
+    frame = duckdb.sql("select range % 10 as age, range % 3 = 0 as ill from range(50)")
+    curator = Curator(counts_of(frame, schema), Budget(1.0, 1e-6), neighbours="add/remove", seed=0)
+    settings = RapPlusPlus(numeric=("age",), labels=("ill",))
+    with pytest.raises(InvalidInput, match="in memory, not in an engine; fetch the frame first"):
+        rap_pp(curator, [("age", "ill")], settings)
     assert curator.ledger.spent == 0

@@ -178,6 +178,8 @@ def test_few_private_records_that_a_classifier_never_gets_right_are_compared() -
     two = Dataset(DATA.domain, {name: np.array([0, 1]) for name in NAMES})
     page = html(release(), Evaluation(two, target="income"))
     assert re.search(r"trained on real records</td><td[^>]*>0.000</td>.*>inf</td>", page)
+    with pytest.raises(InvalidInput, match="needs 2 or more, got 1; leave it out"):
+        Evaluation(Dataset(DATA.domain, {name: np.array([0]) for name in NAMES}))
 
 
 @pytest.mark.parametrize("kind", ["public", "private", "tables"])

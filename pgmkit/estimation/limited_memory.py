@@ -145,7 +145,8 @@ class Run:
         moved = self.share * way
         values, gradients = self.function(self.points + moved)
         taken = values <= self.values + SUFFICIENT * self.share * slope
-        moved, turned = np.where(taken, moved, 0.0), np.where(taken, gradients - self.gradients, 0)
+        turned = gradients - self.gradients
+        moved[:, ~taken] = turned[:, ~taken] = 0.0
         curvature, length = _dots(moved, turned), _dots(turned, turned)
         curved = curvature > EPSILON * length
         inverse = np.where(curved, 1 / np.where(curved, curvature, 1.0), 0.0)

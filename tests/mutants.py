@@ -513,14 +513,14 @@ MUTANTS = (
     Mutant(
         "rho for a tenfold delta",
         CONVERSIONS,
-        "    target = math.log(delta)\n    upper = 1.0",
-        "    target = math.log(10 * delta)\n    upper = 1.0",
+        "    target = math.log(delta)\n    return crossing_from_zero",
+        "    target = math.log(10 * delta)\n    return crossing_from_zero",
         "budget",
     ),
     Mutant(
         "rho is epsilon squared",
         CONVERSIONS,
-        "return crossing(lambda rho: log_delta(rho, epsilon) > target, 0.0, upper)[0]",
+        "return crossing_from_zero(lambda rho: log_delta(rho, epsilon) > target)[0]",
         "return epsilon**2",
         "budget",
     ),

@@ -326,7 +326,7 @@ class Binned(Column):
             end = math.inf if high is None else self._position(high)
         except (ValueError, TypeError):
             raise InvalidInput(
-                f"{low!r}..{high!r} is not a range of a column of type {self.type}"
+                f"{low!r}..{high!r} is not a range of a column of type {self.type}; {self.listed()}"
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
         if closed and self.whole:

@@ -11,6 +11,7 @@ from chance import assert_stddev
 from pgmkit import (
     Boolean,
     Categorical,
+    DateTime,
     GraphicalModel,
     Integer,
     InvalidInput,
@@ -572,3 +573,13 @@ def test_the_interval_of_a_quantile_that_is_a_spike_is_the_spike() -> None:
     reply = ask(model, schema, "median(d)", bars=error_bars(model, noisy))
     assert [float(reply.columns[n][0]) for n in ("stderr", "low", "high")] == [0.0, 45.0, 45.0]
     assert str(reply).splitlines()[1].split()[0] == "45"
+
+
+def test_a_range_that_is_none_is_refused_with_the_values_there_are() -> None:
+    clock = DateTime("1900-01-01T00:00", "1900-01-01T23:00", unit="hour", format="%H:%M:%S")
+    schema = Schema({"time": clock})
+    with pytest.raises(InvalidInput, match="is not a range of .*; the values are 1900-01-01T00, "):
+        parse(schema, "count | time in 12:00..12:59")
+    for asked in ("1900-01-01T12..1900-01-01T13", "12:00:00..13:59:59"):
+        hours = parse(schema, f"count | time in {asked}").allowed["time"]
+        assert np.flatnonzero(hours).tolist() == [12, 13]

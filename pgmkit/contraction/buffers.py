@@ -3,8 +3,8 @@ times.
 
 In small trees the overhead of each operation dominates the time. Here all values of the plan lie in
 one buffer and all adjoints (derivatives of the result with respect to a value) in another. The
-views are made once, every operation writes in place, and steps of one level that have the same
-shape run as one batched product.
+views are made once, every operation writes in place, and at least SMALLEST_GROUP small steps of one
+level that have the same shape run as one batched product.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def by_level(plan: Plan) -> list[list[Step]]:
 
 
 def _likeness(plan: Plan, step: Step) -> tuple[object, ...]:
-    """Return a key that is equal for steps of a level that run in one call."""
+    """Return a key that is equal for steps of a level that may run in one call."""
     if step.kernel is None:
         cost = plan.cells(step.left)
         shape: tuple[int, ...] = (cost, plan.cells(step.out))

@@ -15,9 +15,11 @@ cached.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
+from itertools import chain
 from math import prod
 
 from opt_einsum import paths
@@ -67,10 +69,7 @@ class _Planner:
         named = dict.fromkeys(name for axes in inputs for name in axes)
         self.rank = {name: place for place, name in enumerate(named)}
         self.most = max(SHARED_STEP, *self.counts)
-        self.uses = dict.fromkeys(output, 1)
-        for axes in inputs:
-            for name in axes:
-                self.uses[name] = self.uses.get(name, 0) + 1
+        self.uses = Counter(chain(output, *inputs))
 
     def build(self) -> Plan:
         for key in range(len(self.inputs)):
@@ -90,7 +89,7 @@ class _Planner:
         other = copy(self)
         other.axes, other.steps, other.levels = [*self.axes], [*self.steps], [*self.levels]
         other.counts = [*self.counts]
-        other.uses, other.left = dict(self.uses), dict(self.left)
+        other.uses, other.left = self.uses.copy(), dict(self.left)
         other.holders = {name: dict(keys) for name, keys in self.holders.items()}
         return other
 

@@ -127,23 +127,25 @@ def estimate(
             differentiable callable from ``{clique: tensor of counts}`` to a scalar tensor.
         method: ``"auto"`` takes ``"newton"`` if its steps are cheap, and else ``"accelerated"``. If
             that stalls without a certificate, it continues with ``"newton"`` on small problems; on
-            others (squared and Huber losses, not on a GPU) with ``"proximal"`` steps after thirty
-            iterations, as long as they are cheap. ``"newton"`` is for small problems (a joint
-            distribution of up to 4,096 cells) of any conditioning, and nearly always certifies.
-            ``"accelerated"``, mirror descent with momentum from the best consistent tables in
-            closed form (exact if the cliques are decomposable), is the fastest on large problems
-            with similar noise levels; its certificates may stay loose. ``"proximal"`` (squared and
-            Huber losses) is slower and certifies more often. ``"mirror_descent"``,
-            ``"dual_averaging"`` and ``"lbfgs"`` are the published methods, for comparison. Figures:
-            docs/mathematics.md.
+            others with a squared or Huber loss with ``"proximal"`` steps, as long as they are
+            cheap, and on the CPU after thirty iterations at the latest. ``"newton"`` is for small
+            problems (a joint distribution of up to 4,096 cells) of any conditioning, and nearly
+            always certifies. ``"accelerated"``, mirror descent with momentum from the best
+            consistent tables in closed form (exact if the cliques are decomposable), is the fastest
+            on large problems with similar noise levels; its certificates may stay loose.
+            ``"proximal"`` (squared and Huber losses) is slower and certifies more often.
+            ``"mirror_descent"``, ``"dual_averaging"`` and ``"lbfgs"`` are the published methods,
+            for comparison. Figures: docs/mathematics.md.
         warm_start: an earlier model on the same domain whose cliques lie within the measured ones.
-            Its potentials, scaled to the tables that changed most, are the start; ``"accelerated"``
-            uses them only if they are near the optimum already or fit better than its own start.
-            Records that are impossible in the earlier model are possible in the new one, unless
-            ``zeros`` rule them out.
+            Its potentials are the start; ``"auto"``, ``"accelerated"`` and ``"proximal"`` use them
+            only if they are near the optimum already or fit better than their own start, and
+            ``"newton"`` starts from the uniform distribution in any case. Records that are
+            impossible in the earlier model are possible in the new one, unless ``zeros`` rule them
+            out.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at the
             truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss falls by
-            less than a quarter of this gap over max(30, a fifth of all) iterations.
+            less than a quarter of this gap over max(30, a fifth of all) iterations (150 in place of
+            30 for ``"newton"``).
         max_seconds: the time after which the best model so far is returned.
         device: where to compute: "cpu", a CUDA GPU ("cuda", "cuda:1"), or "auto": a GPU if there is
             one and a pass is large enough to gain (``pgmkit.runtime.devices.WORTH_A_GPU``).
@@ -164,7 +166,8 @@ def estimate(
             overlap, and returns a ``RegionModel``: a relaxation for any size, whose answers beyond
             the measured cliques come from records near the tables. ``"auto"`` is exact if the
             junction tree fits, and otherwise ``"region"``. A region model is computed on the CPU in
-            float64, without ``method`` and ``warm_start``.
+            float64, without ``method``, ``warm_start``, ``device`` and ``dtype``: ``"region"``
+            refuses the first three if they ask for anything else, ``"auto"`` leaves them unused.
 
     Raises:
         InvalidInput: for a wrong argument; the message names it and the remedy.
@@ -333,7 +336,8 @@ def _check_inference(inference: str, **tree_only: object) -> None:
     one_of(inference, get_args(Inference), "inference")
     if inference != "region":
         return
-    usual = {"method": ("auto",), "warm_start": (None,), "device": (None, "cpu", "auto")}
+    cpu = None, "cpu", "auto", torch.device("cpu")
+    usual = {"method": ("auto",), "warm_start": (None,), "device": cpu}
     for name, value in tree_only.items():
         if value not in usual[name]:
             raise InvalidInput(

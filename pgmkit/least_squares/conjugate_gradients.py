@@ -26,5 +26,4 @@ def solution(
     shape = len(right), len(right)
     operator = LinearOperator(shape, product, dtype=np.float64)
     inverse = LinearOperator(shape, lambda vector: vector / diagonal, dtype=np.float64)
-    found: Array = cg(operator, right, rtol=rtol, maxiter=most, M=inverse)[0]
-    return found
+    return np.asarray(cg(operator, right, rtol=rtol, maxiter=most, M=inverse)[0])

@@ -103,7 +103,8 @@ class LinearEstimate:
 
     @property
     def p_value(self) -> float:
-        """The probability that Gaussian noise puts the tables as far apart as they are, or further.
+        """The probability that Gaussian noise puts the tables as far apart as they are, or further;
+        1 if there are no degrees of freedom.
 
         The ``statistic``, the squared distance between the measurements and the estimate in
         standard deviations, has a chi-square distribution with ``degrees`` of freedom whatever the

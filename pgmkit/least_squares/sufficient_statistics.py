@@ -83,8 +83,9 @@ def combined(
 
 
 def side_by_side(domain: Domain, measurements: Sequence[Measurement]) -> Statistics:
-    """Return statistics in which the measurements of each clique are stacked into one, with every
-    value and its standard deviation kept. Large Kronecker products stay measurements of their own.
+    """Return statistics in which the measurements of each clique are stacked into one, in units of
+    the noise of each value; none are averaged. Large Kronecker products, and the only measurement
+    of a clique, stay as they are.
     """
     made = list[Part]()
     for group in _by_clique(measurements, [m.values for m in measurements]):

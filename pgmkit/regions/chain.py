@@ -71,7 +71,8 @@ def has_possible_value(
 
 def enough(draw: Callable[[int], Columns], n: int) -> Columns:
     """Return the columns of ``n`` records. ``draw(m)`` draws m records and returns the columns of
-    those for which zeros left a value of every attribute; it is called until there are ``n``.
+    those for which zeros left a value of every attribute; it is called until there are ``n``, first
+    with ``n`` itself.
 
     Raises ``InvalidInput`` if that takes too many calls.
     """
@@ -86,7 +87,7 @@ def enough(draw: Callable[[int], Columns], n: int) -> Columns:
         if found >= n:
             return {name: np.concatenate([part[name] for part in parts])[:n] for name in columns}
     raise InvalidInput(
-        f"the structural zeros left only {found:,} of {MOST_ROUNDS * max(n, CALL_CELLS):,} "
+        f"the structural zeros left only {found:,} of {n + MOST_ROUNDS * max(n, CALL_CELLS):,} "
         f"records with a value for every attribute, and {n:,} are needed: an attribute is drawn "
         "before it is known that zeros leave no value of a later one; join zeros that overlap into "
         'one over all their attributes, allow more, or measure less and use inference="exact"'

@@ -91,9 +91,7 @@ class Conditional:
         logits = np.zeros((len(cells), self.theta.shape[1]))
         for column, start in zip(cells.T, self.starts, strict=False):
             logits += self.theta[start + column]
-        logits[~allowed(cells, self.possible, logits.shape[1])] = -np.inf
-        np.exp(logits - logits.max(axis=1, keepdims=True), out=logits)
-        logits /= logits.sum(axis=1, keepdims=True)
+        _softmax(logits, ~allowed(cells, self.possible, logits.shape[1]))
         return logits
 
 
@@ -111,6 +109,19 @@ def allowed(cells: NDArray[np.int64], possible: Sequence[Possible], size: int) -
     for place, each in enumerate(reversed(possible), 1):
         found &= each.table[cells[:, -place]]
     return found
+
+
+def _softmax(logits: Array, ruled_out: NDArray[np.bool_]) -> Array:
+    """Replace each row of ``logits`` by the probabilities proportional to their exponentials, zero
+    where ``ruled_out`` is True, and return the logarithm of the sum of each row's exponentials.
+    """
+    logits[ruled_out] = -np.inf
+    highest = logits.max(axis=1, keepdims=True)
+    logits -= highest
+    np.exp(logits, out=logits)
+    sums = logits.sum(axis=1, keepdims=True)
+    logits /= sums
+    return np.asarray((highest + np.log(sums))[:, 0])
 
 
 def fit(
@@ -204,15 +215,9 @@ class _Regression:
 
     def _chances(self, theta: Array) -> tuple[Array, float]:
         """Return the probability of every value in every row, and the objective's value."""
-        logits = self.rows @ theta
-        logits[self.ruled_out] = -np.inf
-        highest = logits.max(axis=1, keepdims=True)
-        logits -= highest
-        np.exp(logits, out=logits)
-        mass = logits.sum(axis=1, keepdims=True)
-        logits /= mass
-        free = float(self.weights @ (highest + np.log(mass))[:, 0])
-        return logits, free + float((theta * (self.slack * theta / 2 - self.wanted)).sum())
+        shares = self.rows @ theta
+        free = float(self.weights @ _softmax(shares, self.ruled_out))
+        return shares, free + float((theta * (self.slack * theta / 2 - self.wanted)).sum())
 
     def _direction(self, theta: Array, shares: Array) -> tuple[Array, float]:
         """Return Newton's direction, solved approximately by conjugate gradients, and the slope
@@ -225,8 +230,7 @@ class _Regression:
             table = vector.reshape(theta.shape)
             moved = shares * (self.rows @ table)
             moved -= shares * moved.sum(axis=1, keepdims=True)
-            product: Array = (self.across @ moved + self.slack * table).reshape(-1)
-            return product
+            return np.asarray((self.across @ moved + self.slack * table).reshape(-1))
 
         diagonal = (reached + self.slack).reshape(-1)
         direction = solution(curve, -slope, diagonal, ROUGHLY_SOLVED, MOST_ROUNDS)

@@ -296,12 +296,10 @@ class _Inverse:
     def __call__(self, right: Array) -> Array:
         right = _finite(right)
         if self._vector is not None:
-            scaled: Array = (right.T / self._vector).T
-            return scaled
+            return np.asarray((right.T / self._vector).T)
         if not len(right):
             return right
-        solved: Array = cho_solve(self._factor, right, check_finite=False)
-        return solved
+        return np.asarray(cho_solve(self._factor, right, check_finite=False))
 
 
 def _finite(array: Array) -> Array:

@@ -43,15 +43,12 @@ class Region:
         diagonal as a vector.
         """
         if isinstance(self.view, np.ndarray):
-            dense: Array = self.view.T @ (self.view * weights[:, None])
-            return dense
+            return np.asarray(self.view.T @ (self.view * weights[:, None]))
         product = scipy.sparse.csr_array(self.view.T @ (self.view * weights[:, None]))
         product.eliminate_zeros()
-        diagonal: Array = product.diagonal()
-        if product.nnz == np.count_nonzero(diagonal):
-            return diagonal
-        full: Array = product.toarray()
-        return full
+        diagonal = product.diagonal()
+        alone = product.nnz == np.count_nonzero(diagonal)
+        return np.asarray(diagonal if alone else product.toarray())
 
     @one_blas_thread()
     def variance(self, spread: float) -> float:

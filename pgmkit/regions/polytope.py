@@ -51,8 +51,7 @@ class EntropicPrior:
     def cells(self, free: Array, curvature: Array) -> Array:
         """Return, for each cell, the x with curvature (x - free) + weight log(x / q) = 0."""
         scale = self.weight / curvature
-        found: Array = scale * wrightomega(free / scale + np.log(self.q / scale))
-        return found
+        return np.asarray(scale * wrightomega(free / scale + np.log(self.q / scale)))
 
     def slopes(self, x: Array, curvature: Array) -> Array:
         """Return the derivatives of ``cells`` with respect to ``free``, given its result x."""
@@ -155,8 +154,8 @@ class LocalPolytope:
         The method is semismooth Newton on the Lagrange dual. Without a prior, its solution is x =
         max(0, target + B'l / curvature) for multipliers l, and each step solves B A B' d = b - B x
         by conjugate gradients, where A is 1 / curvature for positive x and 0 otherwise. ``start``
-        are multipliers of a similar problem. The tables agree to 1e-12 of the total, or up to
-        rounding.
+        are multipliers of a similar problem. The tables agree to 1e-12 of the total (of the largest
+        target, if that is larger) or, where rounding prevents it, to 1e-9.
 
         Raises NumericalFailure if no such tables are found, as with zeros that contradict each
         other, and OutOfTime at the ``deadline`` of ``time.perf_counter``.
@@ -254,8 +253,7 @@ class LocalPolytope:
 
         def multiply(vector: Array) -> Array:
             check_time(deadline)
-            product: Array = matrix @ (weights * (transposed @ vector)) + ridge * vector
-            return product
+            return np.asarray(matrix @ (weights * (transposed @ vector)) + ridge * vector)
 
         return solution(multiply, missing, diagonal + ridge, SOLVED, MOST_ITERATIONS)
 

@@ -105,31 +105,31 @@ def shrunk(
     return min(found, key=lambda search: search.risk).chosen
 
 
+@dataclass
 class RiskSearch:
     """The search for the weight of smallest estimated risk, for one kind of prior tables: those
     that the function ``made`` derives from the best fit ``best``. ``chosen`` has the best tables so
     far, ``risk`` their estimated risk, and ``unshrunk`` the estimated risk of the best fit.
     """
 
-    def __init__(
-        self,
-        polytope: LocalPolytope,
-        best: Array,
-        target: Array,
-        curvature: Array,
-        seen: NDArray[np.bool_],
-        made: Callable[[LocalPolytope, Array], Array],
-        deadline: float,
-    ) -> None:
-        self.polytope, self.best, self.target, self.curvature = polytope, best, target, curvature
-        self.seen, self.q, self.deadline = seen, made(polytope, best), deadline
+    polytope: LocalPolytope
+    best: Array
+    target: Array
+    curvature: Array
+    seen: NDArray[np.bool_]
+    made: Callable[[LocalPolytope, Array], Array]
+    deadline: float
+
+    def __post_init__(self) -> None:
+        polytope, best = self.polytope, self.best
+        self.q = self.made(polytope, best)
         signs = np.where(generator(0).random(len(best)) < 0.5, -1.0, 1.0)
-        self._direction = signs * seen
-        along = polytope.moved(best, curvature, self._direction, deadline=deadline)
+        self._direction = signs * self.seen
+        along = polytope.moved(best, self.curvature, self._direction, deadline=self.deadline)
         step = CLOSE * polytope.total / float(np.abs(along).sum() + 1)
         # The prior is derived from the fitted tables, so it changes with the data as well: this is
         # the derivative of its logarithm along ``along``, by a finite difference.
-        self._prior = np.log(made(polytope, best + step * along) / self.q) / step
+        self._prior = np.log(self.made(polytope, best + step * along) / self.q) / step
         self.unshrunk = self._risk(best, along)
         self.chosen, self.risk = Shrunk(best, 0.0, 0.0, 0.0), inf
         self._start: Array | None = None

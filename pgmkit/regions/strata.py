@@ -102,11 +102,8 @@ def _largest_prime(limit: int, exponent: int) -> int | None:
     none.
     """
     root = round(limit ** (1 / exponent)) + 1
-    for number in range(root, 1, -1):
-        prime = all(number % divisor for divisor in range(2, int(number**0.5) + 1))
-        if prime and number**exponent <= limit:
-            return number
-    return None
+    found = (n for n in range(root, 1, -1) if n**exponent <= limit)
+    return next((n for n in found if all(n % k for k in range(2, int(n**0.5) + 1))), None)
 
 
 def _directions(prime: int, exponent: int) -> NDArray[np.int64]:

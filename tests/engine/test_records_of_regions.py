@@ -192,6 +192,19 @@ def test_attributes_of_zeros_alone_take_what_is_left() -> None:
         np.testing.assert_allclose(model.marginal(("c",)), [50, 50], atol=0.5)
 
 
+def test_the_refusal_counts_all_records_that_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_ROUNDS", 3)
+    drawn = []
+
+    def nothing(n: int) -> chain.Columns:
+        drawn.append(n)
+        return {"a": np.zeros(0, dtype=np.int64)}
+
+    with pytest.raises(InvalidInput) as caught:
+        chain.enough(nothing, 10)
+    assert f"zeros left only 0 of {sum(drawn):,} records" in str(caught.value)
+
+
 def test_zeros_that_leave_hardly_any_record_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten attributes that differ pairwise: of ten values they are permutations, of nine nothing."""
     domain = Domain({f"x{i}": 10 for i in range(10)})

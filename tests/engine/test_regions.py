@@ -13,6 +13,7 @@ import cvxpy
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -405,6 +406,16 @@ def test_what_no_tree_holds_is_refused_with_the_way_out_and_auto_takes_it() -> N
     assert_consistent(model)
     small, few = all_pairs(3, 3)
     assert not isinstance(estimate(small, few, total=5000.0, inference="auto"), RegionModel)
+
+
+def test_the_processor_may_be_named_and_a_gpu_may_not() -> None:
+    domain, measured, _ = square()
+    plain = estimate(domain, measured, total=1000.0, inference="region")
+    for device in ("cpu", "auto", torch.device("cpu")):
+        named = estimate(domain, measured, total=1000.0, inference="region", device=device)
+        assert named.loss == plain.loss
+    with pytest.raises(InvalidInput, match="has no meaning with inference="):
+        estimate(domain, measured, total=1000.0, inference="region", device=torch.device("cuda"))
 
 
 def test_bad_input_is_named() -> None:

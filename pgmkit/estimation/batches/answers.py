@@ -55,9 +55,10 @@ class BatchedAnswers:
         return np.stack([model.answer(query) for model in self.models])
 
     def _check(self, query: FactoredQuery, found: Array, started: float) -> None:
-        """Check a row of ``found``, the answer of one model chosen at random, by a second
-        computation, for a share of the time since ``started``. Nothing is done if an answer to a
-        query of the same attributes and shape was checked before.
+        """Check a row of ``found``, the answer of one model, by a second computation, for a share
+        of the time since ``started``. The model is the same for all queries; the number of models
+        determines it. Nothing is done if an answer to a query of the same attributes and shape was
+        checked before.
         """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]

@@ -105,18 +105,14 @@ class BatchedSearch:
             if 2 * int(left.sum()) <= len(left):
                 left = left.to(self._sets.device)
                 self._sets = self._sets[left]
-                self._leave(left)
+                self._steps = Steps(self, self._steps.state.of(left))
+                if self._average is not None:
+                    self._average = Cut(*(value[left] for value in vars(self._average).values()))
                 self.loss, self.totals = whole.of(self._sets), totals[self._sets]
                 self.oracle = BatchedOracle(self.single, len(self._sets))
                 history = [losses[left] for losses in history]
             self._steps()
         self.loss, self.totals = whole, totals
-
-    def _leave(self, left: torch.Tensor) -> None:
-        """Continue with only those of the present sets for which ``left`` is True."""
-        self._steps = Steps(self, self._steps.state.of(left))
-        if self._average is not None:
-            self._average = Cut(*(value[left] for value in vars(self._average).values()))
 
     @property
     def _late(self) -> bool:

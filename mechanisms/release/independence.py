@@ -1,5 +1,5 @@
-"""How often sampling and noise set the measured table of two unrelated columns so far from
-independence.
+"""Bounds on the probability that sampling and noise set the measured table of two unrelated columns
+as far from independence as it is.
 
 A measured table is Y = F X G' + noise of variance s^2, where X has the counts of two columns, and F
 and G are the factors of the measurement (I for a whole table). With C = I - J / r, which takes the

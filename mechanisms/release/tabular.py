@@ -89,7 +89,7 @@ class TableRelease:
     mechanism = _Forwarded(lambda release: release.mechanism)
     """The mechanism's name."""
     measurements = _Forwarded[tuple[Any, ...]](lambda release: release.measurements)
-    """The noisy values behind the model."""
+    """The noisy values behind the model, and after them the exact tables (`with_exact`)."""
     ledger = _Forwarded(lambda release: release.ledger)
     """The ledger, which lists all charges. It is None for a model of noisy tables that this program
     did not measure.
@@ -103,17 +103,21 @@ class TableRelease:
     exact = _Forwarded(lambda release: release.exact)
     """The number of tables that were given exactly (`with_exact`)."""
     exception = _Forwarded(lambda release: release.exception)
-    """A sentence on exact tables, which the promise does not cover; empty without any."""
+    """The words that the promise does not cover exact tables, as a part of a sentence; empty
+    without such tables.
+    """
     certificate = _Forwarded(lambda release: release.certificate)
-    """A sentence on how near a graphical model is to the best fit; empty for other models."""
-    fit = _Forwarded(lambda release: release.fit)
-    """The test of how well a graphical model's noisy tables agree with each other; None for other
+    """A sentence on how near a graphical or region model is to the best fit; empty for other
     models.
+    """
+    fit = _Forwarded(lambda release: release.fit)
+    """The test of how well the noisy tables of a graphical or region model agree with each other;
+    None for other models, and for one that was not estimated from all measurements.
     """
     contradiction = _Forwarded(lambda release: release.contradiction)
     """The warning that the noisy tables contradict each other; empty if they do not."""
     certified = _Forwarded(lambda release: release.certified)
-    """False if the search for the model ended before its tolerance (`certificate`)."""
+    """False if the search for the model ended before it reached its tolerance (`certificate`)."""
 
     @cached_property
     def verdict(self) -> Verdict:

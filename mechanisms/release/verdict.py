@@ -45,7 +45,7 @@ class Verdict:
         more: What would keep more.
         shown: Which of the kept relations are the strongest in the model, and which sampling and
             noise may explain.
-        kept: The pairs of columns that were measured together.
+        kept: The pairs of columns, of more than one value each, that were measured together.
         error: Half the width of a 95% interval of the count of one value, for the median column;
             None if no measured table gives it.
     """

@@ -103,13 +103,9 @@ class TableRelease:
     exact = _Forwarded(lambda release: release.exact)
     """The number of tables that were given exactly (`with_exact`)."""
     exception = _Forwarded(lambda release: release.exception)
-    """The words that the promise does not cover exact tables, as a part of a sentence; empty
-    without such tables.
-    """
+    """A clause that says that the promise does not cover exact tables; empty without any."""
     certificate = _Forwarded(lambda release: release.certificate)
-    """A sentence on how near a graphical or region model is to the best fit; empty for other
-    models.
-    """
+    """A sentence on how near a graphical or region model is to the best fit; empty for others."""
     fit = _Forwarded(lambda release: release.fit)
     """The test of how well the noisy tables of a graphical or region model agree with each other;
     None for other models, and for one that was not estimated from all measurements.

@@ -22,6 +22,7 @@ from mechanisms.cli.inference import infer
 from mechanisms.cli.ledgers import ledger
 from mechanisms.cli.linked import synth_linked
 from mechanisms.cli.models import estimate
+from mechanisms.cli.options import warn
 from mechanisms.cli.planning import mechanisms, plan
 from mechanisms.cli.schemas import schema
 from mechanisms.cli.synthesis import demo, synth
@@ -84,7 +85,7 @@ def _check_texts(words: Sequence[str]) -> None:
 
 def _show(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as one line, without the place in the code that raised it."""
-    click.echo(f"warning: {printable(str(message))}", err=True)
+    warn(str(message))
 
 
 def _explained(error: Exception) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from mechanisms.cli import options as cli
-from mechanisms.cli.consent import warn_unread
+from mechanisms.cli.consent import public_records
 from mechanisms.cli.linked import report_linked, sample_linked
 from pgmkit.errors import InvalidInput
 
@@ -38,7 +38,6 @@ def query(
     level: float,
     schema: str | None,
     allow_modified: bool,
-    json_out: bool,
 ) -> None:
     """Ask a release for counts, shares, sums, means or quantiles.
 
@@ -74,7 +73,7 @@ def query(
         loaded = _load(release, allow_modified)
         caution = loaded.caution
         reply = loaded.ask(question, error_bars=error_bars, level=level, progress=True)
-    cli.emit({**reply.columns, "notes": reply.notes}, str(reply), json_out, caution)
+    cli.emit({**reply.columns, "notes": reply.notes}, str(reply), caution)
 
 
 @click.command()
@@ -104,7 +103,6 @@ def sample(
     seed: int | None,
     safe_csv: bool,
     allow_modified: bool,
-    json_out: bool,
 ) -> None:
     """Draw more synthetic records from a release, at no cost.
 
@@ -117,27 +115,22 @@ def sample(
     pgmkit sample people.pgm --given "sex = F, age in 30..44" --out women.parquet
     pgmkit sample register --given "home: persons = 3" --given "person: age < 10" --out three
     """
+    from pgmkit.runtime.randomness import generator
+
+    rng = generator(seed, "--seed")
     if Path(release).is_dir():
         if safe_csv:
             raise InvalidInput("--safe-csv is not available for linked tables; leave it out")
-        sample_linked(release, out, rows, given, cli.generator(seed), allow_modified, json_out)
+        sample_linked(release, out, rows, given, rng, allow_modified)
         return
     target = cli.records_file(out)
-    import numpy as np
-
     from pgmkit.tables.files.record_files import write_records
 
     loaded = _load(release, allow_modified)
-    rng = cli.generator(seed) or np.random.default_rng()
     spelled = cli.spreadsheet_safe if safe_csv else None
     parts = loaded.parts(rows, given=", ".join(given), rng=rng)
     written = write_records(target, loaded.schema, parts, rng, spelled=spelled)
-    cli.emit(
-        {"out": out, "records": written},
-        cli.written(out, written),
-        json_out,
-        loaded.caution,
-    )
+    cli.emit({"out": out, "records": written}, cli.written(out, written), loaded.caution)
 
 
 @click.command()
@@ -167,7 +160,6 @@ def report(
     target: str | None,
     test: str | None,
     allow_modified: bool,
-    json_out: bool,
 ) -> None:
     """Write a report: what the release keeps, and what it cost.
 
@@ -181,29 +173,24 @@ def report(
     if Path(release).is_dir():
         if asked := cli.given("against", "target", "test"):
             raise InvalidInput(f"{asked[0]} is not available for linked tables; leave it out")
-        report_linked(release, out, allow_modified, json_out)
+        report_linked(release, out, allow_modified)
         return
     if test is not None and against is None:
         raise InvalidInput("--test needs --against, the data to compare with; give both")
     target_file = cli.writable(out)
     from mechanisms.release.report import Evaluation, html
-    from pgmkit import Dataset, encode_file
 
     loaded = _load(release, allow_modified)
     evaluation = None
     if against is not None:
-        click.echo("warning: --against shows the private data's errors; do not publish", err=True)
-        truth = encode_file(against, loaded.schema, ignore_extra=True)
-        held_out = None if test is None else encode_file(test, loaded.schema, ignore_extra=True)
-        assert isinstance(truth, Dataset) and isinstance(held_out, Dataset | None)
-        warn_unread(against, truth)
-        if test is not None and held_out is not None:
-            warn_unread(test, held_out)
+        cli.warn("--against shows the private data's errors; do not publish")
+        truth = public_records(against, loaded.schema)
+        held_out = None if test is None else public_records(test, loaded.schema)
         evaluation = Evaluation(truth, target, held_out)
     page = html(loaded, evaluation, name=Path(release).name, target=target, progress=True)
     cli.write_text(target_file, page)
     private = against is None and loaded.secure and not loaded.exact
-    cli.emit({"out": out, "private": private}, f"wrote {out}", json_out, loaded.caution)
+    cli.emit({"out": out, "private": private}, f"wrote {out}", loaded.caution)
 
 
 def _is_release(path: str) -> bool:

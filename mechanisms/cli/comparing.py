@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mechanisms.cli import options as cli
-from mechanisms.cli.consent import warn_unread
+from mechanisms.cli.consent import public_records
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ def compare(
     delta: float,
     neighbours: str,
     out: str | None,
-    json_out: bool,
     **form: Any,
 ) -> None:
     """Compare mechanisms on made-up or on public records.
@@ -74,8 +73,7 @@ def compare(
     from mechanisms.synthesis.comparing import USUAL, compared, comparison
     from mechanisms.workload import k_way
 
-    described = cli.read_schema(schema, **{name: form[name] for name in cli.FORMAT})
-    data = _records(described, public, rows)
+    data = _records(cli.read_schema(schema, **form), public, rows)
     wanted = k_way(data.domain, min(workload, len(data.domain)))
     found = list(compared(mechanisms or USUAL, data, wanted, epsilon, delta, neighbours=neighbours))
     kind = "made-up records of this shape" if public is None else f"records of {Path(public).name}"
@@ -88,7 +86,6 @@ def compare(
     cli.emit(
         {"records": len(data), "compared": [each.to_dict() for each in found], "out": out},
         "\n".join(lines),
-        json_out,
     )
 
 
@@ -107,8 +104,6 @@ def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
 
     from mechanisms.synthesis.open_columns import assumed
     from mechanisms.synthesis.plan import made_up
-    from pgmkit.records.dataset import Dataset
-    from pgmkit.tables.files.record_files import encode_file
 
     if public is None:
         return made_up(assumed(schema).domain, rows, np.random.default_rng(0))
@@ -117,8 +112,4 @@ def _records(schema: Schema, public: str | None, rows: int) -> Dataset:
             f"values are not listed for {', '.join(schema.unresolved)}; describe these columns, "
             "or leave --public out for made-up records"
         )
-    found = encode_file(public, schema.placed())
-    if not isinstance(found, Dataset):
-        raise InvalidInput(f"{public} holds no records; give at least one")
-    warn_unread(public, found)
-    return found
+    return public_records(public, schema.placed())

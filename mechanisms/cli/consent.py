@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from mechanisms.cli.options import warn
 from pgmkit.errors import InvalidInput
-from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
     from mechanisms.synthesis.unread import UnreadValues
@@ -44,7 +44,7 @@ def _ask(unread: UnreadValues, yes: bool) -> None:
     found = (*unread.many, *unread.empty)
     if not found:
         return
-    click.echo(printable(f"warning: {unread}"), err=True)
+    warn(str(unread))
     if yes or (
         sys.stdin.isatty()
         and click.confirm("spend the rest of the budget on them nevertheless?", err=True)
@@ -57,20 +57,23 @@ def _ask(unread: UnreadValues, yes: bool) -> None:
     )
 
 
-def warn_unread(path: str, data: Dataset) -> None:
-    """Warn of the values of a file that could not be read, with their exact share of each column.
-
-    Only for records whose exact numbers may be shown.
+def public_records(path: str, schema: Schema) -> Dataset:
+    """Return the records of a file, and warn of values that could not be read, with their exact
+    share of each column. Only for records whose exact numbers may be shown. Raises InvalidInput as
+    `encode_file` does, and for a file without records.
     """
+    from pgmkit import Dataset, encode_file
+
+    data = encode_file(path, schema)
+    if not isinstance(data, Dataset):
+        raise InvalidInput(f"{path} holds no records; give at least one")
     lost = {name: count / len(data) for name, count in (data.unread or {}).items() if count}
     if lost:
         shares = ", ".join(f"{share:.3%} of {name}" for name, share in lost.items())
-        click.echo(
-            printable(
-                f"warning: {path}: {shares} could not be read by the schema and count as its "
-                "columns declare (`outside`), so that comparisons with them may be wrong; likely "
-                "causes are another --encoding, --separator or --decimal, or values that the "
-                "schema does not list. These shares are exact"
-            ),
-            err=True,
+        warn(
+            f"{path}: {shares} could not be read by the schema and count as its columns declare "
+            "(`outside`), so that comparisons with them may be wrong; likely causes are another "
+            "--encoding, --separator or --decimal, or values that the schema does not list. These "
+            "shares are exact"
         )
+    return data

@@ -59,7 +59,6 @@ def infer(
     inference: Inference,
     max_seconds: float | None,
     out: str | None,
-    json_out: bool,
 ) -> None:
     """Ask a factor graph or a Bayesian network.
 
@@ -81,7 +80,7 @@ def infer(
     if task != "MAR":
         if asked:
             raise InvalidInput("--marginal goes with --task MAR")
-        _emit_number(graph, posterior, task, target, json_out)
+        _emit_number(graph, posterior, task, target)
         return
     cliques = [tuple(name.strip() for name in each.split(",")) for each in asked]
     if cliques and target is not None:
@@ -93,7 +92,7 @@ def infer(
     label, fields = _approximation(posterior)
     lines = [*label, *(_written(graph, *each) for each in found.items())]
     result = {"log_partition": posterior.log_partition, "marginals": listed}
-    emit(result | fields, "\n".join(lines), json_out)
+    emit(result | fields, "\n".join(lines))
 
 
 def _written(graph: FactorGraph, clique: tuple[str, ...], table: Array) -> str:
@@ -107,11 +106,7 @@ def _written(graph: FactorGraph, clique: tuple[str, ...], table: Array) -> str:
 
 
 def _emit_number(
-    graph: FactorGraph,
-    posterior: Posterior | ApproximatePosterior,
-    task: str,
-    target: Any,
-    json_out: bool,
+    graph: FactorGraph, posterior: Posterior | ApproximatePosterior, task: str, target: Path | None
 ) -> None:
     from pgmkit import uai
     from pgmkit.conditioning.evidence import Evidence
@@ -122,7 +117,7 @@ def _emit_number(
             uai.write_probability(value, target)
         label, fields = _approximation(posterior)
         lines = [*label, f"log Z = {value:.12g} (log10: {value / math.log(10):.12g})"]
-        emit({"log_partition": value} | fields, "\n".join(lines), json_out)
+        emit({"log_partition": value} | fields, "\n".join(lines))
         return
     record, score = posterior.map()
     codes = Evidence.of(graph.domain, graph.states, record, None).codes
@@ -130,15 +125,14 @@ def _emit_number(
         uai.write_map(codes.values(), target)
     named = {name: state for name, state in record.items() if name in graph.states}
     lines = [f"{name} = {state}" for name, state in record.items()]
-    emit({"record": codes, "states": named, "log_weight": score}, "\n".join(lines), json_out)
+    emit({"record": codes, "states": named, "log_weight": score}, "\n".join(lines))
 
 
 def _approximation(
     posterior: Posterior | ApproximatePosterior,
 ) -> tuple[list[str], dict[str, Any]]:
     """Return, for an approximate posterior, the line to print above its answers and the fields to
-    add to the JSON output, in which an infinite bound is None. Both are empty for an exact
-    posterior.
+    add to the JSON output. Both are empty for an exact posterior.
     """
     from pgmkit.approximate.posterior import ApproximatePosterior
 
@@ -148,7 +142,7 @@ def _approximation(
     state = "converged" if posterior.converged else f"not converged: {posterior.residual:.3g}"
     return [f"approximate ({state}); log Z between {lower:.12g} and {upper:.12g}"], {
         "approximate": True,
-        "log_partition_bounds": [each if math.isfinite(each) else None for each in (lower, upper)],
+        "log_partition_bounds": [lower, upper],
         "converged": posterior.converged,
         "residual": posterior.residual,
         "iterations": posterior.iterations,

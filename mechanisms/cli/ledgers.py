@@ -5,7 +5,7 @@ or end a run that was killed.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,16 +35,7 @@ if TYPE_CHECKING:
 @cli.allow_modified_option
 @cli.as_json
 def ledger(
-    file: str,
-    create: bool,
-    epsilon: float,
-    delta: float,
-    neighbours: str,
-    unit: str | None,
-    reserved: float,
-    end_run: int | None,
-    allow_modified: bool,
-    json_out: bool,
+    file: str, create: bool, end_run: int | None, allow_modified: bool, **options: Any
 ) -> None:
     """Show what was promised, and each step's cost.
 
@@ -68,27 +59,23 @@ def ledger(
     found: Ledger | None
     caution = exception = ""
     if create:
-        total = Budget(epsilon, delta, reserved)
-        found = Ledger.create(cli.writable(file), total, neighbours=neighbours, unit=unit)
+        total = Budget(*(options.pop(name) for name in ("epsilon", "delta", "reserved")))
+        found = Ledger.create(cli.writable(file), total, **options)
     elif _is_archive(file):
         release = Release.load(file, allow_modified=allow_modified)
         found, caution, exception = release.ledger, release.caution, release.exception
         if found is None:
-            _emit_tables(release, json_out)
+            _emit_tables(release)
             return
     else:
         found = Ledger.open(file)
         if end_run is not None:
             found.end_run(end_run)
-    text = str(found)
-    # The ledger's own text says already if its noise was seeded.
-    said = [line for line in caution.splitlines() if line not in text.splitlines()]
-    said += [exception] * bool(exception)
     values = found.to_dict() | ({"exception": exception} if exception else {})
-    cli.emit(values, "\n".join([text, *said]), json_out, caution if json_out else "")
+    cli.emit(values, "\n".join(filter(None, (str(found), exception))), caution)
 
 
-def _emit_tables(release: Release, json_out: bool) -> None:
+def _emit_tables(release: Release) -> None:
     """Print the noisy tables of a model that has no ledger."""
     tables = [
         {"columns": m.clique, "values": len(m.values), "stddev": m.stddev}
@@ -99,7 +86,7 @@ def _emit_tables(release: Release, json_out: bool) -> None:
         for m in release.measurements
     ]
     said = "nothing was spent here: the noisy tables came from elsewhere, at a price unknown here"
-    cli.emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]), json_out)
+    cli.emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]))
 
 
 def _is_archive(path: str) -> bool:

@@ -16,6 +16,8 @@ from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.progress import telling_time
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from mechanisms.linked.link import Link
     from mechanisms.linked.release import LinkedRelease
     from pgmkit.tables.schema import Schema
@@ -66,7 +68,6 @@ def synth_linked(
     ledger: str | None,
     ignore_extra_columns: bool,
     yes: bool,
-    json_out: bool,
     **options: Any,
 ) -> None:
     """Make private linked tables, such as households and persons.
@@ -139,7 +140,6 @@ def synth_linked(
             "report": report,
         },
         "\n".join([str(release.ledger).splitlines()[-1], *said, *lines]),
-        json_out,
         release.caution,
     )
 
@@ -149,9 +149,8 @@ def sample_linked(
     out: str,
     rows: int | None,
     given: Sequence[str],
-    seed: Any,
+    rng: np.random.Generator,
     allow_modified: bool,
-    json_out: bool,
 ) -> None:
     """Draw linked tables from a saved release into a folder, and print how many rows each has.
 
@@ -162,18 +161,18 @@ def sample_linked(
     cli.writable_folder(out)
     conditions = _conditions(given)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
-    written = release.write(out, rows, given=conditions, rng=seed)
-    cli.emit({"out": out, "records": written}, _counted(out, written), json_out, release.caution)
+    written = release.write(out, rows, given=conditions, rng=rng)
+    cli.emit({"out": out, "records": written}, _counted(out, written), release.caution)
 
 
-def report_linked(folder: str, out: str, allow_modified: bool, json_out: bool) -> None:
+def report_linked(folder: str, out: str, allow_modified: bool) -> None:
     """Write the report of a saved release of linked tables."""
     from mechanisms.linked.release import LinkedRelease
 
     target = cli.writable(out)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
     _write_report(release, target, Path(folder).name)
-    cli.emit({"out": out, "private": release.secure}, f"wrote {out}", json_out, release.caution)
+    cli.emit({"out": out, "private": release.secure}, f"wrote {out}", release.caution)
 
 
 def _write_report(release: LinkedRelease, target: Path, name: str, schema_file: str = "") -> None:

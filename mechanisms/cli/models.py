@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 import zipfile
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, check_
 if TYPE_CHECKING:
     from mechanisms.release.tabular import TableRelease
     from pgmkit import Schema
+    from pgmkit.factor_graph import Inference
 
 
 @click.command()
@@ -51,12 +52,9 @@ def estimate(
     schema: str | None,
     out: str,
     total: float | None,
-    stddev: float | None,
-    rounding: int | None,
-    value: str | None,
-    inference: Literal["exact", "region", "auto"] | None,
+    inference: Inference | None,
     device: str | None,
-    json_out: bool,
+    **reading: Any,
 ) -> None:
     """Fit one consistent model to noisy tables from elsewhere.
 
@@ -78,14 +76,14 @@ def estimate(
     pgmkit sample model.pgm --out records.csv
     """
     target = writable(out)
-    options = {"--schema": schema, "--stddev": stddev, "--rounding": rounding, "--value": value}
     if zipfile.is_zipfile(tables[0]):
-        before = _release(tables, [name for name, each in options.items() if each is not None])
+        given = {"schema": schema, **reading}
+        before = _release(tables, [f"--{name}" for name in given if given[name] is not None])
         inference = inference or "auto"
     elif schema is None:
         raise InvalidInput("noisy tables need the schema of their columns; give it as --schema")
     else:
-        before = _of_tables(tables, read_schema(schema), stddev, value, rounding)
+        before = _of_tables(tables, read_schema(schema), reading)
     release = _fitted(before, total, inference or "exact", device)
     release.save(target)
     model = release.model
@@ -105,7 +103,6 @@ def estimate(
             "left_out": left_out,
         },
         "\n".join(lines),
-        json_out,
     )
 
 
@@ -123,15 +120,10 @@ def _release(paths: Sequence[str], given: Sequence[str]) -> TableRelease:
     return TableRelease.load(paths[0])
 
 
-def _of_tables(
-    paths: Sequence[str],
-    schema: Schema,
-    stddev: float | None,
-    value: str | None,
-    rounding: int | None,
-) -> TableRelease:
-    """Return a release of the noisy tables in these files, without a model. Raises InvalidInput if
-    they have a column that the schema does not, or none of its columns.
+def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any]) -> TableRelease:
+    """Return a release of the noisy tables in these files, without a model. `reading`: the options
+    of `read_noisy_tables`. Raises InvalidInput if the tables have a column that the schema does
+    not, or none of its columns.
     """
     from mechanisms.release.record import Release
     from mechanisms.release.tabular import TableRelease
@@ -139,11 +131,7 @@ def _of_tables(
     from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
     measurements = [
-        measurement
-        for path in paths
-        for measurement in read_noisy_tables(
-            path, schema, stddev=stddev, value=value, rounding=rounding
-        )
+        measurement for path in paths for measurement in read_noisy_tables(path, schema, **reading)
     ]
     measured = {name for measurement in measurements for name in measurement.clique}
     said = "the tables have a column that the schema does not:"
@@ -157,10 +145,7 @@ def _of_tables(
 
 
 def _fitted(
-    release: TableRelease,
-    total: float | None,
-    inference: Literal["exact", "region", "auto"],
-    device: str | None,
+    release: TableRelease, total: float | None, inference: Inference, device: str | None
 ) -> TableRelease:
     if total is not None and not (math.isfinite(total) and total > 0):
         raise InvalidInput(f"--total must be a number above 0, got {total:g}")

@@ -17,8 +17,6 @@ from pgmkit.runtime.atomic_write import atomic_writer
 from pgmkit.runtime.printed import printable
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pgmkit import FileFormat, Schema
 
 Command = Callable[..., None]
@@ -222,7 +220,19 @@ FORMAT = ("encoding", "separator", "decimal", "skip_lines", "sheet")
 """The names of the options that `file_options` adds."""
 
 
-as_json = click.option("--json", "json_out", is_flag=True, help="JSON instead of text.")
+def _as_json(context: click.Context, _option: click.Parameter, json_out: bool) -> None:
+    context.obj = json_out
+
+
+as_json = click.option(
+    "--json",
+    "json_out",
+    is_flag=True,
+    expose_value=False,
+    callback=_as_json,
+    help="JSON instead of text.",
+)
+"""--json, which a command does not receive: `emit` looks it up."""
 
 
 device_option = click.option(
@@ -256,9 +266,12 @@ ignore_extra_option = click.option(
 
 
 def _insecure(_context: click.Context, _option: click.Parameter, seed: int | None) -> Any:
-    if seed is not None:
-        click.echo("warning: --seed makes the noise predictable; do not publish this", err=True)
-    return generator(seed)
+    if seed is None:
+        return None
+    from pgmkit.runtime.randomness import generator
+
+    warn("--seed makes the noise predictable; do not publish this")
+    return generator(seed, "--seed")
 
 
 seed_option = click.option(
@@ -282,15 +295,25 @@ def write_text(path: str | Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
-def emit(values: Mapping[str, Any], text: str, json_out: bool, caution: str = "") -> None:
-    """Print the values as JSON if `json_out`, and otherwise the text. `caution`: the warning of an
-    insecure release, which is printed too; an empty text if there is none.
+def warn(message: str) -> None:
+    """Show a warning as one line on stderr."""
+    click.echo(f"warning: {printable(message)}", err=True)
+
+
+def emit(values: Mapping[str, Any], text: str, caution: str = "") -> None:
+    """Print the values as JSON if the command was given --json, and otherwise the text. JSON has
+    null for numbers that are not finite. `caution`: the warning of an insecure release, which is
+    printed too, except for lines that the text has already; an empty text if there is none.
     """
-    if json_out:
-        said = {"INSECURE": caution} if caution else {}
-        click.echo(json.dumps({**values, **said}, indent=2, default=_plain))
+    if click.get_current_context().obj:
+        marked = {"INSECURE": caution} if caution else {}
+        written = json.dumps({**values, **marked}, default=_plain)
+        finite = json.loads(written, parse_constant=lambda _constant: None)
+        click.echo(json.dumps(finite, indent=2))
     else:
-        click.echo(printable(f"{text}\n{caution}" if caution else text))
+        lines = text.splitlines()
+        said = [line for line in caution.splitlines() if line not in lines]
+        click.echo(printable("\n".join([text, *said])))
 
 
 def _plain(value: Any) -> Any:
@@ -317,29 +340,14 @@ def file_format(form: FileFormat, **given: Any) -> FileFormat:
     return replace(form, **named)
 
 
-def generator(seed: int | None) -> np.random.Generator | None:
-    """Return a random generator for --seed; None without a seed. Raises InvalidInput for a negative
-    seed.
-    """
-    import numpy as np
-
-    if seed is not None and seed < 0:
-        raise InvalidInput(f"seed must be 0 or more, got {seed}")
-    return None if seed is None else np.random.default_rng(seed)
-
-
 def writable(path: str) -> Path:
     """Return the path of a file to be written. Raises InvalidInput if it names a folder, or if its
     folder does not exist or cannot be written to.
     """
     target = Path(path)
-    folder = target.parent
     if target.is_dir():
         raise InvalidInput(f"{path} is a folder; name a file")
-    if not folder.is_dir():
-        raise InvalidInput(f"the folder {folder} does not exist; create it first")
-    if not os.access(folder, os.W_OK):
-        raise InvalidInput(f"the folder {folder} is not writable; choose another")
+    _check_folder(target.parent)
     return target
 
 
@@ -350,10 +358,15 @@ def writable_folder(path: str) -> None:
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{path} is a file; name a folder")
-    if not folder.exists() and not folder.resolve().parent.is_dir():
-        raise InvalidInput(f"the folder {folder.resolve().parent} does not exist; create it first")
-    if not os.access(folder if folder.exists() else folder.resolve().parent, os.W_OK):
-        raise InvalidInput(f"{path} cannot be written; choose another folder")
+    _check_folder(folder if folder.exists() else folder.resolve().parent)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise InvalidInput unless the folder exists and can be written to."""
+    if not folder.is_dir():
+        raise InvalidInput(f"the folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK):
+        raise InvalidInput(f"the folder {folder} is not writable; choose another")
 
 
 def records_file(path: str) -> Path:

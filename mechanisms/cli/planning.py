@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @cli.as_json
-def mechanisms(json_out: bool) -> None:
+def mechanisms() -> None:
     """List the mechanisms that `synth --mechanism NAME` runs."""
     from mechanisms.registry import MECHANISMS
 
     width = max(map(len, MECHANISMS))
     lines = [f"{entry.name:<{width}}  {entry.summary}" for entry in MECHANISMS.values()]
-    cli.emit(
-        {entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines), json_out
-    )
+    cli.emit({entry.name: entry.summary for entry in MECHANISMS.values()}, "\n".join(lines))
 
 
 @click.command()
@@ -44,7 +42,7 @@ def mechanisms(json_out: bool) -> None:
 @cli.ignore_extra_option
 @cli.file_options
 @cli.as_json
-def plan(rows: int, json_out: bool, **options: Any) -> None:
+def plan(rows: int, **options: Any) -> None:
     """Show what a run would cost and keep; it reads no records.
 
     The mechanism runs on made-up records, and shows the split of the budget, the noise, the model's
@@ -95,7 +93,7 @@ def plan(rows: int, json_out: bool, **options: Any) -> None:
     ]
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]
-    cli.emit(values, "\n".join(lines), json_out)
+    cli.emit(values, "\n".join(lines))
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:

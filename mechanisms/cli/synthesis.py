@@ -34,14 +34,7 @@ _NOT_KEPT = (
 @cli.seed_option
 @click.option("--rows", type=click.IntRange(1), default=20_000, help="Number of made-up rows.")
 @click.option("--out", default="synthetic.csv", help="File for the synthetic records (CSV).")
-def demo(
-    epsilon: float,
-    delta: float,
-    neighbours: str,
-    seed: np.random.Generator | None,
-    rows: int,
-    out: str,
-) -> None:
+def demo(seed: np.random.Generator | None, rows: int, out: str, **budget: Any) -> None:
     """Try everything on built-in records, made up like a census.
 
     The mechanism is MWEM+PGM. The records are public, so that errors may be shown.
@@ -63,16 +56,7 @@ def demo(
         f"all {len(workload)} pairs\n"
     )
     with round_reports(True) as progress:
-        release = run(
-            "mwem+pgm",
-            data,
-            workload,
-            epsilon,
-            delta,
-            neighbours=neighbours,
-            seed=seed,
-            progress=progress,
-        )
+        release = run("mwem+pgm", data, workload, seed=seed, progress=progress, **budget)
     synthetic = release.sample(rng=seed)
     write_records(target, schema(), [synthetic], np.random.default_rng(seed))
     click.echo(report(release, data, synthetic, workload))
@@ -112,7 +96,7 @@ def demo(
 @yes_option
 @cli.file_options
 @cli.as_json
-def synth(json_out: bool, **options: Any) -> None:
+def synth(**options: Any) -> None:
     """Make private synthetic records from a file.
 
     The file is CSV, parquet, JSON lines, Excel, SPSS or Stata; the promise is differential privacy.
@@ -176,8 +160,7 @@ def synth(json_out: bool, **options: Any) -> None:
             "report": page,
         },
         "\n".join(lines),
-        json_out,
-        release.caution if json_out else "",
+        release.caution,
     )
 
 

@@ -43,10 +43,9 @@ def average_bars(
     else:
         low, high = _of_quantiles(plan, bars, level)
         stddev = (high - low) / (2 * float(ndtri((1 + level) / 2)))
-    stddev, low, high = (np.where(counts > 0, each, np.nan) for each in (stddev, low, high))
-    of_counts = (each.reshape(-1) for each in (records.stddev, records.low, records.high))
-    pairs = zip((stddev, low, high), of_counts, strict=True)
-    stddev, low, high = (np.stack(pair) for pair in pairs)
+    of_values = np.where(counts > 0, np.stack([stddev, low, high]), np.nan)
+    of_counts = np.stack([records.stddev, records.low, records.high]).reshape(3, -1)
+    stddev, low, high = np.stack([of_values, of_counts], axis=1)
     return Interval(np.stack([values, counts]), stddev, low, high, level, "closed form")
 
 

@@ -47,13 +47,9 @@ class BinCodes:
         rounded to float64.
         """
         whole = np.array([isinstance(e, int) and abs(e) <= LARGEST for e in positions], dtype=bool)
-        codes = np.empty(len(whole), dtype=np.int64)
-        numbers = [each for each, exact in zip(positions, whole, strict=True) if exact]
-        others = [
-            _as_float(each) for each, exact in zip(positions, whole, strict=True) if not exact
-        ]
-        codes[whole] = self.at(np.array(numbers, dtype=np.int64))
-        codes[~whole] = self.at(np.array(others, dtype=np.float64))
+        codes, given = np.empty(len(whole), dtype=np.int64), np.array(positions, dtype=object)
+        codes[whole] = self.at(given[whole].astype(np.int64))
+        codes[~whole] = self.at(np.array([*map(_as_float, given[~whole])], dtype=np.float64))
         return codes
 
     def at(self, positions: NDArray[Any]) -> Codes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -33,9 +34,9 @@ class Binned(Column):
     A code of a bin is decoded as a value drawn uniformly within the bin; spikes and special values
     are decoded as themselves.
 
-    If `outside` is "clip", a value beyond an end of the range counts in the bin at that end, and a
-    text that is no value counts as missing, or in the first bin if the column declares no missing
-    values.
+    If `outside` is "clip", a value beyond an end of the range counts in the bin at that end, and
+    anything that is no value of this kind counts as missing, or in the first bin if the column
+    declares no missing values.
 
     Attributes:
         low: The lowest value.
@@ -240,20 +241,30 @@ class Binned(Column):
         alone = {int(np.searchsorted(self.positions, self._position(v))) for v in self.spikes}
         rest = self.size - bins + 2 * len(alone)
         width = max(1, math.ceil(bins / max(1, most - rest)))
-        found, start = [], 0
-        while start < bins:
+        ends = [0]
+        while (start := ends[-1]) < bins:
+            end = min([bins, *(place for place in alone if place > start)])
             if start in alone:
-                stop = start + 1
-            else:
-                end = min([bins, *(place for place in alone if place > start)])
-                # A remainder of less than half a group joins the last group.
-                stop = end if end - start < 1.5 * width else start + width
-            label = self.bin_labels[start]
-            if stop - start > 1:
-                label = self._range_shown(self.positions[start], self.positions[stop])
-            found.append((label, start, stop))
-            start = stop
-        return [*found, *((self.labels[i], i, i + 1) for i in range(bins, self.size))]
+                end = start + 1
+            # A remainder of less than half a group joins the last group.
+            ends.append(end if end - start < 1.5 * width else start + width)
+        return self._groups(ends)
+
+    def _groups(self, ends: Sequence[int]) -> list[tuple[str, int, int]]:
+        """Return the bins between successive `ends` as groups, and each code after the bins as a
+        group of its own: (label, first code, code after the last).
+        """
+        singles = range(ends[-1] + 1, self.size + 1)
+        return [
+            (
+                self.labels[start]
+                if stop - start == 1
+                else self._range_shown(self.positions[start], self.positions[stop]),
+                start,
+                stop,
+            )
+            for start, stop in itertools.pairwise([*ends, *singles])
+        ]
 
     @cached_property
     def own_labels(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
@@ -32,8 +33,6 @@ batch are small.
 MISSING = "(missing)"
 OUTSIDE = -1
 """The code of a value that a column does not have."""
-KINDS = ("text", "category", "integer", "number", "boolean", "date", "datetime")
-"""The types of decoded values, for `decode_as`."""
 
 
 @typed_class
@@ -137,7 +136,7 @@ class Column(ABC):
 
     @property
     def kind(self) -> str:
-        """The type of decoded values, one of `KINDS`."""
+        """The type of decoded values, one of `becomes`."""
         return self.decode_as or self.becomes[0]
 
     @property
@@ -197,6 +196,8 @@ class Column(ABC):
         If the column declares `outside`, these values get the code that it names. Values that
         "clip" counts in the nearest bin, or that count as `other`, are not in the mask.
         """
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
         known = dictionary(values)
         if known is not None:
             codes, unread = self.read(known[0])
@@ -243,8 +244,8 @@ class Column(ABC):
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         """Return a Boolean for each code: True from `low` to `high`, which is included if `closed`.
 
-        None leaves an end open. Raises InvalidInput for a column without order, and for ends that
-        cut a bin in two.
+        None leaves an end open. Raises InvalidInput for a column without order, for ends that are
+        no values of its kind, and for ends that cut a bin in two.
         """
         raise InvalidInput(f"a column of type {self.type} has no order; list its values instead")
 

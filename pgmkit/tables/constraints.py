@@ -28,8 +28,8 @@ Mask = NDArray[np.bool_]
 def codes_of(name: str, column: Column, condition: Condition) -> Mask:
     """Return a Boolean for each code: True if it meets the condition.
 
-    A condition is a value, a list of values, or a range "low..high". Raises InvalidInput, with the
-    column's name, for values it does not have and for ranges that cut bins.
+    A condition is a value, a range "low..high", or a list of values and ranges. Raises
+    InvalidInput, with the column's name, for values it does not have and for ranges that cut bins.
 
     >>> from pgmkit.tables.numbers import Integer
     >>> codes_of("age", Integer(0, 4), "2..")
@@ -79,7 +79,7 @@ class Constraint(ABC):
 @dataclass(frozen=True)
 class Forbid(Constraint):
     """A combination that cannot occur: no record meets all `conditions`, each of which is a value
-    of a column, a list of values, or a range (`codes_of`). Raises InvalidInput without conditions.
+    of a column, a range, or a list of these (`codes_of`). Raises InvalidInput without conditions.
 
     >>> from pgmkit.tables.numbers import Integer
     >>> from pgmkit.tables.labelled import Categorical
@@ -110,8 +110,8 @@ class Forbid(Constraint):
 @dataclass(frozen=True)
 class Require(Constraint):
     """A rule that every record which meets all conditions of `when` also meets all of `then`. A
-    condition is a value, a list of values, or a range (`codes_of`). Raises InvalidInput if either
-    is empty, or if both have a condition on the same column.
+    condition is a value, a range, or a list of these (`codes_of`). Raises InvalidInput if either is
+    empty, or if both have a condition on the same column.
     """
 
     when: Mapping[str, Condition]
@@ -143,7 +143,8 @@ class Determines(Constraint):
     value}.
 
     A source's value may allow several: {"HS-grad": 9, "Masters": [14, 15]}. Values of the source
-    that `mapping` leaves out allow every value of the target.
+    that `mapping` leaves out allow every value of the target. Raises InvalidInput for an empty
+    mapping, and if both columns are the same.
     """
 
     source: str

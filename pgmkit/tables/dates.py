@@ -23,7 +23,7 @@ _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
-_ISO_FORMAT = re.compile("%Y-%m-%d([^+-]*(%d|%M|%S|00))?", re.DOTALL)
+_ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of such texts."""
 
 
@@ -39,7 +39,8 @@ class _Temporal(Binned):
     `format`: the format of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without
     leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
     texts in this format. With `decode_as: datetime` they are decoded as datetimes, and only CSV
-    files have the format.
+    files have the format, or ISO 8601 if it holds "%-". With `decode_as: date` they are decoded as
+    dates, which CSV files have in ISO 8601.
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -78,7 +79,7 @@ class _Temporal(Binned):
     def position(self, value: object) -> int:
         if isinstance(value, str):
             return _position_of_text(value, self.format, self.step)
-        return _steps(_moment(value, self.format), self.step)
+        return _position(value, self.format, self.step)
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype.kind == "M":
@@ -96,14 +97,15 @@ class _Temporal(Binned):
 
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return for each position a moment drawn uniformly within its unit, as a value of `kind`:
-        a day, or a second, cut off to the hour or minute if the format writes no more.
+        a day, or a second, cut off to the hour or minute if the format writes no finer unit.
         """
         unit = f"datetime64[{self.step}]"
         starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
         stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
         drawn = rng.integers(starts, stops).astype(self.stored_as)
         if self.stored_as == "datetime64[s]" and self.format is not None:
-            finest = "s" if "%S" in self.format else "m" if "%M" in self.format else "h"
+            signs = {*re.findall("%-?([McSX])", self.format)}
+            finest = "s" if signs & {*"cSX"} else "m" if signs else "h"
             drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
@@ -122,14 +124,12 @@ class _Temporal(Binned):
         return texts
 
 
-@lru_cache(maxsize=1 << 16)
-def _position_of_text(text: str, form: str | None, step: str) -> int:
-    """Return the position of a text; cached, since the same days occur in every batch of a file."""
-    return _steps(_moment(text, form), step)
+def _position(value: object, form: str | None, step: str) -> int:
+    return int(_moment(value, form).astype(f"datetime64[{step}]").astype(np.int64))
 
 
-def _steps(moment: np.datetime64, step: str) -> int:
-    return int(moment.astype(f"datetime64[{step}]").astype(np.int64))
+_position_of_text = lru_cache(maxsize=1 << 16)(_position)
+"""`_position` of a text; cached, since the same days occur in every batch of a file."""
 
 
 def _moment(value: object, form: str | None) -> np.datetime64:
@@ -201,7 +201,8 @@ class DateTime(_Temporal):
     """Points in time from `low` to `high`; `unit` is "second", "minute", "hour", "day", "month" or
     "year".
 
-    Decoded values are whole seconds, drawn uniformly within the bin. `zone`: the zone of the times
+    Decoded values are whole seconds, drawn uniformly within the bin, or whole minutes or hours if
+    `format` writes no finer unit. `zone`: the zone of the times
     in the data frames that are made, such as "Europe/Berlin". The values are what a clock in that
     zone shows, and CSV files contain only the clock's time.
 

@@ -97,8 +97,9 @@ class Categorical(_Labelled):
 
     The number 1234 also matches a listed text with leading zeros, "01234". Values that are all
     numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
-    `other`, as texts; if `decode_as` is a type of number, `other` is decoded as a null. Raises
-    InvalidInput for an empty list, a value that is listed twice, and an alias of no listed value.
+    `other`, as texts; if `decode_as` is a type of number, an `other` that is no number is decoded
+    as a null. Raises InvalidInput for an empty list, a value that is listed twice, and an alias of
+    no listed value.
 
     Attributes:
         values: The values, in the order of their codes.
@@ -139,10 +140,12 @@ class Categorical(_Labelled):
         doubled = [text for text, times in Counter(texts).items() if times > 1]
         if doubled:
             raise InvalidInput(f"values holds {sorted(doubled)[0]!r} twice; list it once")
-        if "" in texts:
-            raise InvalidInput(
-                "values holds an empty text, which is a missing value; declare `missing` instead"
-            )
+        for value in (*self.values, *texts):
+            if is_null(value):
+                raise InvalidInput(
+                    f"values holds {value!r}, but nulls, NaN and the empty text are missing "
+                    "values; declare `missing` instead"
+                )
         for spelling, label in dict(self.aliases).items():
             if text_of(label) not in texts:
                 raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
@@ -301,7 +304,9 @@ class OpenCategorical(Column):
         return is_null(value) or not listed.isdisjoint({text_of(value), label_of(text_of(value))})
 
     def tally(self, values: Any) -> Counter[str | None]:
-        """Return the number of values with each text; the number of missing ones is under None."""
+        """Return the number of values with each label (`label_of`); that of missing ones is under
+        None.
+        """
         counted: Counter[str | None] = Counter()
         for text, rows in tallied(values).items():
             counted[None if self.is_missing(text) else label_of(text)] += rows

@@ -27,13 +27,13 @@ from pgmkit.tables.values import changed_fields, text_of
 class Level:
     """A rule that every value of a column, or of a level below, belongs to one group.
 
-    Raises InvalidInput for groups that are no mapping, or empty.
+    Raises InvalidInput for groups that are no mapping, and if `of` or `groups` is empty.
 
     Attributes:
         of: The name of the column, or of another level.
-        groups: For each group's name, which is a text, the values in it: a value, a list of values,
-            or a range "low..high". Missing values are a group of their own unless "(missing)" is
-            in one.
+        groups: For each group's name, which is a text, the values in it: a value, a range
+            "low..high", or a list of these. Missing values are a group of their own unless
+            "(missing)" is in one.
 
     >>> from pgmkit import Integer, Schema
     >>> ages = {"minor": "..17", "adult": "18.."}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -81,17 +80,7 @@ class _Numbers(Binned):
                 "that bins end at"
             )
         ends = [0, *(np.flatnonzero(np.diff(first)) + 1).tolist(), len(starts)]
-        found = [
-            (
-                self.labels[start]
-                if stop - start == 1
-                else self._range_shown(self.positions[start], self.positions[stop]),
-                start,
-                stop,
-            )
-            for start, stop in itertools.pairwise(ends)
-        ]
-        return [*found, *((self.labels[i], i, i + 1) for i in range(len(starts), self.size))]
+        return self._groups(ends)
 
 
 def _whole(ratios: NDArray[Any]) -> NDArray[np.float64]:

@@ -348,13 +348,11 @@ def _equal(name: str, column: Column, value: str) -> Mask:
     name.
     """
     plain = unquoted(value)
-    if plain in column.labels:
-        return codes_of(name, column, [plain])
-    texts = ("", MISSING, *(column.missing or ()))
-    if value == "missing" or plain in texts:
+    absent = value == "missing" or plain in ("", MISSING, *(column.missing or ()))
+    if absent and plain not in column.labels:
         if column.missing is None:
             raise InvalidInput(f"column {name!r} has no missing values: its schema declares none")
-        return codes_of(name, column, [MISSING])
+        plain = MISSING
     return codes_of(name, column, [plain])
 
 

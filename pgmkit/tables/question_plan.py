@@ -256,7 +256,7 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
     count = len(plan.codes)
     if not count:
         raise InvalidInput(f"{text!r}: the conditions leave no value to summarise")
-    kind, unit, shown = question.summary.kind, 1.0, slice(0, count)
+    kind, unit, shown, weights = question.summary.kind, 1.0, slice(0, count), np.tri(count)
     if kind in ("sum", "mean"):
         values = plan.middles
         if kind == "mean":
@@ -266,11 +266,10 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
             raise InvalidInput(
                 f"{text!r}: every value that is left is 0, and so is the sum; ask for the count"
             )
-        rows, shown = plan.rows(values[None, :] / unit), slice(0, 1)
+        weights, shown = values[None, :] / unit, slice(0, 1)
         if kind == "mean":
-            rows, shown = np.vstack([plan.rows(np.ones((1, count))), rows]), slice(1, 2)
-    else:
-        rows = plan.rows(np.tri(count))
+            weights, shown = np.vstack([np.ones(count), weights]), slice(1, 2)
+    rows = plan.rows(weights)
     if plan.leaves_out:
         rows = np.vstack([rows, plan.absent().factors[question.summary.column]])
     return LinearParts(question, plan.weighted(rows), unit, shown)

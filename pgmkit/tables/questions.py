@@ -48,17 +48,20 @@ def ask(
     """Return the model's reply: a line for each combination of the grouped columns' values.
 
     The reply's `count` is the expected number of records. Its `share` is the share of the records
-    that meet the conditions or, with groups behind the bar, of those in the same groups. For a
-    question without groups it is the share of all records, and for a cdf that of the group's
-    records whose value is not missing. A sum, mean, median or quantile is over the values in each
-    group that are not missing. In sums and means every value of a bin counts as the bin's middle;
-    in quantiles the values of a bin are taken as evenly spread. A quantile is the smallest value
-    that at least the asked share of the records do not exceed.
+    that meet the conditions or, with groups on both sides of the bar, of those in the same groups
+    behind it. For a question without groups it is the share of all records, and for a cdf that of
+    the group's records that have a value, which is neither missing nor special.
+
+    A sum, mean, median or quantile is over these values in each group. In sums and means every
+    value of a bin counts as the bin's middle; in quantiles the values of a bin are taken as evenly
+    spread. A quantile is the smallest value that at least the asked share of the records do not
+    exceed.
 
     With `bars`, counts and sums get a standard error and an interval that covers with probability
     `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.
-    `note` says "unreliable" if the standard error is above a third of a count, or of the standard
-    deviation of the values averaged.
+    `note` says "unreliable" if the standard error is above a third of a count, also of the count
+    beside an average, or of the standard deviation of the values averaged. An interval that is one
+    bin of the schema makes no average unreliable.
 
     >>> from pgmkit import Measurement, estimate
     >>> from pgmkit import Categorical, Integer, Schema
@@ -94,19 +97,19 @@ def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     counts = model.answer(query).reshape(-1)
     whole = float(model.answer(plan.met() if plan.groups else FactoredQuery({})).sum())
     columns: dict[str, Any] = {**_labelled(plan.groups), "count": counts}
-    notes = []
+    notes: tuple[str, ...] = ()
     outer = list(plan.groups)[: plan.question.within]
     if 0 < len(outer) < len(plan.groups):
         lines = counts.reshape(math.prod(len(plan.groups[name]) for name in outer), -1)
         wholes = np.repeat(lines.sum(axis=1), lines.shape[1])
-        notes = [f"share: of the records of the same {', '.join(outer)}"]
+        notes = (f"share: of the records of the same {', '.join(outer)}",)
     else:
         wholes = np.full(len(counts), whole)
         if plan.question.allowed:
             met = f"the {whole:.6g} records that meet the conditions"
-            notes = [f"share: of {met if plan.groups else f'all {whole:.6g} records'}"]
+            notes = (f"share: of {met if plan.groups else f'all {whole:.6g} records'}",)
     columns["share"] = np.divide(counts, wholes, out=np.zeros_like(counts), where=wholes > 0)
-    return _counted(columns, notes, counts, query, bars, level)
+    return _counted(Reply(columns, notes), counts, query, bars, level)
 
 
 def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -124,7 +127,7 @@ def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     columns["share"] = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0).reshape(
         -1
     )
-    return _counted(columns, [], columns["count"], query, bars, level)
+    return _counted(Reply(columns), columns["count"], query, bars, level)
 
 
 def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -133,7 +136,7 @@ def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float)
     columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: sums}
     columns["count"] = tables.sum(axis=1)
     notes = _of_middles(plan, tables @ plan.half_widths)
-    return _counted(columns, notes, np.abs(sums), query, bars, level)
+    return _counted(Reply(columns, notes), np.abs(sums), query, bars, level)
 
 
 def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -141,24 +144,23 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     which it is computed and, with `bars`, its standard error and interval.
     """
 
-    def both(each: Answering) -> Array:
-        tables = plan.tables(each)
+    def both(tables: Array) -> Array:
         return np.stack([_average(plan, tables), tables.sum(axis=1)])
 
-    values, counts = both(model)
     tables = plan.tables(model)
+    values, counts = both(tables)
     spread = _deviations(plan, tables)
     columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: values}
     columns["count"] = counts
-    notes = []
+    notes: tuple[str, ...] = ()
     if plan.summary.kind == "mean":
         within = tables @ plan.half_widths
         notes = _of_middles(plan, np.divide(within, counts, out=within, where=counts > 0))
     if bars is None:
-        return Reply(columns, tuple(notes))
+        return Reply(columns, notes)
     found = average_bars(plan, bars, values, counts, level)
     if found is None:
-        found = bars.statistic(both, level=level)
+        found = bars.statistic(lambda each: both(plan.tables(each)), level=level)
     stddev, of_counts = found.stddev
     ends = {"stderr": stddev, "low": found.low[0], "high": found.high[0]}
     wide = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
@@ -166,29 +168,30 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     # True where an interval is exactly one bin, and so as narrow as the schema allows.
     one = (np.stack([ends["low"], ends["high"]])[:, None] == bins).all(axis=0).any(axis=0)
     if (wide & one).any():
-        notes.append(
+        said = (
             f"{int((wide & one).sum())} of {len(one)} intervals are a bin of "
             f"{plan.summary.column}, which is no effect of noise; narrower bins in the schema "
             "would tell more"
         )
+        notes = (*notes, said)
     weak = (wide & ~one) | ~(of_counts <= UNRELIABLE * counts)
-    return _with_bars(columns, notes, ends, weak, found.method)
+    return _with_bars(Reply(columns, notes), ends, weak, found.method)
 
 
-def _of_middles(plan: QuestionPlan, away: Array) -> list[str]:
+def _of_middles(plan: QuestionPlan, away: Array) -> tuple[str, ...]:
     """Return a note if sums or means may be off because values count as the middles of their bins,
     and otherwise nothing. `away` has the largest possible difference for each line of the answer.
     """
     most = away.max(initial=0.0)
     if not most > 0:
-        return []
+        return ()
     clipped = plan.column.outside == "clip"
-    return [
+    return (
         f"values count as the middles of their bins, by which {plan.summary.title} may be off by "
         f"up to {most:.3g}, beside the noise"
         + "; values beyond the column's ends count in its outer bins, and may add to that"
-        * clipped
-    ]
+        * clipped,
+    )
 
 
 def _average(plan: QuestionPlan, tables: Array) -> Array:
@@ -231,30 +234,22 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
 
 
 def _counted(
-    columns: dict[str, Any],
-    notes: list[str],
-    sizes: Array,
-    query: FactoredQuery,
-    bars: Bars | None,
-    level: float,
+    reply: Reply, sizes: Array, query: FactoredQuery, bars: Bars | None, level: float
 ) -> Reply:
     """Return the reply with intervals for its first column of numbers, which are the answers to
     `query`. Lines whose standard error is large compared with `sizes` are marked as unreliable.
+    Without `bars`, the reply is returned as it is.
     """
     if bars is None:
-        return Reply(columns, tuple(notes))
+        return reply
     found = bars.answer(query, level=level)
     parts = {"stderr": found.stddev, "low": found.low, "high": found.high}
     ends = {name: np.asarray(values).reshape(-1) for name, values in parts.items()}
-    return _with_bars(columns, notes, ends, ~(ends["stderr"] <= UNRELIABLE * sizes), found.method)
+    return _with_bars(reply, ends, ~(ends["stderr"] <= UNRELIABLE * sizes), found.method)
 
 
 def _with_bars(
-    columns: dict[str, Any],
-    notes: list[str],
-    ends: Mapping[str, Array],
-    weak: NDArray[np.bool_],
-    method: str,
+    reply: Reply, ends: Mapping[str, Array], weak: NDArray[np.bool_], method: str
 ) -> Reply:
     """Return the reply with standard errors and intervals (`ends`) directly behind the first column
     of numbers, to which they belong, and with a column "note" that marks the unreliable lines
@@ -262,11 +257,11 @@ def _with_bars(
     that they do not include. Otherwise a note says why some answers lie near an end of their
     intervals, if any do (`_near_an_end`).
     """
-    named = list(columns.items())
+    named = list(reply.columns.items())
     place, answers = next(
         (i, each) for i, (_, each) in enumerate(named, 1) if isinstance(each, np.ndarray)
     )
-    columns, notes = dict([*named[:place], *ends.items(), *named[place:]]), list(notes)
+    columns, notes = dict([*named[:place], *ends.items(), *named[place:]]), list(reply.notes)
     if weak.any():
         columns["note"] = ["unreliable" if each else "" for each in weak]
         notes.append(

@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from pgmkit.errors import InvalidInput
 from pgmkit.records.dataset import Dataset
+from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
-from pgmkit.tables.values import EXACT
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
@@ -30,8 +29,6 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
     in its order and types. `rng` draws the values within bins. Raises InvalidInput for records over
     another domain.
     """
-    if data.domain != schema.domain:
-        raise InvalidInput("the data set is over another domain than the schema")
     return pa.table(
         {n: arrow_column(schema.shown[n], c, rng) for n, c in schema.shown_codes(data).items()}
     )
@@ -44,14 +41,12 @@ def arrow_schema(schema: Schema) -> Any:
 
 def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
     """Return the values of codes as an Arrow array of the column's type."""
-    zone = _zone(column)
-    if zone is not None:
-        # When clocks are put back, they show an hour twice: the first one is meant. When they are
-        # put forward, they skip an hour: its times become the moment of the change.
-        return compute.assume_timezone(
-            _plain_column(column, codes, rng), zone, ambiguous="earliest", nonexistent="latest"
-        )
-    return _plain_column(column, codes, rng)
+    values, zone = _plain_column(column, codes, rng), _zone(column)
+    if zone is None:
+        return values
+    # When clocks are put back, they show an hour twice: the first one is meant. When they are put
+    # forward, they skip an hour: its times become the moment of the change.
+    return compute.assume_timezone(values, zone, ambiguous="earliest", nonexistent="latest")
 
 
 def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
@@ -63,8 +58,7 @@ def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
         places = pa.array(whole.astype(np.int32), mask=absent)
         return pa.DictionaryArray.from_arrays(places, pa.array(column.own_labels, pa.string()))
     if isinstance(column, Categorical | Boolean):
-        own = np.arange(len(column.own_labels))
-        values = column.decode(np.arange(column.size), rng).tolist() if len(own) else []
+        values = column.decode(np.arange(column.size), rng).tolist()
         return pa.array(values, kind).take(pa.array(whole))
     if column.missing is None:
         return pa.array(column.own_values(whole, rng), kind)

@@ -51,7 +51,9 @@ class Reply:
     def texts(self) -> dict[str, list[str]]:
         """Return the columns as texts. Estimates and their errors are rounded to the second
         significant digit of the smallest standard error, or to whole numbers if that digit is left
-        of the decimal point; `columns` has the numbers in full.
+        of the decimal point. Without standard errors, counts have four significant digits, or are
+        whole numbers if the largest is 1,000 or more, and shares have four decimal places.
+        `columns` has the numbers in full.
 
         >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
         {'count': ['801'], 'stderr': ['15']}
@@ -95,15 +97,14 @@ class Reply:
         ends = (numbers["low"], numbers["high"]) if "low" in numbers else None
         texts = [name for name in self.columns if name not in numbers and name != "note"]
         groups = [list(map(str, self.columns[name])) for name in texts]
+        steps = groups.pop() if self.curve else []
+        lines = list(map(", ".join, zip(*groups, strict=True))) or ["all"] * len(values)
         if self.curve:
-            *groups, labels = groups
-            lines = list(map(", ".join, zip(*groups, strict=True))) or ["all"] * len(values)
-            axes = plots.steps(axes, lines, labels, values, ends)
+            axes = plots.steps(axes, lines, steps, values, ends)
             axes.set_ylabel(title)
-            return axes
-        labels = list(map(", ".join, zip(*groups, strict=True))) or ["all"]
-        axes = plots.bars(axes, labels, values, ends)
-        axes.set_xlabel(title)
+        else:
+            axes = plots.bars(axes, lines, values, ends)
+            axes.set_xlabel(title)
         return axes
 
     def _repr_html_(self) -> str:

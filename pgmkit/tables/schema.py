@@ -149,7 +149,11 @@ class Schema:
         return (name, mask) if level is None else (level.base, mask[level.codes])
 
     def shown_codes(self, data: Dataset) -> dict[str, NDArray[np.integer[Any]]]:
-        """Return the codes of records in every shown column."""
+        """Return the codes of records in every shown column. Raises InvalidInput for records over
+        another domain.
+        """
+        if data.domain != self.domain:
+            raise InvalidInput("the data set is over another domain than the schema")
         codes = {name: data.columns[name] for name in self.columns}
         return codes | {n: each.codes[codes[each.base]] for n, each in self.groups.items()}
 
@@ -258,12 +262,8 @@ class Schema:
         """Return values for the codes of a data set over the schema's domain, in the order of
         `shown`.
         """
-        if data.domain != self.domain:
-            raise InvalidInput("the data set is over another domain than the schema")
-        return {
-            name: self.shown[name].decode(codes, rng)
-            for name, codes in self.shown_codes(data).items()
-        }
+        codes = self.shown_codes(data)
+        return {name: self.shown[name].decode(each, rng) for name, each in codes.items()}
 
     def check_names(self, names: Mapping[Any, Any] | Sequence[object]) -> None:
         """Raise InvalidInput if columns of the schema are not among the names; the message lists

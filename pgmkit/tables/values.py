@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.precision import EXACT
 
 Values = NDArray[Any]
 
@@ -33,18 +34,17 @@ _DECORATED = re.compile(
 """Matches numbers as spreadsheets print them."""
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Matches a lone surrogate: half of a character, which files in UTF-8 cannot store."""
-EXACT = 2 ** (np.finfo(np.float64).nmant + 1)
-"""The number beyond which float64 cannot represent every whole number."""
 
 
 def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
-    """Return the distinct values as Python objects, and the place of each value among them.
+    """Return the distinct values as Python objects (times in numpy arrays stay numpy's), and the
+    place of each value among them.
 
     >>> found, places = distinct(np.array(["b", "a", "b"]))
     >>> [found[place] for place in places]
     ['b', 'a', 'b']
     """
-    if _is_arrow(values):
+    if isinstance(values, pa.Array):
         return _distinct_arrow(values)
     array = np.asarray(values)
     if array.ndim != 1:
@@ -84,9 +84,6 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
 
     None for other values, and for dictionaries with null places or with values that are no texts.
     """
-    if not _is_arrow(values):
-        return None
-
     if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
         return None
     if not _is_text(values.dictionary.type):
@@ -116,7 +113,7 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
     >>> numeric(np.array([1.5, np.nan]))
     (array([1.5, nan]), array([False,  True]))
     """
-    if _is_arrow(values):
+    if isinstance(values, pa.Array):
         kind = values.type
         plain_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if not plain_number and not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
@@ -128,11 +125,11 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
             null = values.is_null().to_numpy(zero_copy_only=False)
         filled = values.fill_null(0) if pa.types.is_integer(kind) and values.null_count else values
         array = np.asarray(filled.to_numpy(zero_copy_only=False))
-        return array, null | absent_numbers(array)
+        return array, null | (array != array)  # NaN and NaT differ from themselves
     array = np.asarray(values)
     if array.dtype.kind not in "iufM":
         return None
-    return array, absent_numbers(array)
+    return array, array != array
 
 
 def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
@@ -142,10 +139,7 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
     `kinds`: Arrow's names of types, tried in turn. If the result is None, the values must be
     examined one by one.
     """
-    if not _is_arrow(values):
-        return None
-
-    if not kinds or not _is_text(values.type):
+    if not kinds or not isinstance(values, pa.Array) or not _is_text(values.type):
         return None
     with suppress(pa.ArrowInvalid):  # bytes that are no UTF-8 cannot be trimmed
         for texts in _ever_plainer(values, absent):
@@ -173,7 +167,7 @@ def _only_arrow_reads(texts: Any) -> bool:
 
 def _rounds(numbers: Any) -> bool:
     """Return True if some of Arrow's float64 numbers may be rounded from another whole number."""
-    return bool(compute.any(compute.greater_equal(compute.abs(numbers), float(EXACT))).as_py())
+    return bool(compute.any(compute.greater_equal(compute.abs(numbers), EXACT)).as_py())
 
 
 def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
@@ -190,15 +184,6 @@ def _ever_plainer(values: Any, absent: Sequence[str]) -> Iterator[Any]:
     yield compute.utf8_trim_whitespace(some)
 
 
-def absent_numbers(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a Boolean for each number or time: True for NaN and NaT."""
-    if array.dtype.kind == "f":
-        return np.isnan(array)
-    if array.dtype.kind == "M":
-        return np.isnat(array)
-    return np.zeros(len(array), dtype=bool)
-
-
 def series_values(series: Any) -> Any:
     """Return a narwhals series as an Arrow array. A pandas series of numbers, truth values or times
     becomes a numpy array of its type, and one of mixed types a numpy array of objects.
@@ -206,26 +191,25 @@ def series_values(series: Any) -> Any:
     Times with a zone become the times that a clock in that zone shows.
     """
     array = _arrow_values(series)
-    if isinstance(array, pa.Array) and getattr(array.type, "tz", None) is not None:
-        return compute.local_timestamp(array)
-    return array
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    zoned = isinstance(array, pa.Array) and getattr(array.type, "tz", None) is not None
+    return compute.local_timestamp(array) if zoned else array
 
 
 def _arrow_values(series: Any) -> Any:
     native = series.to_native()
     if not series.implementation.is_pandas_like():
-        array = series.to_arrow()
-        return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        return series.to_arrow()
     if getattr(native.dtype, "kind", "O") in "biufM" and isinstance(native.dtype, np.dtype):
         return native.to_numpy()
     if native.dtype == object and not _holds_texts(native):
         # Arrow would convert all to one type, so that one row decided how others are read.
         return native.to_numpy(dtype=object)
     try:
-        array = pa.array(native, from_pandas=True)
+        return pa.array(native, from_pandas=True)
     except Exception:  # any exception is possible, as in text_of
         return native.to_numpy(dtype=object)
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def _holds_texts(series: Any) -> bool:
@@ -356,14 +340,9 @@ def changed_fields(record: Any) -> dict[str, Any]:
     return {name: plain(value) for name, (value, default) in given.items() if value != default}
 
 
-def _is_arrow(values: Any) -> bool:
-    return type(values).__module__.partition(".")[0] == "pyarrow"
-
-
-def _distinct_arrow(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+def _distinct_arrow(array: Any) -> tuple[list[Any], NDArray[np.intp]]:
     try:
-        known = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+        known = array.dictionary_encode()
     except pa.ArrowNotImplementedError:  # lists, records, types of other packages
         objects = np.empty(len(array), dtype=object)
         objects[:] = _objects(array)

@@ -12,7 +12,16 @@ from click.testing import CliRunner, Result
 
 from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
-from pgmkit import Categorical, Integer, InvalidInput, Measurement, RegionModel, Schema, estimate
+from pgmkit import (
+    Categorical,
+    Forbid,
+    Integer,
+    InvalidInput,
+    Measurement,
+    RegionModel,
+    Schema,
+    estimate,
+)
 from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
 SCHEMA = Schema(
@@ -182,3 +191,28 @@ def test_what_a_table_may_not_be(folder: Path, text: str, message: str) -> None:
     Path("t.csv").write_text(text)
     with pytest.raises(InvalidInput, match=message):
         read_noisy_tables("t.csv", SCHEMA)
+
+
+def test_json_tables_without_a_list_of_columns_are_refused(folder: Path) -> None:
+    for columns in (5, None, "age"):
+        table = {"columns": columns, "values": [1.0] * 6, "stddev": 1.0}
+        Path("tables.json").write_text(json.dumps([table]))
+        result = pgmkit("estimate", "tables.json", "--schema", "people.yaml", "--out", "m.pgm")
+        assert result.exit_code == 2
+        assert "tables.json, table 1: columns must be a sequence of names" in result.stderr
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(folder: Path) -> None:
+    """JSON has none. Nobody of 0 to 9 has a pay, so the mean of their pay is that of no records."""
+    columns = {"age": SCHEMA.columns["age"], "pay": Integer(0, 4, missing=())}
+    Schema(columns, [Forbid({"age": "0..9", "pay": "0..4"})]).save("few.json")
+    table = np.full((6, 6), 9.0)
+    Path("tables.json").write_text(
+        json.dumps([{"columns": ["age", "pay"], "values": table.tolist(), "stddev": 1.0}])
+    )
+    done("estimate", "tables.json", "--schema", "few.json", "--out", "m.pgm")
+    shown = json.loads(
+        done("query", "m.pgm", "age, mean(pay)", "--json").stdout, parse_constant=pytest.fail
+    )
+    assert shown["mean(pay)"][0] is None
+    assert shown["mean(pay)"][1:] == pytest.approx([2.0] * 5, abs=1e-6)

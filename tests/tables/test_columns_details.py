@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from pgmkit import Categorical, Date, FileFormat, Integer, Numeric, Schema
+from pgmkit import Categorical, Dataset, Date, DateTime, FileFormat, Integer, Numeric, Schema
 from pgmkit.errors import InvalidInput
-from pgmkit.tables.files.record_files import all_names, encode_file
+from pgmkit.tables.files.record_files import all_names, encode_file, write_records
 from pgmkit.tables.kinds import column_from_dict
 
 
@@ -28,6 +29,62 @@ def test_whole_numbers_with_a_format_are_dates() -> None:
     for wrong in (None, "%d.%m.%Y"):
         with pytest.raises(InvalidInput, match="decode_as"):
             Date("2020-01-01", "2021-12-31", format=wrong, decode_as="integer")
+
+
+@pytest.mark.parametrize(
+    ("unit", "form"),
+    [
+        ("minute", "%Y-%m-%d %H:%-M"),
+        ("minute", "%Y-%m-%d %I:%M %p"),
+        ("second", "%d.%m.%Y %H:%M:%-S"),
+        ("second", "%Y-%m-%d %X"),
+        ("second", "%c"),
+        ("hour", "%Y-%m-%d %-H"),
+    ],
+)
+def test_decoded_times_are_of_their_bin_in_every_format(unit: str, form: str) -> None:
+    column = DateTime("2020-01-01T11:58:00", "2020-01-01T13:02:59", unit=unit, format=form)
+    codes = np.arange(column.size)
+    assert column.encode(column.decode(codes, np.random.default_rng(0))).tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %I:%M", "%Y-%m-%d %M:%S", "%Y-%m-%d %H:%M:%S"])
+def test_times_are_read_by_their_format_from_any_array(form: str) -> None:
+    """Texts that look like ISO 8601 mean what the format says: 12:30 is 0:30 if hours are %I."""
+    column = DateTime("2020-01-01T00:00:00", "2020-01-01T23:59:59", unit="second", format=form)
+    texts = ["2020-01-01 12:30", "2020-01-01 03:05"]
+    wanted = {"%I:%M": [1800, 11100], "%M:%S": [750, 185]}.get(form[9:], [45000, 11100])
+    for values in (np.array(texts, dtype=object), pa.array(texts)):
+        assert column.encode(values).tolist() == wanted
+
+
+def test_arrow_tables_of_texts_are_encoded() -> None:
+    """Their columns are in chunks."""
+    schema = Schema(
+        {"age": Integer(0, 9), "pay": Numeric(0, 8, bins=2), "day": Date("2020", "2021")}
+    )
+    table = pa.table({"age": ["3", "7"], "pay": ["1.5", "8"], "day": ["2020-01-01", "2020-02-01"]})
+    found: Any = schema.encode(pa.concat_tables([table, table]))
+    assert found.columns["age"].tolist() == [3, 7, 3, 7]
+    assert found.columns["pay"].tolist() == [0, 1, 0, 1]
+    assert found.columns["day"].tolist() == [0, 31, 0, 31]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_decimal_comma_is_kept_by_every_format(suffix: str, tmp_path: Path) -> None:
+    """JSON's numbers have a point in any case, beside texts with a comma."""
+    columns = {"pay": Numeric(0, 100, bins=10, decimals=1), "rate": Categorical((0.5, 1.5))}
+    schema = Schema(columns, file=FileFormat(decimal=","))
+    data = Dataset(schema.domain, {"pay": np.arange(10), "rate": np.arange(10) % 2})
+    path = tmp_path / f"a.{suffix}"
+    write_records(path, schema, [data], np.random.default_rng(0))
+    found: Any = encode_file(path, schema)
+    assert all((found.columns[name] == data.columns[name]).all() for name in columns)
+    if suffix == "jsonl":
+        path.write_text('{"pay": 1.5e1, "rate": 0.5}\n{"pay": "1.0", "rate": "1,5"}\n')
+        found = encode_file(path, schema)
+        assert found.columns["pay"].tolist() == [1, 1]
+        assert found.columns["rate"].tolist() == [0, 1]
 
 
 def test_times_are_no_numbers_and_end_nothing() -> None:

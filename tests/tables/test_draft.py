@@ -27,6 +27,7 @@ from pgmkit.tables.draft.times import is_written, time_column
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.records import arrow_table, csv_lines
+from pgmkit.tables.values import tallied
 
 RNG = np.random.default_rng(0)
 ROWS = 400
@@ -154,7 +155,7 @@ def test_numbers_that_never_meet_are_identifiers(
     if shuffled:
         np.random.default_rng(seed).shuffle(numbers)
     pairs = rows * (rows - 1) / 2 / (step * (rows - 1) + 1)
-    drafted = draft_column(numbers)
+    drafted = draft_column(tallied(numbers))
     if not shuffled or pairs > 20:
         assert drafted.column is None and "identifier" in drafted.note
     elif abs(numbers).min() < 10**8:
@@ -164,7 +165,7 @@ def test_numbers_that_never_meet_are_identifiers(
 @given(st.integers(1, 2000), st.integers(1, 10**7), st.integers(0, 2**32 - 1))
 def test_numbers_drawn_at_random_are_no_identifiers(rows: int, width: int, seed: int) -> None:
     numbers = np.random.default_rng(seed).integers(0, width, rows + 20)
-    assert draft_column(numbers).column is not None
+    assert draft_column(tallied(numbers)).column is not None
 
 
 @pytest.mark.parametrize(
@@ -256,8 +257,8 @@ def test_names_alone_make_a_schema_that_runs(
 
 def test_many_texts_are_open_and_numbers_of_a_range_are_not_codes() -> None:
     texts = [f"word {i % 70}" for i in range(300)]
-    assert isinstance(draft_column(np.array(texts)).column, OpenCategorical)
-    assert draft_column(np.array([5] * 9)).note.startswith("always '5'")
+    assert isinstance(draft_column(tallied(np.array(texts))).column, OpenCategorical)
+    assert draft_column(tallied(np.array([5] * 9))).note.startswith("always '5'")
 
 
 RECORDS = {
@@ -371,7 +372,7 @@ def test_dates_written_in_several_ways_are_named(
 ) -> None:
     days += [datetime.date(2001, month, 28) for month in range(1, 13)]
     texts = [day.strftime(forms[i % len(forms)]) for i, day in enumerate(days)]
-    drafted = draft_column(np.array(texts + others, dtype=object))
+    drafted = draft_column(tallied(np.array(texts + others, dtype=object)))
     if not isinstance(drafted.column, Date):
         assert drafted.note.startswith("dates written") and "in one way" in drafted.note
         assert all(repr(each) in drafted.note for each in others)
@@ -387,7 +388,7 @@ def test_dates_written_in_several_ways_are_named(
 )
 def test_durations_are_named_with_what_to_do(seconds: list[int], form: str) -> None:
     texts = [length_of_time(each, form) for each in seconds]
-    drafted = draft_column(np.array(texts, dtype=object))
+    drafted = draft_column(tallied(np.array(texts, dtype=object)))
     assert drafted.column is None and drafted.note.startswith(f"durations written {form}:")
     assert "numbers of seconds" in drafted.note
 
@@ -409,13 +410,13 @@ def test_words_get_no_advice_about_times(texts: list[str]) -> None:
 @pytest.mark.parametrize("digits", ["1" + "0" * 25, str(2**63 - 9)])
 def test_numbers_that_floats_do_not_tell_apart_are_different_labels(digits: str) -> None:
     texts = [digits[:-1] + last for last in "1357"]
-    column = draft_column(np.array(texts * 30, dtype=object)).column
+    column = draft_column(tallied(np.array(texts * 30, dtype=object))).column
     assert isinstance(column, Categorical) and sorted(column.labels) == sorted(texts)
 
 
 @pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "\u0665", "007", "-3"])
 def test_a_single_text_that_is_no_whole_number_is_kept_as_it_is(text: str) -> None:
-    column = draft_column(np.array([text] * 30, dtype=object)).column
+    column = draft_column(tallied(np.array([text] * 30, dtype=object))).column
     assert isinstance(column, Categorical) and column.values == (text,)
 
 
@@ -458,7 +459,7 @@ def test_a_few_texts_among_numbers_are_missing_values(others: list[str], tmp_pat
     codes = encode_file(path, schema).columns["pay"]
     missing = schema.columns["pay"].size - 1
     assert (codes == missing).tolist() == [False] * 300 + [True] * 8 * len(others)
-    assert draft_column(np.array([f"A{i}" for i in range(60)])).column is None
+    assert draft_column(tallied(np.array([f"A{i}" for i in range(60)]))).column is None
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "+02:00"])

@@ -15,6 +15,7 @@ from pgmkit.tables.draft.edges import crowded_edges
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
+from pgmkit.tables.values import tallied
 
 SKEWED = {
     "lognormal": lambda rng, n: rng.lognormal(rng.uniform(-3, 12), rng.uniform(0.9, 2), n),
@@ -37,7 +38,7 @@ def test_crowded_numbers_get_bins_of_few_rows(name: str, seed: int, whole: bool)
     rng = np.random.default_rng([seed, whole])
     values = SKEWED[name](rng, int(rng.integers(400, 20_000)))
     texts = [f"{value:.{0 if whole else 3}f}" for value in values]
-    column = draft_column(np.array(texts)).column
+    column = draft_column(tallied(np.array(texts))).column
     if column is None or isinstance(column, Categorical):
         pytest.skip("a few whole numbers, or an identifier")
     assert isinstance(column, Integer if whole else Numeric)
@@ -79,7 +80,7 @@ def test_the_rows_between_edges_are_counted_another_way() -> None:
 def test_numbers_that_do_not_crowd_keep_bins_of_equal_width(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for values in (rng.normal(50, 9, 3000), rng.uniform(3, 900, 3000), rng.gamma(6, 50, 3000)):
-        column = draft_column(np.array([f"{value:.2f}" for value in values])).column
+        column = draft_column(tallied(np.array([f"{value:.2f}" for value in values]))).column
         assert isinstance(column, Numeric) and (column.bins, column.edges) == (20, None)
 
 
@@ -87,7 +88,7 @@ def test_the_mean_and_the_median_of_skewed_incomes_survive_the_bins() -> None:
     rng = np.random.default_rng(5)
     values = np.where(rng.random(20_000) < 0.1, 0, rng.lognormal(10, 0.9, 20_000)).round(2)
     texts = np.array([f"{value:.2f}" for value in values])
-    column = draft_column(texts).column
+    column = draft_column(tallied(texts)).column
     assert isinstance(column, Numeric) and column.edges is not None and column.spikes == (0.0,)
     decoded = column.decode(column.encode(texts), rng).astype(float)
     assert np.mean(decoded) == pytest.approx(values.mean(), rel=0.03)
@@ -148,14 +149,14 @@ def test_trailing_zeros_need_decimals() -> None:
 )  # fmt: skip
 def test_labels_that_each_occur_often_are_listed(labels: int, rows: int, listed: bool) -> None:
     texts = [f"word {i % labels}" for i in range(rows)]
-    column = draft_column(np.array(texts)).column
+    column = draft_column(tallied(np.array(texts))).column
     assert isinstance(column, Categorical if listed else OpenCategorical)
 
 
 def test_numbers_around_zero_are_no_sentinels() -> None:
     rng = np.random.default_rng(0)
-    around = draft_column(np.round(rng.normal(0, 1, 5000)).astype(int)).column
+    around = draft_column(tallied(np.round(rng.normal(0, 1, 5000)).astype(int))).column
     assert isinstance(around, Integer) and around.special == () and around.low is not None
     assert around.low < -2
-    asked = draft_column(np.array([-1] * 40 + [-2] * 60 + [*range(6)] * 90)).column
+    asked = draft_column(tallied(np.array([-1] * 40 + [-2] * 60 + [*range(6)] * 90))).column
     assert isinstance(asked, Integer) and set(asked.special) == {-1, -2}

@@ -18,11 +18,12 @@ from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.values import tallied
 
 
 def drafted(values: list[object], name: str = "v", **form: str) -> Drafted:
     """The draft of one column beside others would be the same."""
-    return draft_column(np.array(values, dtype=object), **form)
+    return draft_column(tallied(np.array(values, dtype=object)), **form)
 
 
 RNG = np.random.default_rng(5)

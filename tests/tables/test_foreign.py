@@ -193,14 +193,14 @@ def test_dates_and_times_are_those_of_pyreadstat(suffix: str, tmp_path: Path) ->
     pyreadstat = pytest.importorskip("pyreadstat")
     own, path, rng = CALENDARS[f".{suffix}"], tmp_path / f"a.{suffix}", np.random.default_rng(0)
     kinds = [
-        (own.dates, own.day, "11"),
-        (own.moments, own.clock, "20"),
-        (own.times, own.clock, "8"),
+        (datetime.date, own.day, "11"),
+        (datetime.datetime, own.clock, "20"),
+        (datetime.time, own.clock, "8"),
     ]
-    for forms, units, width in kinds:
+    for kind, units, width in kinds:
         days = rng.uniform(-40_000, 40_000, 20) if units > 1 else rng.integers(-40_000, 40_000, 20)
         values = [*np.rint(days * units).tolist(), float("nan")]
-        for form in sorted(forms):
+        for form in sorted(form for form, shown in own.formats.items() if shown is kind):
             written = form if suffix == "dta" else form + width
             name = "xport" if suffix == "xpt" else suffix
             frame = pd.DataFrame({"DAY": values})

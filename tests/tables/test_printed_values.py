@@ -20,7 +20,7 @@ from pgmkit.tables.engines.frames import encode
 from pgmkit.tables.files.record_files import encode_file, write_records
 from pgmkit.tables.labelled import Boolean
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import bare
+from pgmkit.tables.values import bare, tallied
 
 ROWS = 300
 
@@ -96,13 +96,13 @@ def test_amounts_with_signs_are_numbers_in_files_and_frames(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("gap", ["na", "N/a", "#N/A", "<NA>", "-", ".", "--"])
 def test_gaps_among_numbers_are_missing_whatever_their_spelling(gap: str) -> None:
-    column = draft_column(np.array([*map(str, range(1, 8)), gap] * 20)).column
+    column = draft_column(tallied(np.array([*map(str, range(1, 8)), gap] * 20))).column
     assert isinstance(column, Integer) and column.missing == (gap,)
     assert column.encode(np.array([gap])) == [column.size - 1]
 
 
 def test_a_dash_among_labels_is_a_label() -> None:
-    column = draft_column(np.array(["a", "-", "none", "b"] * 9)).column
+    column = draft_column(tallied(np.array(["a", "-", "none", "b"] * 9))).column
     assert column is not None and column.labels == ("-", "a", "b", "none")
 
 
@@ -145,7 +145,7 @@ def test_a_column_without_a_name_is_no_index(tmp_path: Path) -> None:
 
 
 def test_labels_that_differ_by_case_are_pointed_out() -> None:
-    note = draft_column(np.array(["yes", "no", "Yes", "NO"] * 9)).note
+    note = draft_column(tallied(np.array(["yes", "no", "Yes", "NO"] * 9))).note
     assert "NO, no, Yes, yes differ by case" in note
 
 

@@ -121,6 +121,14 @@ def test_what_is_not_understood_is_refused(text: str, message: str, tmp_path: Pa
         read_noisy_tables(written(tmp_path, text), SCHEMA, stddev=2.0)
 
 
+@pytest.mark.parametrize("line", ["1,3", "1,3,4,9"])
+def test_no_line_of_a_wide_table_is_left_out(line: str, tmp_path: Path) -> None:
+    schema = Schema({"age": Integer(0, 1), "sex": Categorical(("F", "M"))})
+    (tmp_path / "wide.csv").write_text(f"age,F,M\n0,1,2\n{line}\n")
+    with pytest.raises(InvalidInput, match=rf"line 3 has {line.count(',') + 1} values for 3"):
+        read_noisy_tables(tmp_path / "wide.csv", schema, stddev=1.0)
+
+
 def test_columns_that_may_be_values_of_two_columns_are_refused(tmp_path: Path) -> None:
     schema = Schema({name: Categorical(("yes", "no")) for name in ("a", "b")} | SCHEMA.columns)
     with pytest.raises(InvalidInput, match="'a' or of 'b'"):

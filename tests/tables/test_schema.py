@@ -192,6 +192,8 @@ def test_values_beyond_the_ends_are_outside_unless_declared() -> None:
         (lambda: Date("2020-01-01", "2020-02-01", format="iso"), "format must be"),
         (lambda: Boolean(words=("yes",)), "words must be"),
         (lambda: Categorical(("", "a")), "empty text"),
+        (lambda: Categorical(("a", None)), "holds None, but nulls"),
+        (lambda: Categorical((1.5, float("nan"))), "holds nan, but nulls"),
         (lambda: column_from_dict({"type": "text"}), "types are"),
         (lambda: column_from_dict({"type": "integer", "low": 0, "hihg": 3}), "no field 'hihg'"),
         (lambda: Schema({}), "no columns"),

@@ -9,9 +9,9 @@ import zoneinfo
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import on_one_line
@@ -33,7 +33,7 @@ from pgmkit.tables.labelled import Boolean, Categorical, OpenCategorical
 from pgmkit.tables.numbers import Integer
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
-from pgmkit.tables.values import is_number, number_of, tallied, with_point
+from pgmkit.tables.values import is_number, number_of, with_point
 
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
@@ -54,8 +54,7 @@ _UNSEEN = (
 """A draft begins with these lines if only the names of columns were read."""
 
 
-@dataclass(frozen=True)
-class Drafted:
+class Drafted(NamedTuple):
     """A proposed column with its reason.
 
     `column`: the column, or None if it is to be left out of the schema. `note`: the reason, which
@@ -165,7 +164,7 @@ def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
             f"(--unit {name})"
         )
         many = column is not None and column.size > SURE
-        return replace(drafted, note=drafted.note + hint * many)
+        return drafted._replace(note=drafted.note + hint * many)
     return _identifier(name, drafted)
 
 
@@ -198,11 +197,13 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
             column = Categorical(tuple(labels.names.values()), missing=missing, aliases=aliases)
             return Drafted(column, f"{len(labels.names)} codes with labels, which stand for them")
     beside = sorted((text for text in given if labels.is_missing(text)), key=_order)
-    drafted = _drafted({t: n for t, n in tally.items() if t not in beside}, most_values, decimal)
+    drafted = draft_column(
+        {t: n for t, n in tally.items() if t not in beside}, most_values, decimal
+    )
     shown = ", ".join(f"{code} = {name}" for code, name in list(labels.names.items())[:9])
     note = drafted.note + (f"; labels: {shown}" if shown else "")
     if not beside or drafted.column is None:
-        return replace(drafted, note=note)
+        return drafted._replace(note=note)
     return _with_missing(drafted.column, beside, f"{note}; declared missing: {', '.join(beside)}")
 
 
@@ -244,22 +245,15 @@ def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draft_column(values: Any, most_values: int = 50, decimal: str = ".") -> Drafted:
-    """Return a column that fits these public values, with the reason. `most_values` is that of
-    `draft`, and `decimal` the decimal sign.
-
-    >>> import numpy as np
-    >>> draft_column(np.array(["3", "17", "29"] * 9)).column.values
-    (3, 17, 29)
-    >>> print(draft_column(np.array(["2020-01-31", "2020-02-01"] * 9)).note)
-    dates 2020-01-31 to 2020-02-01, by day; decoded uniformly within
-    """
-    return _drafted(tallied(values), most_values, decimal)
-
-
-def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafted:
+def draft_column(tally: Mapping[str, int], most_values: int = 50, decimal: str = ".") -> Drafted:
     """Return the draft of a column from the number of rows of each text, `tally`, in which missing
-    values are under an empty text.
+    values are under an empty text. `most_values` is that of `draft`, and `decimal` the decimal
+    sign.
+
+    >>> draft_column({"3": 9, "17": 9, "29": 9}).column.values
+    (3, 17, 29)
+    >>> print(draft_column({"2020-01-31": 9, "2020-02-01": 9}).note)
+    dates 2020-01-31 to 2020-02-01, by day; decoded uniformly within
     """
     absent = _absent(tally, decimal)
     counts = Counter({t: times for t, times in tally.items() if t and t not in absent})
@@ -267,7 +261,7 @@ def _drafted(tally: Mapping[str, int], most_values: int, decimal: str) -> Drafte
     missing = tuple(listed) if listed else () if "" in tally else None
     gaps = f"; {sum(tally.values()) - sum(counts.values())} missing" if missing is not None else ""
     drafted = _present(counts, missing, most_values, decimal)
-    return replace(drafted, note=drafted.note + gaps)
+    return drafted._replace(note=drafted.note + gaps)
 
 
 def _absent(tally: Mapping[str, int], decimal: str) -> frozenset[str]:
@@ -311,7 +305,7 @@ def _present(
         beside = numbers_beside(counts, missing or (), most_values, decimal) if lost else None
         return Drafted(*beside) if beside else drafted
     decided = "left out until then" if drafted.column is None else drafted.note
-    return replace(drafted, note=f"{remark}; {decided}")
+    return drafted._replace(note=f"{remark}; {decided}")
 
 
 def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values: int) -> Drafted:

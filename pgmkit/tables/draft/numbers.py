@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import Column
 from pgmkit.tables.draft.edges import crowded_edges
 from pgmkit.tables.draft.thresholds import BINS, FEW, NEARLY_ALL, OFTEN, SURE
 from pgmkit.tables.labelled import Categorical
 from pgmkit.tables.numbers import Integer, Numeric
-from pgmkit.tables.values import EXACT, bare, is_number, number_of, text_of, with_point
+from pgmkit.tables.values import bare, is_number, number_of, text_of, with_point
 
 _MOST_SINGLE = FEW * BINS
 """The widest range of whole numbers in which each gets a code of its own, as with ages and

@@ -31,11 +31,7 @@ from pgmkit.tables.values import series_values
 
 Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
 
-_LIBRARIES = {
-    "pandas": nw.Implementation.PANDAS,
-    "polars": nw.Implementation.POLARS,
-    "pyarrow": nw.Implementation.PYARROW,
-}
+_LIBRARIES = ("pandas", "polars", "pyarrow")
 
 
 @unquoted
@@ -168,7 +164,7 @@ class FrameForm:
         """
         if isinstance(frame, str):
             known = one_of(frame, _LIBRARIES, "a library (for others give a data frame)")
-            return cls(_LIBRARIES[known], lazy=False)
+            return cls(nw.Implementation.from_backend(known), lazy=False)
         if isinstance(frame, FrameCounts):
             return cls(frame.library, lazy=True)
         wrapped = _wrapped(frame)

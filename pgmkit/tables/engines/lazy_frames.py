@@ -26,7 +26,9 @@ T = TypeVar("T")
 
 
 def engine_of(frame: nw.LazyFrame[Any], names: Sequence[str]) -> Engine:
-    """Return the engine that holds the records of these columns."""
+    """Return the engine that holds the records of these columns. Raises InvalidInput for a version
+    of DuckDB that cannot stream them.
+    """
     needed = frame.select(*names)
     library, native = frame.implementation, needed.to_native()
     if library.is_pyspark() or library.is_pyspark_connect():

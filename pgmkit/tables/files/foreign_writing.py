@@ -15,13 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.precision import EXACT
 from pgmkit.tables.columns import Column
 from pgmkit.tables.files.foreign import is_excel, needing
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer, Numeric
 from pgmkit.tables.records import plain_table
 from pgmkit.tables.schema import Schema
-from pgmkit.tables.values import EXACT, number_of, text_of
+from pgmkit.tables.values import number_of, text_of
 
 WRITTEN = (".xlsx", ".sav", ".dta")
 _MOST_ROWS = 2**20 - 1

@@ -1,7 +1,8 @@
 """Files of JSON lines: each line is an object and one record, and does not change other records.
 
 If columns are asked for, a line that lacks a column's key has a missing value there. Otherwise, as
-for a draft, the columns are the keys of the first line. Numbers are read as the texts in the file.
+for a draft, the columns are the keys of the first line. Numbers are read as the texts in the file,
+with the decimal sign of its format.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def json_names(path: str) -> list[str]:
 
 
 def json_batches(
-    path: str, wanted: Sequence[str], broken: list[object] | None
+    path: str, wanted: Sequence[str], broken: list[object] | None, decimal: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield the wanted columns as Arrow texts, some megabytes at a time.
+    """Yield the wanted columns as Arrow texts, some megabytes at a time. Numbers have the sign
+    `decimal` in place of JSON's decimal point, like the texts of numbers beside them.
 
     A line that is no JSON object raises InvalidInput or, if `broken` is a list, adds an entry to
     this list.
@@ -51,7 +53,7 @@ def json_batches(
             line += 1
             if not text.strip():
                 continue
-            record = _record(text)
+            record = _record(text, decimal)
             if record is None:
                 if broken is None:
                     raise InvalidInput(
@@ -67,14 +69,18 @@ def json_batches(
         }
 
 
-def _record(text: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a line, its numbers as texts; None for a line that is no object or
-    is longer than `MOST_BYTES`.
+def _record(text: bytes, decimal: str = ".") -> dict[str, Any] | None:
+    """Return the JSON object of a line, its numbers as texts with this decimal sign; None for a
+    line that is no object or is longer than `MOST_BYTES`.
     """
+
+    def fraction(number: str) -> str:
+        return number.replace(".", decimal)
+
     if len(text) > MOST_BYTES:
         return None
     try:
-        found = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
+        found = json.loads(text, parse_int=str, parse_float=fraction, parse_constant=str)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 _SAS = re.compile(r"(?P<name>[A-Z][A-Z0-9]+[A-Z])(\d+(\.\d+)?)?")
@@ -24,15 +24,14 @@ class Calendar:
         origin: The moment of the number 0.
         day: The number of a date's units in a day.
         clock: The number of a time's units in a day.
-        dates, moments, times: The formats of dates, of dates with a time, and of times of day.
+        formats: The kind of value that each format shows: a date, a date with a time (datetime),
+            or a time of day.
     """
 
     origin: datetime
     day: int
     clock: int
-    dates: frozenset[str]
-    moments: frozenset[str]
-    times: frozenset[str]
+    formats: Mapping[str, type[date | time]]
 
     def read(self, values: list[Any], form: str | None) -> list[Any]:
         """Return the numbers of a column as dates or times if its format says so.
@@ -43,58 +42,50 @@ class Calendar:
         [datetime.date(1960, 1, 1), datetime.date(1961, 1, 1), 1e+300]
         """
         named = _SAS.fullmatch(form or "")
-        name = named["name"] if named else form
-        if name in self.dates:
-            return [self._moment(each, self.day, datetime.date) for each in values]
-        if name in self.moments:
-            return [self._moment(each, self.clock, datetime) for each in values]
-        if name in self.times:
-            return [self._moment(each, self.clock, datetime.time) for each in values]
-        return values
+        kind = self.formats.get(named["name"] if named else form or "")
+        return [self._moment(each, kind) for each in values] if kind else values
 
-    def _moment(self, value: Any, units: int, kind: Any) -> Any:
+    def _moment(self, value: Any, kind: type[date | time]) -> Any:
         if not isinstance(value, int | float):
             return value
+        units = self.day if kind is date else self.clock
         try:
             days, rest = divmod(value, units)
             moment = self.origin + timedelta(days=days, seconds=rest * (86_400 / units))
         except (ValueError, OverflowError):
             return value
-        return moment if kind is datetime else kind(moment)
+        return moment if kind is datetime else moment.date() if kind is date else moment.time()
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _formats(dates: str, moments: str, times: str) -> dict[str, type[date | time]]:
+    kinds: dict[type[date | time], str] = {date: dates, datetime: moments, time: times}
+    return {name: kind for kind, names in kinds.items() for name in names.split()}
 
 
 _SPSS = Calendar(
     datetime(1582, 10, 14),
     86_400,
     86_400,
-    _names("DATE ADATE EDATE JDATE SDATE"),
-    _names("DATETIME YMDHMS"),
-    _names("TIME DTIME"),
+    _formats("DATE ADATE EDATE JDATE SDATE", "DATETIME YMDHMS", "TIME DTIME"),
 )
 _STATA = Calendar(
     datetime(1960, 1, 1),
     1,
     86_400_000,
-    _names("%td %d %tdD_m_Y %tdCCYY-NN-DD"),
-    _names("%tC %tc"),
-    _names("%tcHH:MM:SS %tcHH:MM"),
+    _formats("%td %d %tdD_m_Y %tdCCYY-NN-DD", "%tC %tc", "%tcHH:MM:SS %tcHH:MM"),
 )
 _OF_SAS = Calendar(
     datetime(1960, 1, 1),
     1,
     86_400,
-    _names(
+    _formats(
         "DATE WEEKDATE WEEKDATX DTDATE IS8601DA E8601DA B8601DA "
         "MMDDYY MMDDYYB MMDDYYC MMDDYYD MMDDYYN MMDDYYP MMDDYYS "
         "DDMMYY DDMMYYB DDMMYYC DDMMYYD DDMMYYN DDMMYYP DDMMYYS "
-        "YYMMDD YYMMDDB YYMMDDD YYMMDDN YYMMDDP YYMMDDS"
+        "YYMMDD YYMMDDB YYMMDDD YYMMDDN YYMMDDP YYMMDDS",
+        "DATETIME E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN",
+        "TIME HHMM TOD TIMEAMPM IS8601TM E8601TM B8601TM",
     ),
-    _names("DATETIME E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN"),
-    _names("TIME HHMM TOD TIMEAMPM IS8601TM E8601TM B8601TM"),
 )
 CALENDARS: Mapping[str, Calendar] = {
     ".sav": _SPSS,

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput, naming
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.typed import typed
 from pgmkit.runtime.untrusted import plain_values, whole_file
 from pgmkit.tables.columns import MISSING, Column
-from pgmkit.tables.constraints import codes_of
+from pgmkit.tables.constraints import Mask, codes_of
 from pgmkit.tables.files import published
 from pgmkit.tables.files.csv_file import likely_separator
 from pgmkit.tables.schema import Schema
@@ -97,7 +98,8 @@ def _json_table(where: str, table: Any, given: Mapping[str, float]) -> Measureme
             "(--stddev stands in where it is left out)"
         )
     with naming(where):
-        return Measurement(tuple(whole["columns"]), whole["values"], whole[_STDDEV])
+        columns = listed(whole["columns"], "columns", "names")
+        return Measurement(tuple(columns), whole["values"], whole[_STDDEV])
 
 
 def _csv(
@@ -121,13 +123,11 @@ def _csv(
             "noise by --stddev (in Python stddev=), or what published counts are rounded to by "
             "--rounding (rounding=; 1 for exact counts)"
         )
-    known: dict[tuple[str, str], tuple[str, NDArray[np.bool_]]] = {}
+    known: _Known = {}
     rows, seen = [], set()
     values, noises = list[float](), list[float]()
     for number, line in lines:
         where = f"{path}, line {number}"
-        if len(line) != len(header):
-            raise InvalidInput(f"{where} has {len(line)} values for {len(header)} columns")
         texts = tuple(line[places[name]].strip() for name in named)
         if texts in seen:
             raise InvalidInput(f"{where} gives the cell {', '.join(texts) or 'total'} again")
@@ -166,7 +166,9 @@ def _count(
 
 
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header and the lines with their numbers; the separator is that of the header."""
+    """Return the header and the lines with their numbers; the separator is that of the header.
+    Raises InvalidInput for two columns of one name, and unless every line has a value for each.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -180,6 +182,11 @@ def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     for name in header:
         if header.count(name) > 1:
             raise InvalidInput(f"{path} has two columns named {name!r}; rename one")
+    for number, line in lines:
+        if len(line) != len(header):
+            raise InvalidInput(
+                f"{path}, line {number} has {len(line)} values for {len(header)} columns"
+            )
     return header, lines
 
 
@@ -198,22 +205,21 @@ def _value_column(
     return others[0]
 
 
-def _cells(
-    where: str,
-    schema: Schema,
-    texts: Mapping[str, str],
-    known: dict[tuple[str, str], tuple[str, NDArray[np.bool_]]],
-) -> NDArray[np.intp]:
+_Known = dict[tuple[str, str], tuple[str, Mask]]
+"""For a column or level and a text, the column of records and a Boolean for each of its codes."""
+
+
+def _cells(where: str, schema: Schema, texts: Mapping[str, str], known: _Known) -> NDArray[np.intp]:
     """Return the flat indices of the table's cells whose sum a line gives, by the line's text in
     each column. `known` keeps the codes of texts that have occurred; it is filled here.
     """
-    allowed: dict[str, NDArray[np.bool_]] = {}
+    allowed: dict[str, Mask] = {}
     for name, text in texts.items():
         if (name, text) not in known:
             with naming(where):
                 known[name, text] = schema.behind(name, _codes(name, schema.shown[name], text))
         base, mask = known[name, text]
-        allowed[base] = allowed[base] & mask if base in allowed else mask
+        allowed[base] = allowed.get(base, True) & mask
         if not allowed[base].any():
             raise InvalidInput(f"{where}: no value of {base!r} is in {', '.join(texts.values())}")
     flat = np.zeros(1, dtype=np.intp)
@@ -222,7 +228,7 @@ def _cells(
     return flat
 
 
-def _codes(name: str, column: Column, text: str) -> NDArray[np.bool_]:
+def _codes(name: str, column: Column, text: str) -> Mask:
     if published.is_total(column, text):
         return np.ones(column.size, dtype=bool)
     absent = column.missing is not None and text in ("", *column.missing_texts)

@@ -61,9 +61,7 @@ def cell_of(text: str) -> Cell | None:
     if plain.strip("()[]") in _SUPPRESSED:
         return None
     below = _BELOW.fullmatch(plain)
-    if below is None:
-        raise ValueError(text)
-    values = _values_below(below)
+    values = _values_below(below) if below else 0
     if not values:
         raise ValueError(text)
     return Cell((values - 1) / 2, spread(values))
@@ -91,14 +89,11 @@ def range_of(column: Column, text: str) -> str:
     """
     if text in column.own_labels:
         return text
-    found = _FROM.fullmatch(text)
-    if found:
+    if found := _FROM.fullmatch(text):
         return f"{found[1]}.."
-    found = _BETWEEN.fullmatch(text)
-    if found:
+    if found := _BETWEEN.fullmatch(text):
         return f"{found[1]}..{found[2]}"
-    found = _BELOW.fullmatch(text)
-    if found:
+    if found := _BELOW.fullmatch(text):
         return f"..{_values_below(found) - 1}"
     return text
 
@@ -116,7 +111,7 @@ def with_row_names(
     if "" not in named:
         return named
     place = named.index("")
-    texts = [line[place].strip() for line in lines if len(line) == len(named)]
+    texts = [line[place].strip() for line in lines]
     numbers = [[str(i + first) for i in range(len(texts))] for first in (0, 1)]
     if not any(texts) or (place == 0 and texts in numbers):
         return named
@@ -164,7 +159,6 @@ def long_lines(
     long = [
         (number, [*(line[i] for i in beside), header[place], line[place]])
         for number, line in lines
-        if len(line) == len(header)
         for place in places
     ]
     return [*(header[i] for i in beside), across[0], "count"], long, "count"

@@ -197,43 +197,31 @@ def batches(
     errors. `repeating`: columns of few distinct texts, which are returned as dictionaries from CSV
     files. Raises InvalidInput as `encode_file` does.
     """
-    read = _batches(path, form, names, broken, repeating)
-    return read if broken is not None else _not_empty(path, form, read)
-
-
-def _not_empty(
-    path: str | os.PathLike[str], form: FileFormat, read: Iterable[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
+    file, given = os.fspath(path), None if names is None else list(names)
+    if is_json_lines(path) and given is not None and broken is not None:
+        found = wanted = given  # the keys of a record may tell what it holds
+    else:
+        found = all_names(path, form)
+        _check_names(path, form, found, names)
+        wanted = [n for n in found if not _is_left_out(n, form)] if given is None else given
+    if is_parquet(path):
+        read = parquet_batches(file, wanted)
+    elif foreign.is_foreign(path):
+        tables = foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS)
+        read = map(arrays, tables)
+    elif is_json_lines(path):
+        read = json_batches(file, wanted, broken, form.decimal)
+    else:
+        read = csv_batches(file, form, found, wanted, broken, repeating)
     rows = 0
     for batch in read:
         rows += len(next(iter(batch.values()), ()))
         yield batch
-    if not rows:
+    if not rows and broken is None:
         raise InvalidInput(
             f"{os.fspath(path)} holds no records{foreign.other_sheets(path, form)}; give at least "
             "one"
         )
-
-
-def _batches(
-    path: str | os.PathLike[str],
-    form: FileFormat,
-    names: tuple[str, ...] | None,
-    broken: list[object] | None,
-    repeating: Collection[str],
-) -> Iterator[dict[str, Any]]:
-    if is_json_lines(path) and names is not None and broken is not None:
-        return json_batches(os.fspath(path), names, broken)
-    found = all_names(path, form)
-    _check_names(path, form, found, names)
-    wanted = [n for n in found if not _is_left_out(n, form)] if names is None else list(names)
-    if is_parquet(path):
-        return parquet_batches(os.fspath(path), wanted)
-    if foreign.is_foreign(path):
-        return map(arrays, foreign.foreign_table(path, form).select(wanted).to_batches(BATCH_ROWS))
-    if is_json_lines(path):
-        return json_batches(os.fspath(path), wanted, broken)
-    return csv_batches(os.fspath(path), form, found, wanted, broken, repeating)
 
 
 @typed

@@ -7,6 +7,7 @@ The types follow from the schema alone: they are the same for any records.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -152,7 +153,7 @@ def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
 def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
     """Return the texts of an Arrow array of values, quoted if needed."""
     absent = column.missing[0] if column.missing else ""
-    return _quoted(_texts(values, column, form).fill_null(absent), form.written_separator)
+    return _quoted(_texts(values, column, form).fill_null(absent), form)
 
 
 def _texts(values: Any, column: Column, form: FileFormat) -> Any:
@@ -192,10 +193,13 @@ def _padded(values: Any, column: Column) -> Any:
     return values.cast(pa.decimal128(38, column.decimals or 0))
 
 
-def _quoted(texts: Any, separator: str) -> Any:
-    """Return the texts, in quotes if they contain a separator, a quote or a line end."""
-    signs = "".join(f"\\{each}" for each in (separator, '"', "\n", "\r"))
-    needed = compute.match_substring_regex(texts, f"[{signs}]")
+def _quoted(texts: Any, form: FileFormat) -> Any:
+    """Return the texts, in quotes if they contain a separator, a quote or a line end, or begin like
+    a comment.
+    """
+    signs = "".join(f"\\{each}" for each in (form.written_separator, '"', "\n", "\r"))
+    comment = "" if form.comment is None else f"|^{re.escape(form.comment)}"
+    needed = compute.match_substring_regex(texts, f"[{signs}]{comment}")
     if not compute.any(needed).as_py():
         return texts
     doubled = compute.replace_substring(texts, '"', '""')

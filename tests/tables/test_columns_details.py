@@ -87,6 +87,17 @@ def test_a_decimal_comma_is_kept_by_every_format(suffix: str, tmp_path: Path) ->
         assert found.columns["rate"].tolist() == [0, 1]
 
 
+def test_labels_that_begin_like_comments_are_written_as_values(tmp_path: Path) -> None:
+    form = FileFormat(comment="#|")
+    schema = Schema({"k": Categorical(("#|1", "b")), "n": Categorical(("#", "#|"))}, file=form)
+    data = Dataset(schema.domain, {"k": [0, 1, 0, 1], "n": [0, 0, 1, 1]})
+    write_records(tmp_path / "a.csv", schema, [data], np.random.default_rng(0))
+    assert (tmp_path / "a.csv").read_text().splitlines()[1] == '"#|1",#'
+    found: Any = encode_file(tmp_path / "a.csv", schema)
+    assert found.columns["k"].tolist() == [0, 1, 0, 1]
+    assert found.columns["n"].tolist() == [0, 0, 1, 1]
+
+
 def test_times_are_no_numbers_and_end_nothing() -> None:
     times = np.array(["2020-01-01", "NaT"], dtype="M8[D]")
     assert Integer(0, 9, missing=()).encode(times).tolist() == [-1, 10]

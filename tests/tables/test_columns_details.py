@@ -245,3 +245,10 @@ def test_unreadable_values_of_a_clipped_column_without_missing_ones_are_in_the_f
     codes, unread = Integer(0, 9, bins=5, outside="clip").read(np.array(["x", "99", "4"]))
     assert codes.tolist() == [0, 4, 2]
     assert unread.tolist() == [True, False, False]
+
+
+def test_missing_values_are_met_by_their_label_which_no_value_has() -> None:
+    column = Categorical(("a", "b"), missing=())
+    assert column.equal(["(missing)", "b"]).tolist() == [False, True, True]
+    with pytest.raises(InvalidInput, match="stands for missing values"):
+        Categorical(("(missing)", "b"), missing=())

@@ -164,7 +164,7 @@ class FrameForm:
         """
         if isinstance(frame, str):
             known = one_of(frame, _LIBRARIES, "a library (for others give a data frame)")
-            return cls(nw.Implementation.from_backend(known), lazy=False)
+            return cls(nw.Implementation(known), lazy=False)
         if isinstance(frame, FrameCounts):
             return cls(frame.library, lazy=True)
         wrapped = _wrapped(frame)

@@ -168,9 +168,9 @@ MUTANTS = (
     ),
     Mutant(
         "a junction tree is built without the fill-in edges of the elimination",
-        P + "graphs/junction_tree.py",
-        "neighbours[u] = (neighbours[u] | around) & ~(1 << v)",
-        "neighbours[u] = neighbours[u] & ~(1 << v)",
+        P + "graphs/elimination_search.py",
+        "            neighbours[u] |= 1 << w\n            neighbours[w] |= 1 << u\n",
+        "            neighbours[u] |= 0\n",
         CALIBRATED,
     ),
     Mutant(

@@ -21,7 +21,7 @@ from pgmkit.conditioning.message_passing import LEAST_ENTRY, Underflow
 from pgmkit.conditioning.pass_memory import kept_bytes
 from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import each_bit, union
-from pgmkit.graphs.junction_tree import junction_tree, tree_of_order
+from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.inference.first_uses import FirstUses
 from pgmkit.inference.plain_sums import PlainSums
 from pgmkit.runtime.arrays import Array
@@ -246,7 +246,7 @@ class GraphTables:
         """The joint distribution of all attributes, from which any evidence is answered; None if it
         has many cells, or if products may underflow.
         """
-        if self.lost or not is_small((1 << len(self.sizes)) - 1, self.sizes):
+        if self.lost or not is_small(self.sizes):
             return None
         return Joint(self.domain, self.inputs)
 
@@ -278,23 +278,16 @@ class GraphTables:
         """
         if self.lost or not self.passes:
             return None
-        whole = Inputs(self.sizes)
-        for (members, table, _), _, head in self.parts((1 << len(self.sizes)) - 1, 0):
-            whole.add(members, table, head)
-        order = whole.planning.best().order
-        tree = tree_of_order(self.domain, whole.scopes, order)
+        # This tree serves all further evidence, so a search of a few milliseconds pays: it halves
+        # the cells of the tree of the network "insurance", whose answers then take a seventh less.
+        cliques = [clique for clique, _ in self.tables]
+        tree = junction_tree(self.domain, cliques, seconds=UNNOTICED_SECONDS)
         # An answer from a calibrated tree reads the tree's cliques about twice, and evidence
         # shrinks fewer tables of such a tree than of a pass made for the question. So the tree
         # saves time only if it has at most half as many cells as an average pass.
         average, limit = sum(self.passes) / len(self.passes), self.memory_limit // CELL_BYTES
-        most = min(average / 2, limit, _MOST_CELLS)
-        if tree.cells > most:
+        if tree.cells > min(average / 2, limit, _MOST_CELLS):
             return None
-        # This tree serves all further evidence, so a search of its own pays: it halves the cells of
-        # the tree of the network "insurance", whose answers then take a seventh less.
-        cliques = [c for c, _ in self.tables]
-        searched = junction_tree(self.domain, cliques, seconds=UNNOTICED_SECONDS)
-        tree = min(tree, searched, key=lambda each: each.cells)
         try:
             return CalibratedTree(tree, self.inputs, self.children is not None)
         except (Underflow, MemoryError):

@@ -16,7 +16,6 @@ import numpy as np
 from pgmkit.conditioning.evidence import Evidence
 from pgmkit.conditioning.message_passing import LEAST_SUM, Underflow
 from pgmkit.domain import Clique, Domain
-from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
 
@@ -26,13 +25,11 @@ time than planning an elimination.
 """
 
 
-def is_small(members: int, sizes: Sequence[int]) -> bool:
-    """Return True if a table over these attributes (a bit set) has at most ``MOST_CELLS`` cells.
+def is_small(sizes: Sequence[int]) -> bool:
+    """Return True if a table over attributes of these sizes has at most ``MOST_CELLS`` cells.
     Attributes with one value count as if they had two, since numpy limits the number of axes.
     """
-    if 1 << members.bit_count() > MOST_CELLS:
-        return False
-    return math.prod([max(2, sizes[v]) for v in each_bit(members)]) <= MOST_CELLS
+    return math.prod([max(2, size) for size in sizes]) <= MOST_CELLS
 
 
 class Joint:

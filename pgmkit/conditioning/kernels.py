@@ -28,19 +28,6 @@ class Kernel:
     broadcasting, and the result has the memory order of the larger one.
     """
 
-    __slots__ = (
-        "away",
-        "cells",
-        "first",
-        "form",
-        "left",
-        "orders",
-        "out",
-        "right",
-        "second",
-        "shape",
-    )
-
     def __init__(self, one: int, other: int, wanted: int, sizes: Sequence[int]) -> None:
         self.first: tuple[int, ...] = ()
         self.second: tuple[int, ...] = ()
@@ -59,9 +46,7 @@ class Kernel:
             self._broadcast(one, other, wanted, sizes)
             return
         self.cells = b * r * c
-        # Without rows and columns, `matmul` would compute each cell of the batch as a matrix
-        # product of its own.
-        self.form = "inner" if r == c == 1 else "matrix"
+        self.form = "matrix"
         order, turned = batch + rows + columns, (batch + rows + summed, batch + summed + columns)
         held = each_bit(one), each_bit(other)
         self.orders = [[held[i].index(v) for v in turned[i]] for i in (0, 1)]
@@ -90,8 +75,7 @@ class Kernel:
             return np.asarray(np.add.reduce(made, self.away)) if self.away else made
         a = one.transpose(self.orders[0]).reshape(self.left)
         b = other.transpose(self.orders[1]).reshape(self.right)
-        made = np.einsum("brs,bsc->b", a, b) if self.form == "inner" else np.matmul(a, b)
-        return made.reshape(self.shape).transpose(self.out)
+        return np.matmul(a, b).reshape(self.shape).transpose(self.out)
 
 
 def _cells(members: tuple[int, ...], sizes: Sequence[int]) -> int:

@@ -123,31 +123,6 @@ def junction_tree(
     return _build(domain, _searched(tuple(neighbours), sizes, seconds, seed))
 
 
-def tree_of_order(domain: Domain, scopes: Iterable[int], order: Iterable[int]) -> JunctionTree:
-    """Return the junction tree of a given elimination order, without a search.
-
-    Args:
-        domain: the domain; the order contains every attribute of it.
-        scopes: sets of attributes, as integers with one bit for each position in the domain. Each
-            set lies in some clique of the tree.
-        order: positions of all attributes in the domain, the first eliminated first.
-
-    >>> tree_of_order(Domain({"a": 2, "b": 3, "c": 4}), [0b011, 0b110], [0, 1, 2]).cliques
-    (('b', 'c'), ('a', 'b'))
-    """
-    neighbours = [0] * len(domain)
-    for scope in scopes:
-        for v in each_bit(scope):
-            neighbours[v] |= scope
-    steps: list[Step] = []
-    for v in order:
-        around = neighbours[v] & ~(1 << v)
-        steps.append((v, around))
-        for u in each_bit(around):
-            neighbours[u] = (neighbours[u] | around) & ~(1 << v)
-    return _build(domain, steps)
-
-
 def model_cells(domain: Domain, cliques: Iterable[Sequence[str]]) -> int:
     """Return the total cells of the junction tree that the deterministic greedy orders find for
     `cliques`.

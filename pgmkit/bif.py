@@ -50,12 +50,10 @@ def write_bif(graph: FactorGraph, path: str | os.PathLike[str]) -> None:
     write = _pgmpy()
     model = to_pgmpy(graph)
     suffix = Path(path).suffix.lower()
-    if suffix == ".bif":
-        write.BIFWriter(model).write(os.fspath(path))
-    elif suffix in (".xml", ".xmlbif"):
-        write.XMLBIFWriter(model).write(os.fspath(path))
-    else:
+    if suffix not in (".bif", ".xml", ".xmlbif"):
         raise InvalidInput(f"{os.fspath(path)!r}: the name must end in .bif, .xml or .xmlbif")
+    writer = write.BIFWriter if suffix == ".bif" else write.XMLBIFWriter
+    writer(model).write(os.fspath(path))
 
 
 def from_pgmpy(model: Any) -> FactorGraph:

@@ -178,9 +178,7 @@ class Domain:
             isinstance(code, int | np.integer) and not isinstance(code, bool) for code in wanted
         )
         if not wanted or not whole or any(not 0 <= code < size for code in wanted):
-            raise InvalidInput(
-                f"codes of {attribute!r} must be within 0..{size - 1}, got {codes!r}"
-            )
+            raise InvalidInput(f"{name} must be within 0..{size - 1}, got {codes!r}")
         mask = np.zeros(size, dtype=np.bool_)
         mask[wanted] = True
         return mask

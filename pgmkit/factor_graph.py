@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pgmkit.approximate.posterior import REGION_CELLS, ApproximatePosterior, approximate
-from pgmkit.conditioning.evidence import Evidence, observed_codes
+from pgmkit.conditioning.evidence import Evidence, expected_log, observed_codes
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.conditioning.posterior import Posterior
 from pgmkit.conditioning.posteriors import Posteriors
@@ -324,9 +324,8 @@ def _check_sizes(domain: Domain, memory_limit: int) -> None:
 
 def _expected_log(weights: Array, table: Array) -> float:
     """Return the sum of weights * log(table) over the cells whose weight is not zero."""
-    present = weights > 0
     with np.errstate(divide="ignore"):
-        return float(weights[present] @ np.log(table[present]))
+        return expected_log(weights, np.log(table))
 
 
 def _checked(domain: Domain, place: int, given: Factor | tuple[Sequence[str], ArrayLike]) -> Table:

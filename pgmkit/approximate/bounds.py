@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pgmkit.approximate.propagation import Table
 from pgmkit.approximate.split import Split, inferred
 from pgmkit.approximate.subgraphs import blocks, cover
+from pgmkit.conditioning.evidence import expected_log
 from pgmkit.domain import Domain
 from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.bit_sets import each_bit
@@ -146,8 +147,8 @@ class _Field:
                 except NumericalFailure:
                     return -inf
                 marginals[self.starts[block] : self.starts[block + 1]] = found
-                entropy += log_partition - _dot(found, potentials)
-            value = entropy + _dot(self._weights(marginals), self.logs)
+                entropy += log_partition - expected_log(found, potentials)
+            value = entropy + expected_log(self._weights(marginals), self.logs)
             if value <= reached + CLOSE or time.perf_counter() >= deadline:
                 return max(reached, value)
             reached = value
@@ -185,11 +186,3 @@ class _Field:
         terms = np.where(weights > 0, weights * np.where(weights > 0, logs, 0.0), 0.0)
         start, end = self.starts[block : block + 2]
         return np.bincount(self.places[block][held] - start, terms, end - start).astype(np.float64)
-
-
-def _dot(weights: Array, logs: Array) -> float:
-    """Return the sum of weights * logs, in which a weight of zero contributes 0 even if its
-    logarithm is infinite.
-    """
-    present = weights > 0
-    return float(weights[present] @ logs[present])

@@ -44,10 +44,10 @@ class Shared:
     value: float
     tables: list[Array]
     """The potentials of each subgraph's distribution: its part divided by its weight."""
-    marginals: Array
-    """The mean of each cell's marginal over the subgraphs that have it, flat."""
     residual: float
-    """The largest difference between a subgraph's marginal and that mean."""
+    """The largest difference between a subgraph's marginal of a cell and the mean of this cell's
+    marginals over the subgraphs that have it.
+    """
     parts: list[Array]
     """The flat marginals of each subgraph."""
     log_partitions: list[float]
@@ -145,4 +145,4 @@ class Split:
         gradient = np.concatenate([marginals - mean[cells] for marginals, cells in found])
         residual = float(np.abs(gradient).max(initial=0.0))
         value = weight * sum(log_partitions)
-        return Shared(value, tables, mean, residual, parts, log_partitions), gradient
+        return Shared(value, tables, residual, parts, log_partitions), gradient

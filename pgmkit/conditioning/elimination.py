@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgmkit.graphs.bit_sets import cells_of, each_bit, union
+from pgmkit.graphs.bit_sets import cells_of, each_bit
 from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import CALL_CELLS, MULTIPLICATIONS_A_SECOND
@@ -76,11 +76,6 @@ class EliminationTree:
     def largest(self) -> int:
         """The number of cells of the largest product, before attributes are summed out of it."""
         return max([self.cells_of(self.scopes[n] | self.summed(n)) for n in self.made], default=1)
-
-    @property
-    def attributes(self) -> int:
-        """The set of all attributes of the inputs."""
-        return union(self.scopes[: self.inputs])
 
     @property
     def made(self) -> range:

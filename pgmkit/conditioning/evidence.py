@@ -101,6 +101,14 @@ def sliced(
         yield left, logarithms
 
 
+def expected_log(weights: Array, logarithms: Array) -> float:
+    """Return the sum of weights * logarithms, in which a weight of zero contributes 0 even if its
+    logarithm is infinite.
+    """
+    present = weights > 0
+    return float(weights[present] @ logarithms[present])
+
+
 def observed_codes(
     domain: Domain,
     states: Mapping[str, tuple[Hashable, ...]],

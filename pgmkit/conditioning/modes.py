@@ -78,18 +78,12 @@ class MaxKernel:
         """Yield the sum of the two tables in blocks of columns, each with the number of its first
         column. A row is a cell of the attributes kept, and a column one of those maximised over.
         """
-        a, b = (
-            table.transpose(axes).reshape(shape)
-            for table, (axes, shape) in zip((one, other), self.views, strict=True)
-        )
-        whole = (slice(None),) * len(self.shape)
+        pairs = zip((one, other), self.views, strict=True)
+        views = [table.transpose(axes).reshape(shape) for table, (axes, shape) in pairs]
+        left, right = np.broadcast_arrays(*views)
+        kept = (slice(None),) * len(self.shape)
         for number, at in enumerate(np.ndindex(self.looped)):
-            left, right = (
-                each[whole + tuple([i if n > 1 else 0 for i, n in zip(at, held, strict=True)])]
-                for each in (a, b)
-                for held in [each.shape[len(whole) : len(whole) + len(at)]]
-            )
-            term = np.add(left, right, order="C")
+            term = np.add(left[kept + at], right[kept + at], order="C")
             yield number * self.inner, term.reshape(self.cells, self.inner)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from pgmkit.conditioning.elimination import EliminationTree
-from pgmkit.conditioning.evidence import Evidence, sliced
+from pgmkit.conditioning.evidence import Evidence, expected_log, sliced
 from pgmkit.conditioning.evidence_marginals import ALL, EvidenceMarginals
 from pgmkit.conditioning.graph_tables import GraphTables, Inputs
 from pgmkit.conditioning.message_passing import Underflow
@@ -210,7 +210,7 @@ class Posterior:
         _, best = self._most_likely
         sizes, codes = self.graph.domain.sizes, self.evidence.codes
         tree, tables, constant = self._maximised
-        singles = [1 << v for v in each_bit(tree.attributes)]
+        singles = [bit for name, bit in self.graph.bits.items() if name not in codes]
         check_marginals(tree, self.graph.memory_limit, singles, made=False)
         messages = MaxMessages(tree, tables)
         found = {}
@@ -226,19 +226,12 @@ class Posterior:
     def entropy(self) -> float:
         """Return the entropy, in nats, of the attributes that were not observed."""
         started = self._started
-        entropy = self.log_partition - self._expected_logarithms()
+        log_partition, tables = self.log_partition, list(self._logarithms())
+        marginals = self.marginals([clique for clique, _ in tables])
+        expected = sum([expected_log(marginals[clique], table) for clique, table in tables])
+        entropy = log_partition - expected
         self._check("entropy", (), started, lambda op, s: op.entropy(entropy, s))
         return entropy
-
-    def _expected_logarithms(self) -> float:
-        """Return the expectation of the logarithm of the product of the tables and likelihoods."""
-        marginals = self.marginals([clique for clique, _ in self._logarithms()])
-        expected = 0.0
-        for clique, table in self._logarithms():
-            weights = marginals[clique]
-            present = weights > 0
-            expected += float(weights[present] @ table[present])
-        return expected
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` independent records; observed attributes have their observed values.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, REMEMBERED
 
 Codes = NDArray[np.int64]
+T = TypeVar("T")
 
 _REMEMBERED = REMEMBERED // 4
 FEW_RECORDS = 32
@@ -239,18 +241,18 @@ class _OneByOne:
     def posteriors(self) -> list[Posterior]:
         return [self.whole.alone(row) for row in self.rows.tolist()]
 
-    def log_sums(self) -> Array:
-        found = np.empty(len(self.rows))
-        for place, alone in enumerate(self.posteriors):
-            with naming(f"record {self.rows[place]}"):
-                found[place] = alone.log_partition
+    def _each(self, answer: Callable[[Posterior], T]) -> list[T]:
+        found = []
+        for row, alone in zip(self.rows, self.posteriors, strict=True):
+            with naming(f"record {row}"):
+                found.append(answer(alone))
         return found
 
+    def log_sums(self) -> Array:
+        return np.array(self._each(lambda alone: alone.log_partition))
+
     def marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array]:
-        parts = []
-        for place, alone in enumerate(self.posteriors):
-            with naming(f"record {self.rows[place]}"):
-                parts.append(alone.marginals(asked))
+        parts = self._each(lambda alone: alone.marginals(asked))
         return {clique: np.stack([part[clique] for part in parts]) for clique in asked}
 
 
@@ -276,7 +278,7 @@ class _Batch:
         self.messages.lost |= np.isneginf(self.scale) | graph.lost
 
     def log_sums(self) -> Array:
-        found = self.messages.log_sum + self.scale
+        found: Array = self.messages.log_sum + self.scale
         lost = self._lost()
         found[lost] = _OneByOne(self.whole, self.rows[lost]).log_sums()
         return found

@@ -75,18 +75,15 @@ class SecondOpinion:
         cliques = [clique for clique in found if clique]
         if not cliques:
             return
-        beside = self._beside_tables(found)
+        # The second computation has to leave room for the answers.
+        room = self.sums.room - sum([table.nbytes for table in found.values()])
+        beside = replace(self, sums=replace(self.sums, room=room))
         chosen = [max(cliques, key=lambda clique: found[clique].size)]
         if seconds > self_check.LEAST:
             chosen.append(Random(len(found)).choice(cliques))
         for clique in chosen:
             left = seconds / 2 - (time.perf_counter() - begun)
             beside._table(clique, found[clique], total, left)
-
-    def _beside_tables(self, found: Mapping[Clique, Array]) -> SecondOpinion:
-        """Return these checks with a memory limit that leaves room for the tables in ``found``."""
-        room = self.sums.room - sum([table.nbytes for table in found.values()])
-        return replace(self, sums=replace(self.sums, room=room))
 
     def _table(self, clique: Clique, found: Array, total: float, seconds: float) -> None:
         """Check one marginal, in counts that sum to ``total``: all its cells or, if it is large,

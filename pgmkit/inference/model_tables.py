@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, prod
 
@@ -51,6 +51,8 @@ class ModelTables:
     given: tuple[Factor, ...]
     total: float
     memory_limit: int
+    uses: FirstUses = field(default_factory=FirstUses)
+    """A record of the structures whose answers were checked by a second computation."""
 
     @cached_property
     def cliques(self) -> tuple[Clique, ...]:
@@ -61,11 +63,6 @@ class ModelTables:
     def tree(self) -> JunctionTree:
         """A junction tree of the potentials over all attributes of the domain."""
         return junction_tree(self.domain, self.cliques)
-
-    @cached_property
-    def uses(self) -> FirstUses:
-        """A record of the structures whose answers were checked by a second computation."""
-        return FirstUses()
 
     @property
     def calibrated(self) -> bool:

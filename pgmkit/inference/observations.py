@@ -244,12 +244,8 @@ def coordinates(layout: Layout, m: Measurement) -> tuple[np.ndarray, np.ndarray,
         return cell, np.arange(len(cell), dtype=np.int64) + start, np.ones(len(cell))
     import scipy.sparse
 
-    ones = np.ones(len(cell))
-    projection = scipy.sparse.csr_array(
-        (ones, (cell, np.arange(len(cell)))), (int(cell.max()) + 1, len(cell))
-    )
     matrix = m.matrix.to_dense() if isinstance(m.matrix, Kronecker) else m.matrix
-    both = scipy.sparse.coo_array(scipy.sparse.csr_array(matrix) @ projection)
+    both = scipy.sparse.coo_array(scipy.sparse.csr_array(matrix)[:, cell])
     return (
         both.row.astype(np.int64),
         both.col.astype(np.int64) + start,

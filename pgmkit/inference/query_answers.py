@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import overload
 
-from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import instance, listed
 from pgmkit.runtime.arrays import Array
 
 
@@ -46,10 +45,7 @@ class QueryAnswers(ABC):
 def checked_queries(query: FactoredQuery | Sequence[FactoredQuery]) -> list[FactoredQuery]:
     """Return one query, or several, as a list. Raises InvalidInput for anything else."""
     several = [query] if isinstance(query, FactoredQuery) else listed(query, "query", "queries")
-    for each in several:
-        if not isinstance(each, FactoredQuery):
-            raise InvalidInput(f"a query must be a FactoredQuery, got {type(each).__name__}")
-    return several
+    return [instance(each, FactoredQuery, "a query") for each in several]
 
 
 def answers_of_table(query: FactoredQuery, table: Array) -> Array:

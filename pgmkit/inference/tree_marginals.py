@@ -32,6 +32,8 @@ from pgmkit.runtime.sizes import BLOCK_CELLS, CALL_CELLS, CELL_BYTES, TABLE_CELL
 
 KEPT_BYTES = 8 * TABLE_CELLS * CELL_BYTES
 """The bytes of remembered tables above which they are dropped before the next marginal."""
+_TIPS = ""
+"""The axis of all tips' values; no attribute has this name."""
 Stem = tuple[int, int, int]
 """The meeting clique, its neighbour on the tips' side, and the set of the stem's attributes."""
 
@@ -310,7 +312,6 @@ class _Fans:
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._paths = tables, tables.paths
-        self._tips_axis = "*" * (1 + max(map(len, self._paths.names)))
         self._key: tuple[int, int, tuple[int, ...]] | None = None
         self._beside = torch.empty(0)
 
@@ -322,7 +323,6 @@ class _Fans:
         """
         paths = self._paths
         separator = paths.separators[here, side]
-        names = paths.axes(stem)
         axes = [*paths.axes(stem & separator), *paths.axes(stem & ~separator)]
         axes += paths.axes(separator & ~stem)
         # The axes are permuted once, since the table is large and each product would copy it
@@ -336,9 +336,9 @@ class _Fans:
             beside = self._side_by_side(here, side, row)
             kernel = Kernel(
                 tuple(axes),
-                (*paths.axes(separator), self._tips_axis),
-                (*names, self._tips_axis),
-                {**paths.sizes, self._tips_axis: beside.shape[-1]},
+                (*paths.axes(separator), _TIPS),
+                (*paths.axes(stem), _TIPS),
+                {**paths.sizes, _TIPS: beside.shape[-1]},
             )
             product = kernel.restore(LINEAR.contract(shared, beside, kernel))
             pieces = product.split([paths.cells(tip) for tip in row], dim=-1)

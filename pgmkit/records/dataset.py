@@ -54,11 +54,6 @@ class Dataset:
 
     __slots__ = ("_columns", "_domain", "_rows", "_unread")
 
-    _domain: Domain
-    _columns: dict[str, Codes]
-    _rows: int
-    _unread: dict[str, int] | None
-
     def __init__(
         self,
         domain: Domain,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import JunctionTree
+from pgmkit.linear.named_axes import sum_to
 from pgmkit.records.sampling import blocks, given_out, grouped_table, ravel, rounded_counts, unravel
 from pgmkit.runtime.threads import cores, in_threads
 
@@ -170,11 +171,9 @@ def _group_sizes(tree: JunctionTree, counts: Counts, i: int, n: int) -> NDArray[
         return np.array([n], dtype=np.int64)
     parent = tree.parents[i]
     axes = (*tree.separators[parent], *tree.residuals[parent])
-    table = counts[parent].reshape(tree.domain.shape(axes))
-    summed = tuple(k for k, name in enumerate(axes) if name not in separator)
-    kept = [name for name in axes if name in separator]
-    sizes = np.asarray(table.sum(axis=summed, dtype=np.int64))
-    return sizes.transpose([kept.index(name) for name in separator]).reshape(-1)
+    # Sums of fewer than 2^53 records are exact in float64.
+    table = counts[parent].astype(np.float64).reshape(tree.domain.shape(axes))
+    return sum_to(table, axes, separator).reshape(-1).astype(np.int64)
 
 
 def _cut(tree: JunctionTree, counts: Counts, n: int, rng: np.random.Generator) -> Counts:

@@ -37,7 +37,7 @@ from pgmkit.measurement import checked_measurements as as_checked
 from pgmkit.model import GraphicalModel
 from pgmkit.queries import FactoredQuery
 from pgmkit.regions.model import RegionModel
-from pgmkit.runtime.arguments import check_seconds, float_array
+from pgmkit.runtime.arguments import check_seconds, float_array, instance
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.progress import OUT_OF_TIME, Replication, reporter
 from pgmkit.runtime.randomness import Rng, generator
@@ -97,9 +97,7 @@ class Uncertainty:
         Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
         """
         checked = checked_level(level)
-        if not isinstance(query, FactoredQuery):
-            raise InvalidInput(f"query must be a FactoredQuery, got {type(query).__name__}")
-        estimate = self.model.answer(query)
+        estimate = self.model.answer(instance(query, FactoredQuery, "query"))
         closed = self._linear.answer(query)
         if closed is not None:
             return closed_form(estimate, closed, checked)

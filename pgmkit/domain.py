@@ -166,7 +166,8 @@ class Domain:
         """Return a Boolean for each code of an attribute: True for those in `codes`, which is one
         code or several.
 
-        Raises InvalidInput for an unknown attribute, no codes, or one outside the domain.
+        Raises InvalidInput for an unknown attribute, for no codes, and for a value that is not one
+        of the attribute's codes.
 
         >>> Domain({"a": 3}).allowed("a", [0, 2])
         array([ True, False,  True])

@@ -280,11 +280,14 @@ class FactorGraph:
         """Return the mean over the records of log p(record), in nats; minus infinity if a record is
         impossible.
 
-        Raises InvalidInput if the data hold no records or lack an attribute.
+        Raises InvalidInput if the data lack an attribute or have another size for one.
         """
-        instance(data, Dataset, "data")
-        if not len(data):
-            raise InvalidInput("the data hold no records; the mean needs one at least")
+        sizes = instance(data, Dataset, "data").domain.project(self.domain).sizes
+        if sizes != self.domain.sizes:
+            raise InvalidInput(
+                f"the data have the sizes {dict(sizes)!r:.200}, but must have the graph's: "
+                f"{dict(self.domain.sizes)!r:.200}; code them over the graph's domain"
+            )
         found = -self.log_partition
         for clique, table in self.tables:
             counts = np.asarray(data.marginal(clique), dtype=np.float64)

@@ -38,8 +38,8 @@ class Evidence:
         ``states`` has the named states of some attributes, in the order of their codes; a user may
         give either a state or a code.
 
-        Raises InvalidInput for an unknown attribute or state, a code out of range, or a likelihood
-        that is not one non-negative number for each value.
+        Raises InvalidInput for what is no mapping, an unknown attribute or state, a code out of
+        range, or a likelihood that is not one non-negative number for each value.
         """
         for given in (evidence, likelihood):
             if given is not None and not isinstance(given, Mapping):

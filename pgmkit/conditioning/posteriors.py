@@ -170,8 +170,11 @@ class Posteriors:
         return [_Batch(self, observed, part, structure) for part in parts]
 
     def alone(self, row: int) -> Posterior:
-        """Return the posterior of one record, given its row."""
-        if not isinstance(row, int | np.integer) or not -len(self) <= row < len(self):
+        """Return the posterior of one record, given its row, of which -1 is the last. Raises
+        InvalidInput for a row that is not there.
+        """
+        whole = isinstance(row, int | np.integer) and not isinstance(row, bool)
+        if not whole or not -len(self) <= row < len(self):
             raise InvalidInput(f"row must be one of the {len(self)} records, got {row!r}")
         codes = dict(zip(self.names, self.codes[row].tolist(), strict=True))
         return Posterior(self.graph, Evidence(codes, {}))

@@ -72,7 +72,7 @@ class CountingPlan:
 
     def count(self, columns: Mapping[str, Codes], rows: int) -> dict[Clique, Table]:
         """Return the table of every clique, counted over one piece of the data: `rows` codes of
-        each column.
+        each column, at least one.
         """
         result: dict[Clique, Table] = dict.fromkeys(self._cliques, np.empty(0, np.int64))
         for block in self.blocks:

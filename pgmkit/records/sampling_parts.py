@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.graphs.junction_tree import JunctionTree
 from pgmkit.linear.named_axes import sum_to
-from pgmkit.records.sampling import blocks, given_out, grouped_table, ravel, rounded_counts, unravel
+from pgmkit.records.sampling import (
+    blocks,
+    check_count,
+    given_out,
+    grouped_table,
+    ravel,
+    rounded_counts,
+    unravel,
+)
 from pgmkit.runtime.threads import cores, in_threads
 
 Counts = list[NDArray[np.int32]]
@@ -125,7 +133,8 @@ def parted_sample(
     """Prepare `n` records by `pgmkit.records.sampling.sample`'s method "round", in parts of `rows`.
 
     The time and memory of this call, and of a part apart from its records, are those of the tree's
-    tables. Raises InvalidInput for more than MOST_RECORDS, NumericalFailure as `sample` does.
+    tables. Raises InvalidInput for more than MOST_RECORDS and for `rows` that is not a whole number
+    of at least 1, NumericalFailure as `sample` does.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree
@@ -143,6 +152,7 @@ def parted_sample(
             f"n must be a whole number from 0 to {MOST_RECORDS:,}, got {n!r}; draw more records in "
             "several calls"
         )
+    check_count(rows, "rows", least=1)
     counts: Counts = []
     for i, clique in enumerate(tree.cliques):
         table = grouped_table(tree, i, clique_marginals(i))

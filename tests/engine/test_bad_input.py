@@ -250,6 +250,10 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a statistic that is a number": lambda: error_bars(MODEL, [GOOD]).statistic(1),  # type: ignore[arg-type]
     "records beyond memory": lambda: MODEL.sample(2**63),
     "a record that is not there": lambda: PAIR.posteriors({"age": [0, 1]}).alone(2),
+    "a record that is True": lambda: PAIR.posteriors({"age": [0, 1]}).alone(True),
+    "data of other sizes": lambda: PAIR.expected_log_likelihood(
+        Dataset(Domain({"sex": 3, "age": 4}), {"age": [3], "sex": [2]})
+    ),
     "soft evidence beyond floats": lambda: PAIR.posterior({}, {"age": [10**400] * 4}),
     "codes that are Boolean": lambda: MODEL.given({"age": True}),
     "a query of too many codes": lambda: queries.prefix(2**63),

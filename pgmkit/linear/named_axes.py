@@ -31,7 +31,8 @@ def spread(axes: Axes, held: Axes, table: NDArray[Any]) -> NDArray[Any]:
 
 
 def sum_to(table: Array, held: Axes, axes: Axes) -> Array:
-    """Return the table, whose axes are ``held``, summed to ``axes``, in that order.
+    """Return the table, whose axes are ``held``, summed to ``axes``, in that order. If nothing is
+    summed, the result shares the table's memory.
 
     >>> import numpy as np
     >>> sum_to(np.ones((2, 3, 4)), ("a", "b", "c"), ("c", "a")).shape

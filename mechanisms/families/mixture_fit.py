@@ -91,9 +91,8 @@ class MixtureFit:
         self._missed = float(self._misfit(self.independent))
         self._rate = learning_rate
         self._cells = sum(len(m.values) for m in measurements)
-        self.last_level = max(
-            1, math.ceil(math.log2(max(1.0, self._missed / self._cells) / _LEAST_WEIGHT))
-        )
+        most = max(1.0, self._missed / self._cells)
+        self.last_level = math.ceil(math.log2(most / _LEAST_WEIGHT))
 
     @property
     def independent(self) -> torch.Tensor:

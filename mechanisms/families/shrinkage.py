@@ -161,7 +161,7 @@ def _beyond(
     `total` records with independent attributes of these shares; the degrees of freedom of an
     interaction in such tables; and the sum of squares of the interaction in their difference.
     """
-    codes = [shares.get(name, np.ones(1)) for name in measurement.clique]
+    codes = (shares[name] for name in measurement.clique)
     product = total * functools.reduce(np.multiply.outer, codes)
     shape = tuple(len(each) for each in factors(domain, measurement))
     product = measurement.applied(product.ravel()).reshape(shape)

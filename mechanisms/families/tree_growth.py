@@ -100,8 +100,8 @@ class TreeGrowth:
         added = np.empty((count, count))
         for j in range(count):
             homes = self._holders[j]
-            own = np.where(inside[way[:, homes], j], 1.0, lengths[j])
-            joined = cells[:, homes] + lengths[:, None] * shared[way[:, homes]] * own
+            # If a home's last separator has j, the clique before it is a home that adds less.
+            joined = cells[:, homes] + lengths[:, None] * shared[way[:, homes]] * lengths[j]
             added[:, j] = joined.min(axis=1)
         holds = np.array([[i in members for i in range(count)] for members in self._sets], int)
         added[holds.T @ holds > 0] = 0.0

@@ -589,6 +589,20 @@ def test_a_strong_pair_among_many_of_noise_is_fitted_as_its_noise_allows(seed: i
     assert misfits[0] > 64 + 5 * 11.3 > 64 + 2 * 11.3 > misfits[1]
 
 
+def test_the_independent_row_is_the_mean_of_all_counts_of_an_attribute() -> None:
+    """By inverse variance; a code without records has a probability of about 1e-5."""
+    noisy = [
+        Measurement(("a",), [600.0, 400.0], 1.0),
+        Measurement(("a",), [700.0, 300.0], 2.0),
+        Measurement(("b",), [1000.0, 0.0, 0.0], 1.0),
+    ]
+    columns = Columns(Domain({"a": 2, "b": 3, "c": 1}))
+    random = torch.Generator().manual_seed(0)
+    fit = MixtureFit(columns, noisy, 1000.0, rows=2, learning_rate=0.1, random=random)
+    expected = [0.62, 0.38, 1 - 2e-5, 1e-5, 1e-5, 1.0]
+    np.testing.assert_allclose(fit.independent[0], expected, rtol=1e-4)
+
+
 def test_a_single_row_is_fitted_too() -> None:
     fit = fit_to(exact(2, 10.0), rows=1)
     fit.run(2, 0.0)
@@ -667,3 +681,27 @@ def test_the_largest_excess_of_two_tables_is_hardly_above_the_root_of_2_log_2() 
         fit.run(10, 2.5)
         fit._correct(10, 40, 2.5)
         assert len(fit.steps) == runs
+
+
+@pytest.mark.parametrize("names", ["abc", "abcdefgh"])
+def test_residuals_have_the_misfit_of_sums_and_the_recorded_gradient(names: str) -> None:
+    """Of three attributes all pairs are measured, of eight only neighbours."""
+    domain, rng = Domain({n: 2 + ord(n) % 3 for n in names}), np.random.default_rng(0)
+    pairs = itertools.combinations(names, 2) if len(names) == 3 else itertools.pairwise(names)
+    noisy = [
+        Measurement(
+            pair,
+            rng.normal(0, 50, domain.shape(pair)),
+            5.0,
+            [domain.sizes[n] * np.eye(domain.sizes[n]) - 1 for n in pair],
+        )
+        for pair in pairs
+    ]
+    misfit, columns = Misfit(Columns(domain), noisy, 100.0), Columns(domain)
+    rows = torch.from_numpy(rng.random((5, columns.width))).float().requires_grad_()
+    rows = columns.softmax(rows)
+    (gradient,) = torch.autograd.grad(misfit(rows), rows)
+    torch.testing.assert_close(misfit.slope(rows.detach()), gradient, rtol=1e-4, atol=1e-3)
+    tables = ProductAnswers(columns, [m.clique for m in noisy])(rows.detach().double())
+    off = [m.applied(100 * tables[m.clique].numpy().ravel()) - m.values for m in noisy]
+    assert misfit(rows).item() == pytest.approx(sum((each @ each) / 25 for each in off), rel=1e-4)

@@ -53,10 +53,11 @@ def proximal(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
 
 def polish(problem: Problem, start: Point, monitor: Monitor) -> Point:
-    """Run ``proximal`` as long as most passes can be computed in linear space.
+    """Run ``proximal``, but end it when more than ``MOST_ROUNDS`` of its passes had to be computed
+    in log space, however many were computed in linear space.
 
-    A pass in log space takes three to five times as long. The search ends after ``MOST_ROUNDS`` of
-    them, about as many as one difficult step takes.
+    A pass in log space takes three to five times as long as one in linear space. One difficult step
+    takes about ``MOST_ROUNDS`` of them.
     """
     most = problem.inference.log_passes + MOST_ROUNDS
     return _search(problem, start, monitor, lambda: problem.inference.log_passes > most)

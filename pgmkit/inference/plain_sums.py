@@ -287,8 +287,8 @@ class PlainSums:
             if seconds < 0:
                 raise TooLong
             size = max([values.itemsize for _, values in inside])
-            # A block has four arrays: the sum of tables before and after the last one is added, its
-            # exponentials, and their arguments.
+            # At most three arrays of a block are held at once: the sum of the tables, the arguments
+            # of the exponentials, and the exponentials. There is room for one more.
             block = _block(shape)
             self._check_room(held + size * (prod(shape[:-1]) + 4 * block))
             made = _in_blocks([self._spread(each, union) for each in inside], shape, block, over)

@@ -1,4 +1,4 @@
-"""Columns of whole and of real numbers in bins."""
+"""Columns of numbers: whole numbers with a code each, and whole or real numbers in bins."""
 
 from __future__ import annotations
 

@@ -273,9 +273,10 @@ def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float
 
 
 def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
-    """Return the measurements as a list. Raises InvalidInput unless the model can have been
-    estimated from them: each lies within one of its cliques and passes `estimate`'s check of its
-    size, and together they cover the cliques.
+    """Return the measurements as a list. Raises InvalidInput if the model is conditioned or cannot
+    have been estimated from them. Each measurement must lie within a clique of the model, and its
+    noise must be neither too small nor too large for `estimate` (`check_scale`). Each clique must
+    lie within a measurement or be that of structural zeros.
     """
     if not isinstance(model, GraphicalModel | RegionModel):
         raise InvalidInput(

@@ -8,10 +8,10 @@ Triton passes a stride as a 32-bit number if it fits, and a product of two such 
 overflow. So strides are only added to pointers or multiplied by 64-bit indices, which addresses
 tables of more than 2^31 cells correctly.
 
-Every kernel is a flat loop without helper functions. So Triton's interpreter can run it on a
-processor, and its compiler can compile it for a GPU that is not present; the tests do both. Triton
-passes nothing but pointers and numbers, so a kernel has an argument for every table, extent and
-stride, however many these are.
+Every kernel is written out in full, without helper functions. So Triton's interpreter can run it on
+a processor, and its compiler can compile it for a GPU that is not present; the tests do both.
+Triton passes nothing but pointers and numbers, so a kernel has an argument for every table, extent
+and stride, however many these are; only ``steps_kernel`` reads extents and places from tables.
 """
 
 from __future__ import annotations

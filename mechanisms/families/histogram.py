@@ -216,8 +216,8 @@ class Histogram:
         before = float(self.weights[where].sum())
         self.weights[where] *= factor
         self.mass += (factor - 1) * before
-        # Weights are normalised only when their scale drifts, or when so much was removed that the
-        # mass, a difference, is mostly rounding.
+        # Weights are normalised only when their scale has drifted far, or when so much was removed
+        # at once that the mass, a difference, has lost three digits or more to rounding.
         if not 1e-100 < self.mass < 1e100 or before > 1e3 * self.mass:
             self.weights /= self.weights.sum()
             self.mass = float(self.weights.sum())

@@ -140,8 +140,8 @@ class MixedRows:
 
     def start(self, records: Dataset, random: torch.Generator) -> torch.Tensor:
         """Return the parameters of one row for each record. For a categorical attribute they are
-        logits that give the record's code nearly all probability, with some noise; for a numeric
-        attribute it is the logit of a rank drawn at random within the record's code.
+        logits drawn from a standard normal distribution, with `_SURE` added at the record's code;
+        for a numeric attribute it is the logit of a rank drawn at random within the record's code.
         """
         parts = []
         for name, size in zip(self.codes, self.sizes, strict=True):
@@ -221,8 +221,9 @@ class MixedRows:
 
 
 _SURE = 4.0
-"""The logit of a first row's own code: with random ones beside it, of standard deviation 1, most
-probability is on the code, and the gradients of the others are not yet 0.
+"""The number added to the logit of a first row's own code. All logits are random, with standard
+deviation 1. If an attribute has up to about thirty codes, most probability is on the own code, and
+the gradients of the others are not yet 0.
 """
 
 

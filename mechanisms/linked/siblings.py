@@ -297,7 +297,8 @@ def draw_to(
     rng: np.random.Generator,
 ) -> None:
     """Redraw the children's records in place, so that their tables come near the wanted ones, whose
-    total is the number of children. `barred`: by clique, a mask of the impossible cells.
+    total is the number of children of the fitted parents. `barred`: by clique, a mask of the
+    impossible cells.
     """
     field = Field(children, wanted)
     best, least = dict(children.records), (np.inf, np.inf)

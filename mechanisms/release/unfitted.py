@@ -32,7 +32,7 @@ class Unfitted:
     marginal = marginals = answer = sample = given = _refused
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the domain and the total to one file, completely or not at all."""
+        """Write the domain and `public_total` to one file, completely or not at all."""
         header = {"domain": dict(self.domain.sizes), "total": self.public_total}
         write_container(path, self.format, header, {})
 

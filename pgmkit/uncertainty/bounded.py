@@ -1,9 +1,10 @@
 """Confidence intervals of a Gaussian mean that cannot be negative (Feldman and Cousins, 1998).
 
 "Unified approach to the classical statistical analysis of small signals", Physical Review D 57,
-section IV.B. The interval of a count passes smoothly from two-sided to one-sided near zero, is
-never empty, and covers with exactly the stated probability whatever the true count is. Cutting ``x
-+- z s`` off at zero covers true zeros too often, and can leave the single point 0.
+section IV.B. The interval of a count passes smoothly from two-sided to one-sided near zero and is
+never empty. At levels above about 0.55 it covers with exactly the stated probability, whatever the
+true count is. Cutting ``x +- z s`` off at zero covers true zeros too often, and can leave the
+single point 0.
 """
 
 from __future__ import annotations

@@ -372,9 +372,8 @@ class GraphicalModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = LARGEST) -> GraphicalModel:
-        """Read a model that ``save`` wrote. Raises ``InvalidInput`` for any other file.
-
-        A file that would expand to more than ``max_bytes`` is refused.
+        """Read a model that ``save`` wrote. Raises InvalidInput for any other file, and for one
+        that would expand to more than ``max_bytes``.
         """
         with refusing(path, "a model file"):
             header, arrays = read_container(path, FORMAT, max_bytes)

@@ -11,6 +11,7 @@ import click
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import public_records
 from mechanisms.cli.linked import report_linked, sample_linked
+from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
 
 _RELEASE = click.argument("release", type=click.Path(exists=True))
@@ -92,7 +93,7 @@ def query(
     '"TABLE: CONDITIONS", such as "home: area = n"; may be repeated.',
 )
 @click.option("--seed", type=int, help="Seed of the draw; a draw costs no privacy.")
-@cli.safe_csv_option
+@safe_csv_option
 @cli.allow_modified_option
 @cli.as_json
 def sample(
@@ -127,7 +128,7 @@ def sample(
     from pgmkit.tables.files.record_files import write_records
 
     loaded = _load(release, allow_modified)
-    spelled = cli.spreadsheet_safe if safe_csv else None
+    spelled = spreadsheet_safe if safe_csv else None
     parts = loaded.parts(rows, given=", ".join(given), rng=rng)
     written = write_records(target, loaded.schema, parts, rng, spelled=spelled)
     cli.emit({"out": out, "records": written}, cli.written(out, written), loaded.caution)

@@ -11,6 +11,7 @@ from mechanisms.cli import options as cli
 from mechanisms.cli.consent import asked_about, yes_option
 from mechanisms.cli.preflight import Files, preflight
 from mechanisms.cli.rescue import keeping, rescued_columns, rescued_tables
+from mechanisms.cli.spreadsheets import safe_csv_option, spreadsheet_safe
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.printed import printable
 from pgmkit.runtime.progress import telling_time
@@ -86,7 +87,7 @@ def demo(seed: np.random.Generator | None, rows: int, out: str, **budget: Any) -
 )
 @cli.device_option
 @cli.ledger_option
-@cli.safe_csv_option
+@safe_csv_option
 @cli.ignore_extra_option
 @click.option(
     "--strict",
@@ -202,7 +203,7 @@ def _write(release: TableRelease, files: Files, rng: np.random.Generator | None)
         if files.out is not None:
             draw = np.random.default_rng(rng)
             parts = release.parts(files.rows, rng=draw)
-            spelled = cli.spreadsheet_safe if files.safe_csv else None
+            spelled = spreadsheet_safe if files.safe_csv else None
             written = write_records(files.out, release.schema, parts, draw, spelled=spelled)
         if files.report is not None:
             from mechanisms.release.report import html

@@ -3,8 +3,12 @@
 First the single columns are measured, which every mechanism needs. Then, for at most a fiftieth of
 the budget that was left before, the distances of all pairs from the product of their columns are
 measured together. Their mean has little noise, however many pairs there are. It is compared with
-the mean that independent columns would give, which is simulated from the noisy columns for up to a
-thousand pairs, with Gaussian noise of the same standard deviation.
+the mean that independent columns would give, which is simulated from the noisy columns, with
+Gaussian noise of the same standard deviation.
+
+Among many pairs a few strong relations hardly move the mean. Pairs are therefore also measured if
+a single one of them stands out: if it is farther from independence than chance and noise explain,
+by more than the noise of its table if that cost as much as all single columns did.
 
 If no dependence shows, nothing is lost: the rest of the budget goes to the same columns. If the
 noise of all pairs is less than twice the distances that independent columns give, pairs are
@@ -28,7 +32,7 @@ from mechanisms.rounds.merging import MOST_GROUPS, chance_distance
 from mechanisms.workload import Workload, downward_closure
 from pgmkit import Measurement, Schema
 from pgmkit.domain import Clique
-from pgmkit.runtime.chances import DEVIATIONS
+from pgmkit.runtime.chances import DEVIATIONS, SIGNIFICANT, deviations
 from pgmkit.tables.bins import Binned
 
 _OF_NOISE = 0.04
@@ -58,6 +62,10 @@ class FirstLook:
         chance: The mean total variation distance of independent columns, without noise.
         noise: The mean total variation distance that noise adds to pairs if the remaining budget
             measures all of them.
+        outstanding: The pairs that stand out: of which noise explains the distance beyond chance
+            with a probability of at most `SIGNIFICANT` for all pairs together, and of which the
+            table would have less noise than this distance if it cost as much as all single columns
+            did.
     """
 
     measurements: tuple[Measurement, ...]
@@ -66,11 +74,16 @@ class FirstLook:
     needed: float
     chance: float
     noise: float
+    outstanding: tuple[Clique, ...]
 
     @property
     def dependent(self) -> bool:
         """True if pairs are worth measuring."""
-        return self.excess > self.needed or self.noise < _OF_CHANCE * self.chance
+        return (
+            self.excess > self.needed
+            or self.noise < _OF_CHANCE * self.chance
+            or bool(self.outstanding)
+        )
 
 
 def bins_of(schema: Schema) -> dict[str, int]:
@@ -99,31 +112,37 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     # Each column costs as much as a round of AIM, which plans 16 rounds for each column. A larger
     # share would hardly improve the decision: the noise in the columns is part of the distances
     # that independent columns are expected to show.
-    cost = whole / (16 * len(singles))
-    measurements = [curator.measure(c, cost, step="auto: measure") for c in singles]
+    cost = whole / 16
+    measurements = [curator.measure(c, cost / len(singles), step="auto: measure") for c in singles]
     model = estimator(curator.domain, curator.public_total)(None, measurements)
     columns = {name: model.marginal((name,)) for (name,) in singles}
     deciding = _OF_NOISE * _loss(curator, pairs)
-    price = _price(curator, len(pairs), whole, deciding)
+    noises = {pair: curator.domain.size(pair) * curator.expected_error(cost) for pair in pairs}
+    price = _price(curator, noises, whole, deciding)
     distances = measure_distances(curator, model, pairs, price, step="auto: errors of pairs")
-    found = math.fsum(distances.of.values()) / (len(pairs) * 2 * model.total)
-    chance, spread, bare = _chance(columns, some_pairs(pairs), model.total, measurements[0].stddev)
+    found = np.array([distances.of[pair] for pair in pairs]) / (2 * model.total)
+    by_chance, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
+    means = by_chance.mean(1)
+    again = math.sqrt(
+        1 + 1 / len(by_chance)
+    )  # a mean of draws and the records' own draw differ by both
     # The noise of a mean of n distances is that of one distance, divided by sqrt(n).
-    stddev = math.hypot(distances.stddev / math.sqrt(len(pairs)) / (2 * model.total), spread)
+    noise = distances.stddev / (2 * model.total)
+    stddev = math.hypot(noise / math.sqrt(len(pairs)), again * means.std(ddof=1))
     needed = max(DEVIATIONS * stddev, deciding / (2 * model.total))
     loss = _loss(curator, pairs) / (2 * model.total)
-    return FirstLook(tuple(measurements), found - chance, stddev, needed, bare, loss)
-
-
-def some_pairs(pairs: Sequence[Clique]) -> Sequence[Clique]:
-    """Return the pairs, or a thousand of them chosen independently of the data if there are
-    more.
-    """
-    most = 1000
-    if len(pairs) <= most:
-        return pairs
-    kept = np.random.default_rng(0).choice(len(pairs), most, replace=False)
-    return [pairs[place] for place in np.sort(kept)]
+    excess = found - by_chance.mean(0)
+    # The deviation of each pair is from few draws, so that of the most uncertain pair is taken.
+    of_each = math.hypot(noise, again * by_chance.std(0, ddof=1).max())
+    surely = deviations(SIGNIFICANT / len(pairs), laplace=curator.ledger.budget.pure) * of_each
+    outstanding = tuple(
+        pair
+        for pair, distance in zip(pairs, excess, strict=True)
+        if distance > max(surely, noises[pair] / (2 * model.total))
+    )
+    return FirstLook(
+        tuple(measurements), float(excess.mean()), stddev, needed, bare, loss, outstanding
+    )
 
 
 def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:
@@ -134,20 +153,25 @@ def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:
     return cells * curator.expected_error(curator.remaining / len(pairs))
 
 
-def _price(curator: Curator, pairs: int, whole: float, deciding: float) -> float:
-    """Return the cost at which the distances of `pairs` pairs are measured, from public figures
-    alone.
+def _price(
+    curator: Curator, noises: Mapping[Clique, float], whole: float, deciding: float
+) -> float:
+    """Return the cost at which the distances of pairs are measured, from public figures alone.
 
-    `deciding`: the excess, in counts, above which pairs are worth measuring. The cost is at most a
-    fiftieth of `whole`. It is less if noise of 0.37 times `deciding` costs less, since less noise
-    would hardly improve the decision. For tables of many rows that is about a thousandth of the
-    budget.
+    `noises`: by pair, the distance above which it can stand out, in counts. `deciding`: the excess
+    of the mean, in counts, above which pairs are worth measuring. The cost is at most a fiftieth of
+    `whole`. It is less if two things cost less, since less noise would hardly improve the decision:
+    noise of 0.37 times `deciding` in the mean; and so little noise in each distance that it does
+    not explain the least of `noises`. For tables of many rows and many codes that is about a
+    thousandth of the budget.
     """
-    most = 0.02 * whole
-    ratio = curator.errors_stddev(pairs, most) / math.sqrt(pairs) / (0.37 * deciding)
+    most, pure = 0.02 * whole, curator.ledger.budget.pure
+    noise = curator.errors_stddev(len(noises), most)
+    surely = deviations(SIGNIFICANT / len(noises), laplace=pure) * noise
+    ratio = max(noise / math.sqrt(len(noises)) / (0.37 * deciding), surely / min(noises.values()))
     # The noise of an answer is proportional to 1 / cost under pure DP, and to 1 / sqrt(cost)
     # otherwise.
-    return most * min(1.0, ratio if curator.ledger.budget.pure else ratio**2)
+    return most * min(1.0, ratio if pure else ratio**2)
 
 
 def _chance(
@@ -155,20 +179,21 @@ def _chance(
     pairs: Sequence[Clique],
     total: float,
     stddev: float,
-) -> tuple[float, float, float]:
-    """Return the mean total variation distance that pairs of independent columns show from the
-    product of their noisy marginals, its standard deviation, and the mean distance without noise.
+) -> tuple[NDArray[np.float64], float]:
+    """Return the total variation distances that pairs of independent columns show from the product
+    of their noisy marginals, in eight random tables a pair, as an array of shape (8, number of
+    pairs); and the mean distance of all pairs without noise.
 
     `columns`: the counts of each column. `total`: the number of records. `stddev`: the standard
-    deviation of the noise in the marginals of single columns. The first two results are from eight
-    random tables a pair, which are the same for the same columns.
+    deviation of the noise in the marginals of single columns. The tables are the same for the same
+    columns.
     """
     rng, draws = np.random.default_rng(0), 8
     rows = max(1, round(total))
     counts = {name: rows * each / each.sum() for name, each in columns.items()}
     bare = math.fsum(chance_distance(counts[a], counts[b]) for a, b in pairs) / (2 * rows)
-    means = np.zeros(draws)
-    for a, b in pairs:
+    found = np.zeros((draws, len(pairs)))
+    for place, (a, b) in enumerate(pairs):
         shares = np.outer(columns[a], columns[b]).ravel()
         shares /= shares.sum()
         drawn = rng.multinomial(rows, shares, draws)
@@ -177,7 +202,5 @@ def _chance(
                 nearest_counts(table.sum(axis) + rng.normal(0, stddev, table.shape[1 - axis]), rows)
                 for axis in (1, 0)
             )
-            means[i] += np.abs(table - np.outer(one, other) / rows).sum() / (2 * rows)
-    means /= len(pairs)
-    spread = float(means.std(ddof=1) * math.sqrt(1 + 1 / draws))
-    return float(means.mean()), spread, bare / len(pairs)
+            found[i, place] = np.abs(table - np.outer(one, other) / rows).sum() / (2 * rows)
+    return found, bare / len(pairs)

@@ -322,8 +322,8 @@ def _chosen(
     reason = (
         f"pairs of columns are {max(0.0, look.excess):.4f} further from independence than chance "
         f"gives (total variation, noise {look.stddev:.4f}), and would be worth their price from "
-        f"{look.needed:.4f} on: only single columns are measured; a mechanism that is named, such "
-        "as mst, measures pairs nevertheless"
+        f"{look.needed:.4f} on, and no pair stands out: only single columns are measured; a "
+        "mechanism that is named, such as mst, measures pairs nevertheless"
     )
     return Choice("independent", reason), known
 

@@ -15,11 +15,10 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from statistics import NormalDist
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
-from pgmkit.runtime.chances import RARE, SIGNIFICANT
+from pgmkit.runtime.chances import RARE, SIGNIFICANT, deviations
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL
 from pgmkit.tables.schema import Schema
 
@@ -53,7 +52,7 @@ class UnreadValues:
         be read, some column is listed with probability ``RARE`` at most. Wrongly read files have
         shares of a half and more, so few of them are missed because of the margin.
         """
-        above = _MANY + self._deviations(RARE / len(self.shares)) * self.stddev
+        above = _MANY + deviations(RARE / len(self.shares), laplace=self.pure) * self.stddev
         return _largest_first(self.shares, above)
 
     @property
@@ -66,17 +65,9 @@ class UnreadValues:
         # A share near 1 also has nearly all of the noise of the number of rows that it is divided
         # by.
         stddev = math.sqrt(2) * self.stddev
-        surely = 0.5 + self._deviations(RARE / max(1, len(others))) * stddev
-        return _largest_first(others, max(surely, 1 - self._deviations(SIGNIFICANT) * stddev))
-
-    def _deviations(self, chance: float) -> float:
-        """Return the number of standard deviations that the noise exceeds with this probability."""
-        if self.pure:
-            # Laplace noise exceeds t times its scale with probability exp(-t) / 2, and 1% more
-            # often if a tenth of the noise of the number of rows is added. The factor 1 / 2 is left
-            # out, which allows for that.
-            return math.log(1 / chance) / math.sqrt(2)
-        return NormalDist().inv_cdf(1 - chance)
+        surely = 0.5 + deviations(RARE / max(1, len(others)), laplace=self.pure) * stddev
+        least = 1 - deviations(SIGNIFICANT, laplace=self.pure) * stddev
+        return _largest_first(others, max(surely, least))
 
     def __str__(self) -> str:
         noise = f"(noise {self.stddev:.1%})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 
@@ -30,3 +31,17 @@ def expected_positive(means: Array | float, stddev: Array | float) -> Array:
     far = np.asarray(means) / stddev
     density = np.exp(-(far**2) / 2) / math.sqrt(2 * math.pi)
     return np.asarray(np.maximum(np.asarray(means) * ndtr(far) + stddev * density, 0.0))
+
+
+def deviations(chance: float, *, laplace: bool) -> float:
+    """Return a number of standard deviations that Gaussian or Laplace noise exceeds with at most
+    this probability. For Laplace noise the probability is half of it.
+
+    >>> deviations(0.025, laplace=False)
+    1.9599639845400545
+    """
+    if laplace:
+        # Noise exceeds t times its scale, which is 1 / sqrt(2) standard deviations, with
+        # probability exp(-t) / 2. The factor 1 / 2 is left out for small further noise.
+        return math.log(1 / chance) / math.sqrt(2)
+    return NormalDist().inv_cdf(1 - chance)

@@ -19,7 +19,7 @@ from pricing import cut
 
 from mechanisms import Budget, Ledger
 from mechanisms.cli import main
-from mechanisms.cli.options import spreadsheet_safe
+from mechanisms.cli.spreadsheets import spreadsheet_safe
 from mechanisms.datasets.census import census, schema
 from mechanisms.release import file as release_file
 from mechanisms.release.record import Release

@@ -216,9 +216,10 @@ class Histogram:
         before = float(self.weights[where].sum())
         self.weights[where] *= factor
         self.mass += (factor - 1) * before
-        # Weights are normalised only when their scale has drifted far, or when so much was removed
-        # at once that the mass, a difference, has lost three digits or more to rounding.
-        if not 1e-100 < self.mass < 1e100 or before > 1e3 * self.mass:
+        # The mass is a sum of differences, which keeps the rounding errors of its largest value:
+        # weights are normalised when it has lost three digits of its sixteen to them, at once or in
+        # many steps, and when it is very large.
+        if not 1e-3 < self.mass < 1e100 or before > 1e3 * self.mass:
             self.weights /= self.weights.sum()
             self.mass = float(self.weights.sum())
 

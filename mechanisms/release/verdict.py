@@ -190,7 +190,7 @@ def _shown(
     unrelated = chances(model, known, variances)
     chance = {pair: (max(_occurring(tables[pair])) - 1) / rows for pair in kept}
     hidden = [p for p in kept if strengths[p] ** 2 <= chance[p] or unrelated.get(p, 0.0) > 1 / 20]
-    why = "there is none, or noise hid it"
+    why = "there is none, or noise hid it, and what records show of it may be noise"
     if len(hidden) == len(kept):
         return (
             f"But the release shows no relation beyond chance: {why}. Use these columns for no "

@@ -37,8 +37,8 @@ def deviations(chance: float, *, laplace: bool) -> float:
     """Return a number of standard deviations that Gaussian or Laplace noise exceeds with at most
     this probability. For Laplace noise the probability is half of it.
 
-    >>> deviations(0.025, laplace=False)
-    1.9599639845400545
+    >>> round(deviations(0.025, laplace=False), 2)
+    1.96
     """
     if laplace:
         # Noise exceeds t times its scale, which is 1 / sqrt(2) standard deviations, with

@@ -19,8 +19,10 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.release.record import Release
+from mechanisms.rounds.distances import Distances
+from mechanisms.rounds.merging import MOST_GROUPS
 from mechanisms.synthesis.auto import choose_mechanism
-from mechanisms.synthesis.first_look import first_look
+from mechanisms.synthesis.first_look import bins_of, first_look
 from mechanisms.workload import k_way
 from pgmkit import Forbid, Integer, Schema
 from pgmkit.domain import Domain
@@ -403,3 +405,40 @@ def test_one_strong_pair_among_many_stands_out(budget: Budget) -> None:
     curator = Curator(Dataset(domain, codes), budget, neighbours="add/remove", seed=0)
     look = first_look(curator, k_way(domain, 2))
     assert look.outstanding == () and not look.dependent
+
+
+@pytest.mark.parametrize("budget", [Budget(1.0, 1e-9), Budget(2.0)])
+def test_what_stands_out_is_compared_with_chance_and_with_both_noises(
+    budget: Budget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draws of chance and the noisy distances are given; the rest is computed by hand."""
+    data = table(np.random.default_rng(0), 5000, 0.0)
+    pairs, rng = list(itertools.combinations(DOMAIN, 2)), np.random.default_rng(1)
+    for spread, sizes in ((0.05, False), (1e-4, True)):  # what decides: noise, or a table's size
+        drawn = 0.05 + spread * rng.normal(size=(5, 10))
+        monkeypatch.setattr("mechanisms.synthesis.first_look._chance", lambda *_, d=drawn: (d, 0.0))
+        stddev = 1e3 * spread
+        noise, wide = stddev / 10_000, math.sqrt(1 + 1 / 5)
+        each = math.hypot(noise, wide * max(np.std(d, ddof=1) for d in drawn.T))
+        normal = NormalDist().inv_cdf(1 - 1e-4)
+        surely = (math.log(1e4) / 2**0.5 if budget.pure else normal) * each
+        curator = Curator(data, budget, neighbours="replace-one", seed=0)
+        cell = curator.expected_error(budget.total / 16) / 10_000
+        least = np.array([max(surely, cell * DOMAIN.size(pair)) for pair in pairs])
+        assert (least > surely).all() if sizes else (least == surely).all()
+        excess = least * np.where(np.arange(10) % 2, 1.001, 0.999)
+        of = dict(zip(pairs, 10_000 * (drawn.mean(0) + excess), strict=True))
+        made = Distances(of, stddev)
+        monkeypatch.setattr(
+            "mechanisms.synthesis.first_look.measure_distances", lambda *_, d=made, **__: d
+        )
+        look = first_look(curator, PAIRS)
+        assert look.outstanding == tuple(pairs[1::2])
+        assert look.excess == pytest.approx(excess.mean())
+        of_the_mean = wide * np.std(drawn.mean(1), ddof=1)
+        assert look.stddev == pytest.approx(math.hypot(noise / 10**0.5, of_the_mean))
+
+
+def test_numbers_that_are_few_and_bins_of_their_own_have_no_order() -> None:
+    few, more = Integer(0, MOST_GROUPS - 1), Integer(0, MOST_GROUPS)
+    assert bins_of(Schema({"few": few, "more": more})) == {"more": MOST_GROUPS + 1}

@@ -121,6 +121,7 @@ def test_the_model_answers_samples_and_comes_back(tmp_path: Path) -> None:
         np.testing.assert_allclose(model.answer(query), wanted)
         records = model.sample(20_000, rng=np.random.default_rng(0))
         assert_follows(records.marginal(("a", "b")), _marginal(joint, ("a", "b")))
+        assert len(model.sample(1, rng=0)) == 1
         model.save(tmp_path / "h")
         again = HistogramModel.load(tmp_path / "h")
         np.testing.assert_allclose(again.marginal(("c", "b")), model.marginal(("c", "b")))

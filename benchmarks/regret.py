@@ -69,7 +69,8 @@ MEASURES = {
 EPSILONS = (0.1, 0.3, 1.0, 10.0)
 COMPARABLE = {
     "independent": ("2cf87bf38a",),
-    **dict.fromkeys(("mst", "mwem+pgm", "clique-tree"), ("cd1ceeab3f",)),
+    **dict.fromkeys(("mst", "mwem+pgm", "clique-tree"), ("cd1ceeab3f", "6045bb1aa8")),
+    **dict.fromkeys(("aim", "mixture"), ("6045bb1aa8",)),
 }
 """States of the code between which the mixture, the rule of "auto" and the first look changed, and
 what these mechanisms compute did not. Lines of other mechanisms stand beside lines of the same

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from mechanisms.dual_query import (
     DualQueryRelease,
     dual_query,
     paid_rounds,
+    uniform_draws,
 )
 from mechanisms.families import best_response
 from mechanisms.families.best_response import Oracle
@@ -216,6 +218,16 @@ def test_a_graphical_model_of_the_draws_beats_the_records() -> None:
     # No time limit: on a busy machine it would end the search before the model is better.
     model = estimate(DATA.domain, named, total=3000, loss=DualQueryLoss(release, PAIRS))
     assert total_variation(DATA, model, PAIRS) < total_variation(DATA, release.model, PAIRS)
+
+
+def test_the_free_draws_are_uniform_over_cells_and_signs() -> None:
+    """Each count is within seven standard deviations, which fails once in 1e9 for 280 of them."""
+    count, cells = 100_000, {Cell(c, i) for c in PAIRS.cliques for i in range(DATA.domain.size(c))}
+    drawn = Counter(uniform_draws(DATA.domain, PAIRS, count, np.random.default_rng(0)))
+    assert drawn.total() == count
+    assert set(drawn) == {(cell, sign) for cell in cells for sign in (-1, 1)}
+    expected = count / len(drawn)
+    assert max(abs(each - expected) for each in drawn.values()) < 7 * math.sqrt(expected)
 
 
 @pytest.mark.parametrize("name", ["dual-query", "fem"])

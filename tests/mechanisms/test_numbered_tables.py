@@ -35,7 +35,7 @@ def test_noise_by_the_number_of_a_groups_rows_costs_what_is_charged(
     tables = curator.measure_numbered("rows", "at", ["kind"], cost)
     assert curator.remaining == pytest.approx(2 * cost)
     costs = []
-    assert len(tables) == most
+    assert len(tables) == most and curator.measurements == tables
     assert {table.clique for table in tables} == {("rows", "at", "kind")}
     assert curator.ledger.entries[-1].step == f"measure rows x at x kind in {most} tables"
     for k, table in enumerate(tables, 1):

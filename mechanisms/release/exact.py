@@ -20,8 +20,8 @@ _MISSED = 0.5
 def with_exact(
     release: Release, schema: Schema, paths: Sequence[str | os.PathLike[str]]
 ) -> Release:
-    """Return the release with a model that is estimated from its noisy tables and from the exact
-    tables in these files (`TableRelease.with_exact`).
+    """Return the release with a model that is estimated from its noisy tables, from the exact
+    tables that it has already, and from those in these files (`TableRelease.with_exact`).
 
     Raises InvalidInput for a model that is not graphical, and for tables that the model misses by
     more than half a count.

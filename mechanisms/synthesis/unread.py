@@ -59,11 +59,12 @@ class UnreadValues:
     def empty(self) -> tuple[str, ...]:
         """The columns, apart from those in `many`, of which surely more than half of the values are
         missing and, as far as the noise shows, all may be. A column of which all values are missing
-        is left out with probability ``SIGNIFICANT``, or more often if the noise is large.
+        fails to be among them with probability ``SIGNIFICANT`` at most, or more often if the noise
+        is large.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
-        # A share near 1 also has nearly all of the noise of the number of rows that it is divided
-        # by.
+        # If the number of rows is private, a share near 1 also has nearly all of that number's
+        # noise, since it is divided by it. If it is public, the margins are wider than needed.
         stddev = math.sqrt(2) * self.stddev
         surely = 0.5 + deviations(RARE / max(1, len(others)), laplace=self.pure) * stddev
         least = 1 - deviations(SIGNIFICANT, laplace=self.pure) * stddev

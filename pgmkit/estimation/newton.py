@@ -249,8 +249,10 @@ class _Joint:
         return torch.as_tensor(tables).to(like.potentials)
 
     def _fit(self, sums: Array, weights: Array) -> Array:
-        """Return the smallest tables whose sums over the cliques are closest to ``sums`` by
-        weighted least squares.
+        """Return the cells of one table for each clique, whose sums are closest to ``sums`` by
+        least squares; of several such tables, the smallest. The sum at a cell of the joint
+        distribution is that of the cells of all tables in which it lies. ``weights`` multiply the
+        differences before they are squared.
         """
         if self.design.shape[0] * self.design.shape[1] <= CACHE_CELLS:
             dense = self.design.toarray() * weights[:, None]

@@ -35,7 +35,10 @@ class Request:
     def check(
         self, max_seconds: float | None, memory_limit: int | None, dtype: torch.dtype
     ) -> None:
-        """Raise InvalidInput for an argument of a wrong type or out of range."""
+        """Raise InvalidInput if the request's domain, measurements, method or tolerance, or one of
+        these three arguments, has a wrong type or is out of range, and if the loss is a callable
+        but no attribute was measured.
+        """
         check_domain(self.domain)
         checked_measurements(self.measurements, self.domain)
         one_of(self.method, ("auto", *METHODS), "method")

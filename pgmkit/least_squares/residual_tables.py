@@ -175,8 +175,9 @@ class ResidualTables:
     There are three kinds of `measurements`: residuals, through rows of a residual basis along each
     attribute; whole tables, which are split into their residuals in the basis n I - J; and the
     total (the empty clique), unless `total` gives it. All bases of an attribute must have the same
-    p, and all measurements of one residual must have the same rows up to a factor; they are
-    averaged by inverse variance. Attributes with a single code have no residuals.
+    vector p (see the module docstring). All measurements of one residual must have the same rows up
+    to a factor; they are averaged by inverse variance. Attributes with a single code have no
+    residuals.
 
     `statistic` is the squared distance, in standard deviations, between the measurements and the
     nearest values that noiseless measurements can have. Whatever the true table, it has a

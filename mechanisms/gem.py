@@ -248,8 +248,8 @@ def _run(
         rounds, count, options = _selection(settings, rounds, frequent)
         steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
         generator = _generator(columns, settings).to(device)
-        # Several threads save time only for networks at least as wide as the paper's. Smaller ones
-        # train equally fast with one thread.
+        # Several threads save time only if a training step takes many multiplications, as it always
+        # does with the paper's network. Smaller networks train equally fast with one thread.
         with threads_for(generator.multiplications, 1e9):
             prepare(generator)
 

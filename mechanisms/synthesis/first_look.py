@@ -7,8 +7,9 @@ the mean that independent columns would give, which is simulated from the noisy 
 Gaussian noise of the same standard deviation.
 
 Among many pairs a few strong relations hardly move the mean. Pairs are therefore also measured if
-a single one of them stands out: if it is farther from independence than chance and noise explain,
-by more than the noise of its table if that cost as much as all single columns did.
+a single one of them stands out: if its distance, less the mean that chance gives, is more than
+chance and noise explain, and more than the noise that its table would have if it cost as much as
+all single columns did.
 
 If no dependence shows, nothing is lost: the rest of the budget goes to the same columns. If the
 noise of all pairs is less than twice the distances that independent columns give, pairs are

@@ -300,12 +300,14 @@ class Messages:
 
     def _chain(self, node: int, kept: int) -> tuple[int, Table] | None:
         """Follow the path down from ``node`` on which every product replaces one attribute by
-        another of the same size. Return its lowest node and the matrix that replaces the lowest
-        attribute by the highest, or None if the path has fewer than two products.
+        another of the same size, as far as those attributes of ``kept`` that are summed out below
+        ``node`` are all summed out further down. Return its lowest node and the matrix that
+        replaces the lowest attribute by the highest, or None if the path has fewer than two
+        products.
 
         The matrices of the path are multiplied as batches of pairs. That takes a few calls for each
-        hundred of them, where ``product`` takes several calls for each. Tables that need rescaling
-        are left out, since a product of many could lose terms.
+        hundred of them, where ``product`` takes several calls for each. If tables are rescaled, the
+        result is None, since a product of many tables could lose terms.
         """
         tree, matrices, low = self.tree, list[Array](), node
         while not self.scaled and (link := tree.links.get(low)) is not None:

@@ -109,8 +109,8 @@ def goodness_of_fit(model: Fitted, measurements: Sequence[Measurement]) -> Fit:
 
     squares = _squares(model, measurements)
     values = sum(count for _, count in squares.values())
-    # The bound is below the loss of every distribution, whereas the sum of squares is the loss of
-    # this model.
+    # The loss is half a sum of squares, and its bound holds for every distribution. So twice the
+    # bound leaves out what a search that ended early added to this model's sum of squares.
     missed = min(2 * max(0.0, model.bound), sum(square for square, _ in squares.values()))
     linear = _linear(model, measurements)
     excess = {c: (square - n) / sqrt(5 * n) for c, (square, n) in squares.items()}

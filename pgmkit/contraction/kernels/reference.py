@@ -220,9 +220,10 @@ def compare(
     target: torch.Tensor,
     clip: torch.Tensor,
 ) -> torch.Tensor:
-    """Return a matrix of three rows with these sums, for the penalties of ``penalise``: the
-    penalties at ``new``; their excess over the tangent at ``old``, computed without a difference of
-    large numbers; and the product of ``new`` and the slopes at ``old``.
+    """Return a matrix of three rows, for the penalties of ``penalise``. The entries of the first
+    row sum to the penalties at ``new``; those of the second to the excess of these over the tangent
+    at ``old``, computed without a difference of large numbers; and those of the third to the scalar
+    product of ``new`` and the slopes at ``old``.
     """
     width, scale = clip
     there = new.double() * weights

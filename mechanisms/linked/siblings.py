@@ -334,8 +334,8 @@ def redraw(
         # child, on which it depends, are fixed while it is drawn.
         for rows in (chosen[~odd], chosen[odd]):
             if len(rows):
-                # These are the logarithms of the conditional weights of the codes.
                 tables = zip(field.cliques, potentials, strict=True)
+                # The logits are the logarithms of the conditional weights of the codes.
                 logits = summed_entries(children, tables, name, rows, float)
                 np.putmask(logits, barred_codes(children, barred, name, rows), -np.inf)
                 codes[rows] = drawn_codes(logits, rng)

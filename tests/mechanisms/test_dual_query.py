@@ -221,7 +221,7 @@ def test_a_graphical_model_of_the_draws_beats_the_records() -> None:
 
 
 def test_the_free_draws_are_uniform_over_cells_and_signs() -> None:
-    """Each count is within seven standard deviations, which fails once in 1e9 for 280 of them."""
+    """Each count is within seven standard deviations, which fails once in 1e9 for 184 of them."""
     count, cells = 100_000, {Cell(c, i) for c in PAIRS.cliques for i in range(DATA.domain.size(c))}
     drawn = Counter(uniform_draws(DATA.domain, PAIRS, count, np.random.default_rng(0)))
     assert drawn.total() == count

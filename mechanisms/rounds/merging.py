@@ -141,7 +141,8 @@ def best_tables(
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
     kept, sides = _kept(sizes, distances, chance, width), sizes - residuals
     # Little noise remains in cells without records, since estimated counts are not below 0. Shares
-    # still go by the noise of all cells; by less noise, strong dependences would get too little.
+    # are still computed from the noise of all cells: if they were computed from less noise, pairs
+    # that depend strongly would get too little of the budget.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, sides.max(2))
     codes = np.array([float(len(count)) for count in counts.values()])

@@ -110,8 +110,8 @@ class ProximalSteps:
         return points
 
     def _step(self, sets: torch.Tensor, origin: Points) -> Points:
-        """Return the points after one step of the sets whose indices are in ``sets``, and of no
-        others, from their points ``origin``.
+        """Take one step from the points ``origin`` of the sets whose indices are in ``sets``, and
+        return the points after it.
         """
         loss = self.search.loss.of(sets)
         whole = torch.as_tensor(self._multipliers(sets, origin).T, device=sets.device)

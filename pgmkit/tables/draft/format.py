@@ -159,8 +159,8 @@ def _separated(form: FileFormat, separator: str) -> FileFormat:
 
 
 def _comment_sign(lines: Sequence[str]) -> str | None:
-    """Return the sign of comments with which the first line begins; None if it begins with none, or
-    if it has as many values as a record.
+    """Return the sign of comments with which the first line begins. Return None if the line begins
+    with no such sign, or if it has as many values as a record.
     """
     sign = lines[0][:1] if lines else ""
     if not sign or sign not in _COMMENT_SIGNS:

@@ -149,8 +149,7 @@ def best_tables(
     before = np.array([noise.singles[name] for name in names])
     pure, every = noise.pure, np.arange(len(pairs))
     power = 1.0 if pure else 0.5
-    best, single = np.zeros(len(pairs), dtype=np.intp), before
-    weights = np.ones(len(pairs))
+    best, single, weights = np.zeros(len(pairs), dtype=np.intp), before, np.ones(len(pairs))
     for _ in range(FEW_ROUNDS):  # shares, weights and groups depend on each other
         # With a residual or a table on merged codes, the counts of single codes come from one-way
         # measurements, whose errors enter the pair. A table on all codes of an attribute measures

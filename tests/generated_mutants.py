@@ -49,6 +49,7 @@ PARTS = (
     "mechanisms/linked",
     "mechanisms/release",
     "mechanisms/strategies",
+    "mechanisms/queries",
     "mechanisms",
     "pgmkit/tables",
     "pgmkit/tables/files",

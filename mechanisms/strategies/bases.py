@@ -57,7 +57,11 @@ def _turned_rows(
 
     `turned`: the slots of these attributes in the lattice; `plain`: the rows of the others.
     """
-    bases = {name: ResidualBasis.of(rows) for name, rows in plain.items()}
+    # All rows are scaled to sensitivity 1, as those that `split` makes are.
+    bases = {
+        name: ResidualBasis.of(rows / np.sqrt((rows**2).sum(axis=0).max()))
+        for name, rows in plain.items()
+    }
     weights: dict[str, Array] = {}
     # In the first round every kind of queries has equal weight, and the total has the weight that
     # it has in the best strategy for the attribute alone (nu = 0).
@@ -75,8 +79,7 @@ def _turned_rows(
             rows, weights[name] = made[key]
             bases[name] = ResidualBasis.of(rows)
         inside, outside = lattice.errors(bases, full=True)
-        tops = [(bases[n].rows ** 2).sum(0).max() if n in bases else 1.0 for n in lattice.names]
-        root, inward, outward = lattice.root_error(inside * tops, outside)
+        root, inward, outward = lattice.root_error(inside, outside)
         dear = outward * outside
         if root < least:
             best = {name: bases[name].rows for name in turned}
@@ -102,18 +105,19 @@ def _problem(
         inward: the derivative of T with respect to the inside error of each slot.
         dear: the sum over the slots of the outside error times the derivative of T with respect
             to it.
-        basis: the attribute's basis in the round before, or None in the first round.
+        basis: the attribute's basis in the round before, with rows of sensitivity 1, or None in the
+            first round.
     """
-    parts = np.array([float(f"{x:.3g}") for x in inward / inward.sum()])
+    parts = [float(f"{x:.3g}") for x in inward / inward.sum()]
     gram = lattice.mixed(own, parts)
     n, more = len(gram), 0.0
     if basis is not None:
-        e = (basis.inverse * (gram @ basis.inverse)).sum() * (basis.rows**2).sum(axis=0).max()
+        e = (basis.inverse * (gram @ basis.inverse)).sum()
         f = float(basis.unseen @ gram @ basis.unseen)
-        more = float(f"{e * (f * inward.sum() / dear) ** 2 - f:.3g}")
-        # `more` is nu of the module docstring of `least_error`, and `gram` is V. At its lower limit
-        # -1 / (1'V^-1 1) the total would contribute nothing to the answers, so nu stays above it.
-        more = max(more, -0.999 / np.linalg.solve(gram, np.ones(n)).sum())
+        # `more` is nu of the module docstring of `least_error`, and `gram` is V. A nu below 0 would
+        # gain next to nothing: it is 0 if all queries along the attribute are of one kind and in
+        # one set, and larger if other sets use the total too.
+        more = max(0.0, float(f"{e * (f * inward.sum() / dear) ** 2 - f:.3g}"))
     return (n, tuple(lattice.kinds[slot] for slot in own), tuple(parts), more), gram, more
 
 

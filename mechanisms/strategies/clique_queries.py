@@ -17,7 +17,7 @@ import numpy as np
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.scores import LARGEST
-from mechanisms.queries.query_sets import CODES, Asked, kind_of, kinds_along, query_rows
+from mechanisms.queries.query_sets import CODES, Asked, kind_of, kinds_along, query_gram, query_rows
 from mechanisms.strategies.least_error import best_precision
 from mechanisms.strategies.p_identity import p_identity
 from mechanisms.workload import Workload
@@ -101,7 +101,7 @@ class CliqueQueries:
                 rows = self.rows(name)
                 precision = np.eye(factor.shape[1]) if rows is None else rows.T @ rows
                 variances = (factor * np.linalg.solve(precision, factor.T).T).sum(axis=1)
-                spread *= float(np.sqrt(variances.clip(min=0)).sum())
+                spread *= float(np.sqrt(variances).sum())
             found.append(spread / grid.l1(differ=False))
         return sum(found) / len(found)
 
@@ -120,12 +120,12 @@ class CliqueQueries:
             return None
         gram = UNASKED * np.eye(n) / n
         for each in kinds.values():
-            rows = query_rows(each, n)
-            gram += rows.T @ rows / max(1.0, float((rows**2).sum())) / len(kinds)
+            own = query_gram(each, n)
+            gram += own / np.trace(own) / len(kinds)
         if self._pure:
             return p_identity(gram)
         values, vectors = np.linalg.eigh(best_precision(gram)[0])
-        return np.asarray((vectors * np.sqrt(values.clip(min=0))).T)
+        return np.asarray((vectors * np.sqrt(values)).T)
 
     def _asked(self, clique: Clique) -> tuple[GridMatrix, ...]:
         if clique not in self._known:

@@ -141,7 +141,7 @@ class _Twins:
         np.fill_diagonal(rows, -np.inf)
         near = rows.max(axis=1, initial=0.0)
         np.fill_diagonal(rows, near)
-        digits = (np.column_stack([own, rows]) / np.abs(gram).max()).round(_DIGITS)
+        digits = (np.column_stack([own, rows]) / own.max()).round(_DIGITS)
         _, first, group, counts = np.unique(
             digits, axis=0, return_index=True, return_inverse=True, return_counts=True
         )
@@ -173,7 +173,7 @@ def split(gram: Array, more: float, weights: Array | None = None) -> tuple[Array
     precision, d = best_precision(gram + more, weights)
     p = np.linalg.solve(precision, np.ones(len(gram)))
     rest = precision - 1 / p.sum()
-    return p / p.sum(), rest / np.diag(rest).max(), d
+    return p / p.sum(), rest / rest.max(), d
 
 
 def of_full_rank(gram: Array) -> Array:

@@ -23,6 +23,7 @@ from mechanisms.privacy.scores import asked_distance
 from mechanisms.queries.query_sets import QuerySet, query_rows
 from mechanisms.registry import configure
 from mechanisms.strategies.clique_queries import CliqueQueries
+from mechanisms.strategies.least_error import best_precision
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
 from pgmkit.linear.kronecker import Kronecker
@@ -114,6 +115,23 @@ def test_the_expected_noise_is_that_of_the_measurement(pure: bool, clique: tuple
     noisy = np.linalg.pinv(strategy) @ rng.normal(0, 1, (len(strategy), 1000))
     found = np.mean([queries.distance(clique, each.reshape(sizes)) for each in noisy.T])
     assert queries.noise(clique) * math.sqrt(2 / math.pi) == pytest.approx(found, rel=0.03)
+
+
+def test_rows_serve_each_kind_of_queries_alike_and_single_codes_a_tenth() -> None:
+    """By the bound of all strategies, whatever the unit of the queries; of two codes, too."""
+    small = 0.01 * np.tri(2)
+    workload = Workload.of(Domain({"b": 12, "two": 2}), [QuerySet(("two",), (small,))])
+    for name, kinds in (("b", ("range", "prefix")), ("two", (small,))):
+        n = workload.domain.sizes[name]
+        own = [query_rows(each, n) for each in kinds]
+        rows = np.vstack(
+            [np.sqrt(0.1 / n) * np.eye(n)]
+            + [each / np.linalg.norm(each) / math.sqrt(len(own)) for each in own]
+        )
+        bound = np.linalg.svd(rows * np.sqrt(best_precision(rows.T @ rows)[1]))[1].sum() ** 2
+        found = CliqueQueries(WORKLOAD if name == "b" else workload, pure=False).rows(name)
+        assert found is not None and (found**2).sum(axis=0).max() == pytest.approx(1.0, rel=1e-9)
+        assert (np.linalg.norm(rows @ np.linalg.inv(found)) ** 2) <= bound * 1.0002
 
 
 @pytest.mark.parametrize("neighbours", NEIGHBOURS)

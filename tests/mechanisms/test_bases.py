@@ -1,0 +1,97 @@
+"""Residual bases for a whole workload: the best of their family, and whole numbers of all bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mechanisms.queries.query_sets import QuerySet
+from mechanisms.strategies import bases
+from mechanisms.strategies.least_error import split
+from mechanisms.strategies.own_rows import OwnRows, rated
+from mechanisms.strategies.residual_lattice import Lattice
+from pgmkit.domain import Domain
+from pgmkit.errors import InvalidInput
+from pgmkit.least_squares.residual_tables import ResidualBasis
+
+DOMAIN = Domain({"a": 7, "b": 5, "c": 4, "d": 1})
+MIXED = [
+    QuerySet(("a", "d"), ("prefix", "identity"), 30.0),
+    QuerySet(("a", "b"), ("range", "prefix")),
+    QuerySet(("b", "c"), ("range", "identity"), 0.2),
+    QuerySet(("c", "a"), ("identity", "identity"), 3.0),
+]
+ALIKE = [QuerySet(("a", "b", "c"), ("distance", "distance", "identity"))]
+
+
+def of_each_attribute(
+    lattice: Lattice, own: dict[str, ResidualBasis], bits: object = None
+) -> OwnRows:
+    """The bases with one for each attribute, in place of `own_rows`."""
+    none = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
+    return rated(lattice, {name: [basis] for name, basis in own.items()}, none)
+
+
+@pytest.mark.parametrize("sets", [MIXED, ALIKE], ids=["mixed", "alike"])
+def test_no_mean_of_the_kinds_and_no_weight_of_the_total_is_better(
+    sets: list[QuerySet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nelder and Mead's search over both, for all attributes together, by the error alone."""
+    from scipy.optimize import minimize
+
+    lattice = Lattice(DOMAIN, sets)
+    monkeypatch.setattr(bases, "own_rows", of_each_attribute)
+    found = bases.residual_rows(lattice)
+    slots = {n: [s for s, name in enumerate(lattice.names) if name == n] for n in ("a", "b")}
+
+    def root(x: np.ndarray) -> float:
+        rest, made = list(x), {"c": found.bases["c"][0]}
+        for name, own in slots.items():
+            parts = np.exp([*(rest.pop() for _ in own[1:]), 0.0])
+            gram = lattice.mixed(own, parts / parts.sum())
+            least = -1 / np.linalg.inv(gram).sum()
+            values, vectors = np.linalg.eigh(split(gram, least * (1 - np.exp(rest.pop())))[1])
+            made[name] = ResidualBasis.of((vectors[:, 1:] * np.sqrt(values[1:])).T)
+        return of_each_attribute(lattice, made).root
+
+    start = np.vstack([np.zeros(n := sum(map(len, slots.values()))), np.eye(n)])
+    options = {"initial_simplex": start, "maxfev": 200, "fatol": 1e-4 * found.root}
+    best = minimize(root, start[0], method="Nelder-Mead", options=options)
+    assert found.root <= best.fun * 1.0005
+
+
+@pytest.mark.parametrize(
+    ("sets", "bits"),
+    [
+        ([QuerySet(("b",), ("prefix",))], {"b": 30}),
+        # The largest entry of 4 I - J is 3, which has two bits.
+        ([QuerySet(("b", "c"), ("prefix", "identity"))], {"b": 28}),
+        (
+            [
+                QuerySet(("a", "b", "c"), ("prefix", "range", "identity")),
+                QuerySet(("b", "c"), ("range", "identity")),
+            ],
+            {"a": 14, "b": 14},
+        ),
+    ],
+)
+def test_entries_have_all_the_bits_that_products_leave(
+    sets: list[QuerySet], bits: dict[str, int]
+) -> None:
+    found = bases.residual_rows(Lattice(DOMAIN, sets)).bases
+    for name, each in bits.items():
+        ((rows,),) = [[basis.rows for basis in found[name]]]
+        assert np.abs(rows).max() == 2**each - 1 and np.array_equal(rows, np.rint(rows))
+    if "c" in found:
+        assert np.array_equal(found["c"][0].rows, 4 * np.eye(4) - 1)
+
+
+def test_entries_of_four_bits_are_the_coarsest() -> None:
+    domain = Domain({f"x{i}": 2 for i in range(8)})
+    for attributes in (domain.attributes[:7], domain.attributes):
+        lattice = Lattice(domain, [QuerySet(attributes, ("prefix",) * len(attributes))])
+        if len(attributes) == 7:
+            assert np.abs(bases.residual_rows(lattice).bases["x0"][0].rows).max() == 15
+            continue
+        with pytest.raises(InvalidInput, match="whole numbers of 30 bits"):
+            bases.residual_rows(lattice)

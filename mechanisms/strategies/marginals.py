@@ -54,14 +54,14 @@ class MarginalsStrategy:
         the matrix of ones) and noise of variance n_s / v_s determines R_s with the same precision,
         so that it stands for the measured marginals.
         """
-        places = subsets(domain, self.shares)
+        along = _code_bases(domain)
+        places = [place for place in subsets(domain, self.shares) if along.keys() >= set(place)]
         inside = _inside(domain, places, list(self.shares))
         precisions = inside @ np.array(list(self.shares.values())) ** power
         sizes = np.array([float(domain.size(place)) for place in places])
         variances = dict(zip(places, (sizes / precisions).tolist(), strict=True))
         variances[()] *= not total_known
-        along = _code_bases(domain)
-        bases = {part: {name: along[name] for name in part if name in along} for part in variances}
+        bases = {part: {name: along[name] for name in part} for part in variances}
         return ResidualNoise(domain, bases, variances)
 
 
@@ -121,7 +121,7 @@ def _candidates(workload: Workload, lattice: Sequence[Clique]) -> list[Clique]:
     """
     domain = workload.domain
     size = len(lattice[-1]) + 1
-    named = [name for name in domain if any(name in clique for clique in workload.cliques)]
+    named = [clique[0] for clique in lattice if len(clique) == 1]
     # These limits bound the time and the memory of the search.
     if math.comb(len(named), size) > 5000:
         return list(lattice)

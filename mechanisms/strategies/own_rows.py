@@ -192,7 +192,7 @@ def whole_basis(gram: Array, weights: Array, bits: int) -> ResidualBasis:
     while True:
         # The product of each row with w is many * l + units. Lowering entries where w is l by many
         # - units in total, and entries where w is l + 1 by units in total, makes it 0.
-        rows = np.rint(root * (top / np.abs(root).max()))
+        rows = np.rint(root * (top / root.max()))
         many, units = np.divmod(rows @ weights, least)
         rows[:, low] -= spread_evenly(many - units, low.sum())
         rows[:, next_one] -= spread_evenly(units, next_one.sum())

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pricing import Priced
 from scipy.optimize import check_grad, nnls
+from scipy.sparse import csr_array
 from seams import draw_from
 
 from mechanisms.baselines import Projection
@@ -28,16 +29,19 @@ from mechanisms.queries.query_sets import (
     query_gram,
     query_rows,
 )
-from mechanisms.strategies import least_error
+from mechanisms.strategies import least_error, marginals, residual_lattice
+from mechanisms.strategies.best import best_strategy
 from mechanisms.strategies.least_error import best_precision, split
 from mechanisms.strategies.marginals import marginals_strategy
 from mechanisms.strategies.p_identity import error_and_gradient, expected_error, p_identity
-from mechanisms.strategies.products import products_strategy
+from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Clique, Domain
-from pgmkit.errors import InvalidInput, NumericalFailure
+from pgmkit.errors import InvalidInput, ModelTooLarge, NumericalFailure
 from pgmkit.least_squares.residual_tables import ResidualTables
+from pgmkit.linear.matrix import as_dense, as_matrix
 from pgmkit.measurement import Measurement
+from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset, NoRows
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4})
@@ -194,7 +198,9 @@ def test_splits_are_the_best_for_their_trade(more: float) -> None:
 
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("total_known", [False, True])
-@pytest.mark.parametrize("kinds", [{}, {"c": "prefix"}, {"b": "range", "c": "prefix"}])
+@pytest.mark.parametrize(
+    "kinds", [{}, {"c": "prefix"}, {"b": "range", "c": "prefix"}, {"c": "moments"}]
+)
 def test_marginals_strategy_against_the_trace_formula(
     norm: int, total_known: bool, kinds: dict[str, str]
 ) -> None:
@@ -223,6 +229,37 @@ def test_marginals_strategy_against_the_trace_formula(
         assert error({c: s / scale for c, s in near.items()}) > 0.9999 * found.expected_error
 
 
+def test_marginals_of_columns_of_one_code_and_without_questions_change_nothing() -> None:
+    pairs = [("a", "b"), ("b", "c")]
+    plain = marginals_strategy(Workload(DOMAIN, pairs), 1, False)
+    wide = Domain({"year": 1, **{f"x{i}": 2 for i in range(40)}, **DOMAIN.sizes})
+    asked = marginals_strategy(Workload(wide, [("a", "b", "year"), ("b", "c")]), 1, False)
+    assert asked.expected_error == pytest.approx(plain.expected_error, rel=1e-6)
+    query = FactoredQuery({"year": np.eye(1), "a": np.eye(2)})
+    variance = asked.noise(wide, 2, False).variance(query).reshape(-1)
+    assert variance == pytest.approx(plain.noise(DOMAIN, 2, False).variance(("a",)), rel=1e-4)
+
+
+def test_a_clique_of_next_to_no_weight_is_measured_or_inside_one_that_is() -> None:
+    workload = Workload(DOMAIN, [("a", "b"), ("c", "b")], weights=[1, 1e-16])
+    for norm in (1, 2):
+        found = marginals_strategy(workload, norm, False)
+        assert any({"b", "c"} <= set(clique) for clique in found.shares)
+        assert math.isfinite(found.expected_error)
+
+
+def test_candidates_are_subsets_and_next_larger_sets_within_limits() -> None:
+    for number, more in ((30, 4060), (31, 4495), (32, 4960), (33, 0)):
+        domain = Domain({f"x{i}": 2 for i in range(number)})
+        lattice = marginals.subsets(domain, itertools.combinations(domain, 2))
+        found = marginals._candidates(k_way(domain, 2), lattice)
+        assert found[: len(lattice)] == lattice and len(found) == len(lattice) + more
+    domain = Domain({"a": 2**10, "b": 2**10, "c": 1, "d": 2, "unasked": 2})
+    pairs = list(itertools.combinations("abcd", 2))
+    found = marginals._candidates(Workload(domain, pairs), marginals.subsets(domain, pairs))
+    assert [c for c in found if len(c) > 2] == [("a", "b", "c"), ("a", "c", "d"), ("b", "c", "d")]
+
+
 def test_laplace_noise_prefers_few_larger_marginals() -> None:
     domain = Domain({name: 2 for name in "abcde"})
     laplace = marginals_strategy(k_way(domain, 2), norm=1, total_known=False)
@@ -241,6 +278,61 @@ def test_products_strategy_against_the_trace_formula() -> None:
         strategy = kron([found.rows[name] for name in clique]) * found.shares[clique]
         expected += weight * float(((queries @ np.linalg.pinv(strategy)) ** 2).sum())
     assert found.expected_error == pytest.approx(expected, rel=1e-6)
+    shares = np.array(list(found.shares.values()))
+    errors = {place: expected for place in range(2)}
+    for place in errors:  # the error of a clique alone
+        only = Workload(DOMAIN, [workload.cliques[place]], [workload.weights[place]])
+        errors[place] = products_strategy(
+            only.asking({"c": matrix} if not place else {})
+        ).expected_error
+    for change in (-0.01, 0.01):
+        near = np.array([*errors.values()]) / (shares + np.array([change, -change])) ** 2
+        assert near.sum() > expected
+
+
+def test_rows_of_products_serve_each_kind_alike() -> None:
+    """Whatever the unit of the queries."""
+    domain = Domain({"a": 32})
+    found = []
+    for unit in (1.0, 300.0):
+        asked = [QuerySet(("a",), (unit * np.tri(32),)), QuerySet(("a",), (np.eye(32)[::2],))]
+        found.append(products_strategy(Workload.of(domain, asked)).rows["a"])
+    assert np.allclose(*found, atol=1e-4)
+
+
+def test_variances_of_products_for_any_query() -> None:
+    """Noise of variance 1 on each row of the smallest clique that holds the query."""
+    domain = Domain({"a": 32, "b": 3})
+    rows = {"a": p_identity(query_gram("prefix", 32)), "b": np.vstack([np.eye(3), np.ones(3)]) / 2}
+    strategy = ProductsStrategy(rows, {("a", "b"): 0.7, ("b",): 0.3}, 0.0)
+    own = np.array([[1.0, 2.0, 0.0], [0.0, -1.0, 1.0]])
+    for factors, clique in [
+        ({"a": np.tri(32)}, "ab"),
+        ({"b": own, "a": np.tri(32)[::5]}, "ab"),
+        ({"b": csr_array(own)}, "b"),
+        ({}, "b"),
+    ]:
+        dense = {name: as_dense(as_matrix(each, "rows")) for name, each in factors.items()}
+        queries = kron([dense.get(name, np.ones((1, domain.sizes[name]))) for name in clique])
+        measured = kron([rows[name] for name in clique]) * strategy.shares[tuple(clique)]
+        wanted = ((queries @ np.linalg.pinv(measured)) ** 2).sum(axis=1)
+        query = FactoredQuery(factors)
+        if len(factors) == 2:
+            wanted = wanted.reshape(7, 2).T
+        found = strategy.variance(query, domain)
+        assert np.allclose(found, wanted.reshape(query.answer_shape))
+
+
+def test_columns_of_too_many_codes_for_four_matrices_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    domain = Domain({"a": 3, "b": 4_000_000})
+    with pytest.raises(ModelTooLarge, match="'b', which has 4,000,000 codes"):
+        best_strategy(Workload(domain, [("a", "b")]), RELATIONS[0], 2, total_known=False)
+    needed: list[int] = []
+    monkeypatch.setattr(residual_lattice, "check_room", lambda n, *_, **__: needed.append(n))
+    residual_lattice.Lattice(DOMAIN, [QuerySet(("c",), ("prefix",))])
+    assert needed == [4 * np.eye(4).nbytes]
 
 
 @pytest.mark.parametrize("total", [None, 50.0])

@@ -95,7 +95,7 @@ def run_on(
     if public is not None:
         options["public"] = public
     options |= {name: each for name, each in known.items() if each}
-    if bins is not None and entry.name in ("mixture", "pair-graph"):
+    if bins is not None and entry.takes("bins"):
         options["bins"] = bins
     release: Release = entry.load()[0](curator, workload, settings, **options)
     return release

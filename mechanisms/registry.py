@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -20,8 +21,10 @@ class Entry:
     """A mechanism: its name, where its code is, and its properties. The module is imported on use.
 
     `function(curator, workload, settings, *, progress=None, public=None)` returns a Release; it
-    takes `progress` only if `rounds`, and `public` only if `public`. `settings` is a frozen
-    dataclass with a default for every field.
+    takes `progress` only if `rounds`, and `public` only if `public`. If it also takes `bins` (the
+    number of ordered codes of each attribute) or, for linked tables, `zeros` (combinations that
+    cannot occur), it is given them. `settings` is a frozen dataclass with a default for every
+    field.
 
     Attributes:
         name: The name by which it is run.
@@ -70,6 +73,12 @@ class Entry:
                 f"mechanism {self.name!r} cannot be loaded from {self.module} ({error}); "
                 "install or repair the package that registered it"
             ) from error
+
+    def takes(self, argument: str) -> bool:
+        """Return True if the function has an argument of this name. Raises InvalidInput as `load`
+        does.
+        """
+        return argument in inspect.signature(self.load()[0]).parameters
 
 
 class Registry(Mapping[str, Entry]):

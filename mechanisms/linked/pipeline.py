@@ -39,10 +39,6 @@ logger = logging.getLogger(__name__)
 
 _KNOWING = ("aim", "mst", "gaussian+projection")
 """The mechanisms that can begin with measurements of pairs made before."""
-_CONSTRAINED = ("aim", "gaussian+projection")
-"""The mechanisms that fit the released model with the schema's constraints; the models of others
-are fitted again (`constrained`).
-"""
 _SELECTING = ("aim", "mst")
 """The mechanisms that measure tables of children with the position in them, for which selected
 pairs leave room. A model of all pairs by position is several times as large, and its fit ends
@@ -252,7 +248,8 @@ def _spent(
                 table = curator.table(tables[name], relations[name], left_over, place=POSITION)
         entry, settings = configure(chosen.name, **chosen.settings)
         first = first if entry.name in _KNOWING else []
-        zeros = request.schema.zeros if entry.name in _CONSTRAINED else ()
+        # The models of mechanisms that do not take the schema's constraints are fitted again.
+        zeros = request.schema.zeros if entry.takes("zeros") else ()
         release = run_on(table, entry, settings, workload, first=first, zeros=zeros)
         logger.info("the table %s is measured", name)
         final = release if zeros else constrained(release, request.schema, None)

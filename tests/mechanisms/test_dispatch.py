@@ -54,11 +54,27 @@ def test_a_mechanism_is_given_what_it_takes() -> None:
     assert given(replace(ENTRY, public=True), public=DATA) == {"public": DATA}
 
 
-@pytest.mark.parametrize("name", ["mixture", "pair-graph", "told"])
-def test_bins_are_given_to_what_merges_codes(name: str) -> None:
-    entry, merges = replace(ENTRY, name=name), name != "told"
+def merging(*arguments: Any, bins: Any = None) -> tuple[Any, ...]:
+    return (*arguments, {} if bins is None else {"bins": bins})
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_bins_are_given_to_what_merges_codes(merges: bool) -> None:
+    entry = replace(ENTRY, function="merging") if merges else ENTRY
     assert given(entry, bins={"a": 2}) == ({"bins": {"a": 2}} if merges else {})
     assert given(entry) == {}
+
+
+def test_what_a_mechanism_takes_is_what_its_function_has() -> None:
+    taking = {
+        argument: {name for name, entry in MECHANISMS.items() if entry.takes(argument)}
+        for argument in ("bins", "zeros", "progress", "public")
+    }
+    assert taking["bins"] == {"mixture", "pair-graph"}
+    assert taking["zeros"] == {"aim", "gaussian+projection"}
+    for name, entry in MECHANISMS.items():
+        assert entry.rounds == (name in taking["progress"])
+        assert entry.public == (name in taking["public"])
 
 
 @pytest.mark.parametrize("of_entry", [False, True])

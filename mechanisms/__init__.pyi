@@ -1,114 +1,66 @@
-from .aim import Aim
-from .baselines import Gaussian, Independent, Projection
-from .clique_tree import CliqueTree
-from .dispatch import run
-from .dual_query import DualQuery, DualQueryLoss
-from .fem import Fem
-from .gem import Gem, GemPub
-from .linked.link import Link
-from .linked.pipeline import synthesize_linked
-from .linked.release import LinkedRelease
-from .linked.schema_file import load_linked_schema
-from .matrix import Matrix, MatrixPgm
-from .mixture import Mixture
-from .mst import Mst
-from .mwem import Mwem
-from .mwem_pgm import MwemPgm
-from .pair_graph import PairGraph
-from .pep import Pep, PepPub
-from .pmw_pub import PmwPub
-from .privacy.budget import Budget
-from .privacy.curator import Curator
-from .privacy.ledger import BudgetExceeded, Ledger
-from .privacy.neighbours import NEIGHBOURS
-from .queries.cells import Cell
-from .queries.predicates import (
-    MeasuredPredicate,
-    Predicate,
-    Predicates,
-    linear_thresholds,
-    mixed_marginals,
-)
-from .rap import Rap, RapSoftmax
-from .rap_pp import RapPlusPlus
-from .registry import MECHANISMS, Entry, configure, register
-from .release.evaluation import marginal_errors
-from .release.record import Model, Release
-from .release.report import Evaluation
-from .release.tabular import TableRelease
-from .rounds.loop import Round, adapt
-from .synthesis.auto import Choice, choose_mechanism
-from .synthesis.expected import expected_errors, least_epsilon
-from .synthesis.open_columns import ColumnsFound
-from .synthesis.pipeline import synthesize
-from .synthesis.plan import Plan, plan
-from .synthesis.questions import PlannedQuestion
-from .workload import Workload, downward_closure, k_way, random_k_way, target_biased
+from .aim import Aim as Aim
+from .baselines import Gaussian as Gaussian
+from .baselines import Independent as Independent
+from .baselines import Projection as Projection
+from .clique_tree import CliqueTree as CliqueTree
+from .dispatch import run as run
+from .dual_query import DualQuery as DualQuery
+from .dual_query import DualQueryLoss as DualQueryLoss
+from .fem import Fem as Fem
+from .gem import Gem as Gem
+from .gem import GemPub as GemPub
+from .linked.link import Link as Link
+from .linked.pipeline import synthesize_linked as synthesize_linked
+from .linked.release import LinkedRelease as LinkedRelease
+from .linked.schema_file import load_linked_schema as load_linked_schema
+from .matrix import Matrix as Matrix
+from .matrix import MatrixPgm as MatrixPgm
+from .mixture import Mixture as Mixture
+from .mst import Mst as Mst
+from .mwem import Mwem as Mwem
+from .mwem_pgm import MwemPgm as MwemPgm
+from .pair_graph import PairGraph as PairGraph
+from .pep import Pep as Pep
+from .pep import PepPub as PepPub
+from .pmw_pub import PmwPub as PmwPub
+from .privacy.budget import Budget as Budget
+from .privacy.curator import Curator as Curator
+from .privacy.ledger import BudgetExceeded as BudgetExceeded
+from .privacy.ledger import Ledger as Ledger
+from .privacy.neighbours import NEIGHBOURS as NEIGHBOURS
+from .queries.cells import Cell as Cell
+from .queries.predicates import MeasuredPredicate as MeasuredPredicate
+from .queries.predicates import Predicate as Predicate
+from .queries.predicates import Predicates as Predicates
+from .queries.predicates import linear_thresholds as linear_thresholds
+from .queries.predicates import mixed_marginals as mixed_marginals
+from .rap import Rap as Rap
+from .rap import RapSoftmax as RapSoftmax
+from .rap_pp import RapPlusPlus as RapPlusPlus
+from .registry import MECHANISMS as MECHANISMS
+from .registry import Entry as Entry
+from .registry import configure as configure
+from .registry import register as register
+from .release.evaluation import marginal_errors as marginal_errors
+from .release.record import Model as Model
+from .release.record import Release as Release
+from .release.report import Evaluation as Evaluation
+from .release.tabular import TableRelease as TableRelease
+from .rounds.loop import Round as Round
+from .rounds.loop import adapt as adapt
+from .synthesis.auto import Choice as Choice
+from .synthesis.auto import choose_mechanism as choose_mechanism
+from .synthesis.expected import expected_errors as expected_errors
+from .synthesis.expected import least_epsilon as least_epsilon
+from .synthesis.open_columns import ColumnsFound as ColumnsFound
+from .synthesis.pipeline import synthesize as synthesize
+from .synthesis.plan import Plan as Plan
+from .synthesis.plan import plan as plan
+from .synthesis.questions import PlannedQuestion as PlannedQuestion
+from .workload import Workload as Workload
+from .workload import downward_closure as downward_closure
+from .workload import k_way as k_way
+from .workload import random_k_way as random_k_way
+from .workload import target_biased as target_biased
 
 __version__: str
-__all__ = [
-    "MECHANISMS",
-    "NEIGHBOURS",
-    "Aim",
-    "Budget",
-    "BudgetExceeded",
-    "Cell",
-    "Choice",
-    "CliqueTree",
-    "ColumnsFound",
-    "Curator",
-    "DualQuery",
-    "DualQueryLoss",
-    "Entry",
-    "Evaluation",
-    "Fem",
-    "Gaussian",
-    "Gem",
-    "GemPub",
-    "Independent",
-    "Ledger",
-    "Link",
-    "LinkedRelease",
-    "Matrix",
-    "MatrixPgm",
-    "MeasuredPredicate",
-    "Mixture",
-    "Model",
-    "Mst",
-    "Mwem",
-    "MwemPgm",
-    "PairGraph",
-    "Pep",
-    "PepPub",
-    "Plan",
-    "PlannedQuestion",
-    "PmwPub",
-    "Predicate",
-    "Predicates",
-    "Projection",
-    "Rap",
-    "RapPlusPlus",
-    "RapSoftmax",
-    "Release",
-    "Round",
-    "TableRelease",
-    "Workload",
-    "adapt",
-    "choose_mechanism",
-    "configure",
-    "downward_closure",
-    "expected_errors",
-    "k_way",
-    "least_epsilon",
-    "linear_thresholds",
-    "load_linked_schema",
-    "marginal_errors",
-    "mixed_marginals",
-    "plan",
-    "random_k_way",
-    "register",
-    "run",
-    "synthesize",
-    "synthesize_linked",
-    "target_biased",
-]

@@ -1,112 +1,62 @@
-from . import bif, losses, queries, uai
-from .approximate.posterior import ApproximatePosterior
-from .conditioning.posterior import Posterior
-from .conditioning.posteriors import Posteriors
-from .domain import Domain
-from .errors import (
-    Contradictory,
-    EngineFailed,
-    FromRecords,
-    InvalidInput,
-    ModelTooLarge,
-    NotCertified,
-    NotMeasured,
-    NumericalFailure,
-    PgmkitError,
-    TooSlow,
-    TotalUndetermined,
-)
-from .estimation import estimate
-from .estimation.many import estimate_many
-from .factor import Factor
-from .factor_graph import FactorGraph
-from .graphs.junction_tree import JunctionTree
-from .least_squares.goodness import Fit
-from .linear.kronecker import Kronecker
-from .measurement import Measurement
-from .model import GraphicalModel
-from .queries import FactoredQuery
-from .records.dataset import Dataset
-from .regions.model import RegionModel
-from .runtime.progress import Replication
-from .structural_zeros import Zeros
-from .tables.columns import Column
-from .tables.constraints import Constraint, Determines, Forbid, Require
-from .tables.dates import Date, DateTime
-from .tables.draft.draft import draft
-from .tables.engines.frames import counts_of
-from .tables.files.record_files import encode_file, write_file
-from .tables.labelled import Boolean, Categorical, OpenCategorical
-from .tables.levels import Level
-from .tables.numbers import Integer, Numeric
-from .tables.questions import ask
-from .tables.reply import Reply
-from .tables.schema import Schema
-from .tables.schema_file import FileFormat
-from .tables.weights import round_at_random
-from .total import TotalEstimate, estimate_total
-from .uncertainty import Interval, Uncertainty, error_bars
+from . import bif as bif
+from . import losses as losses
+from . import queries as queries
+from . import uai as uai
+from .approximate.posterior import ApproximatePosterior as ApproximatePosterior
+from .conditioning.posterior import Posterior as Posterior
+from .conditioning.posteriors import Posteriors as Posteriors
+from .domain import Domain as Domain
+from .errors import Contradictory as Contradictory
+from .errors import EngineFailed as EngineFailed
+from .errors import FromRecords as FromRecords
+from .errors import InvalidInput as InvalidInput
+from .errors import ModelTooLarge as ModelTooLarge
+from .errors import NotCertified as NotCertified
+from .errors import NotMeasured as NotMeasured
+from .errors import NumericalFailure as NumericalFailure
+from .errors import PgmkitError as PgmkitError
+from .errors import TooSlow as TooSlow
+from .errors import TotalUndetermined as TotalUndetermined
+from .estimation import estimate as estimate
+from .estimation.many import estimate_many as estimate_many
+from .factor import Factor as Factor
+from .factor_graph import FactorGraph as FactorGraph
+from .graphs.junction_tree import JunctionTree as JunctionTree
+from .least_squares.goodness import Fit as Fit
+from .linear.kronecker import Kronecker as Kronecker
+from .measurement import Measurement as Measurement
+from .model import GraphicalModel as GraphicalModel
+from .queries import FactoredQuery as FactoredQuery
+from .records.dataset import Dataset as Dataset
+from .regions.model import RegionModel as RegionModel
+from .runtime.progress import Replication as Replication
+from .structural_zeros import Zeros as Zeros
+from .tables.columns import Column as Column
+from .tables.constraints import Constraint as Constraint
+from .tables.constraints import Determines as Determines
+from .tables.constraints import Forbid as Forbid
+from .tables.constraints import Require as Require
+from .tables.dates import Date as Date
+from .tables.dates import DateTime as DateTime
+from .tables.draft.draft import draft as draft
+from .tables.engines.frames import counts_of as counts_of
+from .tables.files.record_files import encode_file as encode_file
+from .tables.files.record_files import write_file as write_file
+from .tables.labelled import Boolean as Boolean
+from .tables.labelled import Categorical as Categorical
+from .tables.labelled import OpenCategorical as OpenCategorical
+from .tables.levels import Level as Level
+from .tables.numbers import Integer as Integer
+from .tables.numbers import Numeric as Numeric
+from .tables.questions import ask as ask
+from .tables.reply import Reply as Reply
+from .tables.schema import Schema as Schema
+from .tables.schema_file import FileFormat as FileFormat
+from .tables.weights import round_at_random as round_at_random
+from .total import TotalEstimate as TotalEstimate
+from .total import estimate_total as estimate_total
+from .uncertainty import Interval as Interval
+from .uncertainty import Uncertainty as Uncertainty
+from .uncertainty import error_bars as error_bars
 
 __version__: str
-__all__ = [
-    "ApproximatePosterior",
-    "Boolean",
-    "Categorical",
-    "Column",
-    "Constraint",
-    "Contradictory",
-    "Dataset",
-    "Date",
-    "DateTime",
-    "Determines",
-    "Domain",
-    "EngineFailed",
-    "Factor",
-    "FactorGraph",
-    "FactoredQuery",
-    "FileFormat",
-    "Fit",
-    "Forbid",
-    "FromRecords",
-    "GraphicalModel",
-    "Integer",
-    "Interval",
-    "InvalidInput",
-    "JunctionTree",
-    "Kronecker",
-    "Level",
-    "Measurement",
-    "ModelTooLarge",
-    "NotCertified",
-    "NotMeasured",
-    "Numeric",
-    "NumericalFailure",
-    "OpenCategorical",
-    "PgmkitError",
-    "Posterior",
-    "Posteriors",
-    "RegionModel",
-    "Replication",
-    "Reply",
-    "Require",
-    "Schema",
-    "TooSlow",
-    "TotalEstimate",
-    "TotalUndetermined",
-    "Uncertainty",
-    "Zeros",
-    "ask",
-    "bif",
-    "counts_of",
-    "draft",
-    "encode_file",
-    "error_bars",
-    "estimate",
-    "estimate_many",
-    "estimate_total",
-    "losses",
-    "queries",
-    "round_at_random",
-    "uai",
-    "write_file",
-]

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -96,17 +96,44 @@ def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return left.double() @ right.double()
 
 
+class Penalty(ABC):
+    """A convex even function phi(r) of the standardised residuals, whose conjugate is phi*(u) =
+    curvature u^2 / 2 for |u| <= steepest, and infinite beyond.
+    """
+
+    curvature: Any
+    steepest: Any
+    clipped: Any
+    """The width and scale with which phi(r) = scale * c * (r - c / 2), c being r clipped to
+    [-width, width]; only penalties with a positive curvature have them.
+    """
+
+    @abstractmethod
+    def value(self, r: torch.Tensor) -> torch.Tensor:
+        """Return the sum of phi over the residuals."""
+
+    @abstractmethod
+    def slope(self, r: torch.Tensor) -> torch.Tensor:
+        """Return phi', or a subgradient where phi has a kink."""
+
+    def unit(self, rows: int) -> float:
+        """Return about the standard deviation of the sum over this many values of the noise that
+        the penalty is for.
+        """
+        return sqrt(rows / 2)
+
+    def smooth_stages(self) -> Sequence[Penalty]:
+        """Return penalties of positive curvature that approach this one from below."""
+        return [self]
+
+
 @dataclass(frozen=True)
-class Squared:
+class Squared(Penalty):
     """The penalty phi(r) = r^2 / 2, for Gaussian noise."""
 
-    curvature: ClassVar[float] = 1.0
-    """The conjugate is phi*(u) = curvature u^2 / 2 for |u| <= steepest, and infinite beyond."""
-    steepest: ClassVar[float] = inf
-    clipped: ClassVar[tuple[float, float]] = (inf, 1.0)
-    """The width and scale with which phi(r) = scale * c * (r - c / 2), c being r clipped to
-    [-width, width].
-    """
+    curvature = 1.0
+    steepest = inf
+    clipped = (inf, 1.0)
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
         return 0.5 * dot(r, r)
@@ -114,12 +141,9 @@ class Squared:
     def slope(self, r: torch.Tensor) -> torch.Tensor:
         return r
 
-    def unit(self, rows: int) -> float:
-        return sqrt(rows / 2)
-
 
 @dataclass(frozen=True)
-class Huber:
+class Huber(Penalty):
     """The penalty phi(r) = height * r^2 / (2 width) up to |r| = width, height * (|r| - width / 2)
     beyond.
     """
@@ -136,7 +160,6 @@ class Huber:
 
     @property
     def clipped(self) -> tuple[float, float]:
-        """The width and scale as in ``Squared.clipped``."""
         return self.width, self.height / self.width
 
     @property
@@ -147,16 +170,13 @@ class Huber:
     def steepest(self) -> float:
         return self.height
 
-    def unit(self, rows: int) -> float:
-        return sqrt(rows / 2)
-
 
 @dataclass(frozen=True)
-class Absolute:
+class Absolute(Penalty):
     """The penalty phi(r) = sqrt(2) |r|, for Laplace noise, whose scale is stddev / sqrt(2)."""
 
-    curvature: ClassVar[float] = 0.0
-    steepest: ClassVar[float] = sqrt(2)
+    curvature = 0.0
+    steepest = sqrt(2)
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
         return sqrt(2) * r.abs().sum(dtype=torch.float64)
@@ -167,8 +187,10 @@ class Absolute:
     def unit(self, rows: int) -> float:
         return sqrt(rows)
 
+    def smooth_stages(self) -> Sequence[Penalty]:
+        return [Huber(width, sqrt(2)) for width in _ABSOLUTE_WIDTHS]
 
-Penalty = Squared | Huber | Absolute
+
 _ABSOLUTE_WIDTHS = tuple(10.0**-digits for digits in range(4))
 """The widths, in standard deviations, of the Huber functions that approach the absolute loss."""
 
@@ -219,11 +241,9 @@ class MeasuredLoss(Loss):
         return float((slope * shift).sum())
 
     def smooth_stages(self) -> Sequence[Loss]:
-        if not isinstance(self.penalty, Absolute):
-            return [self]
         return [
-            MeasuredLoss(self.observations, Huber(width, sqrt(2)), self.count)
-            for width in _ABSOLUTE_WIDTHS
+            self if each is self.penalty else MeasuredLoss(self.observations, each, self.count)
+            for each in self.penalty.smooth_stages()
         ]
 
 
@@ -280,7 +300,7 @@ def known_loss(loss: str | Penalty | CallableLoss) -> Penalty | CallableLoss:
     the known names, for anything else.
     """
     known = PENALTIES.get(loss) if isinstance(loss, str) else loss
-    if not callable(known) and not isinstance(known, Squared | Huber | Absolute):
+    if not callable(known) and not isinstance(known, Penalty):
         raise InvalidInput(
             f"loss {loss!r} is unknown; known losses: {', '.join(PENALTIES)}, or a callable"
         )
@@ -301,7 +321,7 @@ def statistics(
     known = known_loss(loss)
     if isinstance(known, Squared):
         return combined(domain, measurements, deadline=deadline)
-    if isinstance(known, Huber | Absolute):
+    if isinstance(known, Penalty):
         return side_by_side(domain, measurements)
     one_each = list({m.clique: m for m in measurements}.values())
     values, count = [m.values for m in one_each], sum(len(m.values) for m in one_each)
@@ -321,6 +341,6 @@ def make_loss(
     of ``MeasuredLoss``.
     """
     known = known_loss(loss)
-    if isinstance(known, Squared | Huber | Absolute):
+    if isinstance(known, Penalty):
         return MeasuredLoss(Observations(layout, measurements, dtype, device), known, count)
     return DifferentiableLoss(layout, [m.clique for m in measurements], known)

@@ -24,7 +24,7 @@ from pgmkit.factor import Factor
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import Statistics
-from pgmkit.losses import CallableLoss, Penalty, Squared, make_loss, statistics
+from pgmkit.losses import CallableLoss, Penalty, Squared, known_loss, make_loss, statistics
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
@@ -206,7 +206,7 @@ def estimate(
     known = statistics(domain, request.used, loss, deadline)
     used, constant = known.measurements, float(known.constant)
     # Statistics combine the measurements of a clique; the test of fit needs those that were given.
-    given = tuple(request.measurements) if loss in ("squared", Squared()) else ()
+    given = tuple(request.measurements) if known_loss(loss) == Squared() else ()
     oracle = None
     try:
         if inference != "region":

@@ -1,6 +1,6 @@
 """Checks of an estimate by second computations: of its marginals, and of its loss by plain numpy.
 
-The check of the loss shares no code with ``losses``, so it detects wrong weights, targets and
+The check of the loss shares no formula with ``losses``, so it detects wrong weights, targets and
 matrices, and values taken from the wrong set of a batch.
 """
 
@@ -21,7 +21,7 @@ from pgmkit.inference.plain_sums import CALL_SECONDS, CELL_SECONDS
 from pgmkit.inference.self_check import LEAST, SHARE, Contradiction, check
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.named_axes import sum_to
-from pgmkit.losses import CallableLoss, Huber, Penalty
+from pgmkit.losses import Absolute, CallableLoss, Huber, Penalty, Squared, known_loss
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import SUM_ROUNDING
@@ -67,14 +67,15 @@ def check_loss(
     rounding.
 
     Args:
-        loss: as ``estimate`` takes it; a callable is not computed again.
+        loss: as ``estimate`` takes it; only penalties of ``_PENALTIES`` are computed again.
         measurements: each over attributes of one of the tables.
         tables: the marginals, in counts.
         stated: the loss that the estimation computed.
         epsilon: the precision of the format in which ``stated`` was computed.
         seconds: the time allowed; a check that would take longer is omitted.
     """
-    phi = _PENALTIES.get(loss if isinstance(loss, str) else type(loss).__name__.lower())
+    known = known_loss(loss)
+    phi = _PENALTIES.get(type(known))
     cells = sum(table.size for table in tables.values())
     cost = 5 * CALL_SECONDS * (len(measurements) + len(tables)) + CELL_SECONDS * cells
     if phi is None or cost > seconds:
@@ -87,11 +88,11 @@ def check_loss(
         marginal = sum_to(tables[held], held, m.clique)
         answers = _applied(m.matrix, marginal)
         residual = np.abs(answers - m.values) / m.stddev
-        penalties = phi(residual, loss)
+        penalties = phi(residual, known)
         found += float(penalties.sum())
         largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
         shift = CALL_CELLS * epsilon * (largest + np.abs(m.values)) / m.stddev
-        rounding += float((phi(residual + shift, loss) - penalties).sum())
+        rounding += float((phi(residual + shift, known) - penalties).sum())
     if not abs(found - stated) <= rounding + (SUM_ROUNDING + CALL_CELLS * epsilon) * (
         1 + abs(found)
     ):
@@ -117,14 +118,13 @@ def _applied(matrix: Any, table: Array, absolute: bool = False) -> Array:
     return table.reshape(-1)
 
 
-def _huber(r: Array, loss: object) -> Array:
-    shape = loss if isinstance(loss, Huber) else Huber()
-    within = np.minimum(r, shape.width)
-    return shape.height * (within**2 / (2 * shape.width) + (r - within))
+def _huber(r: Array, loss: Any) -> Array:
+    within = np.minimum(r, loss.width)
+    return loss.height * (within**2 / (2 * loss.width) + (r - within))
 
 
-_PENALTIES: dict[str, Callable[[Array, object], Array]] = {
-    "squared": lambda r, _loss: r**2 / 2,
-    "absolute": lambda r, _loss: np.sqrt(2.0) * r,
-    "huber": _huber,
+_PENALTIES: dict[type, Callable[[Array, Any], Array]] = {
+    Squared: lambda r, _loss: r**2 / 2,
+    Absolute: lambda r, _loss: np.sqrt(2.0) * r,
+    Huber: _huber,
 }

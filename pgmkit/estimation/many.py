@@ -28,7 +28,7 @@ from pgmkit.inference.self_check import LEAST, SHARE
 from pgmkit.least_squares.goodness import contradiction
 from pgmkit.least_squares.sufficient_statistics import combined
 from pgmkit.linear.matrix import is_sparse
-from pgmkit.losses import Squared, statistics
+from pgmkit.losses import Squared, known_loss, statistics
 from pgmkit.measurement import Measurement, check_scale, checked_measurements
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import check_seconds, float_array, listed
@@ -276,7 +276,7 @@ class ManyEstimates:
 
     def _batched(self, single: MarginalOracle) -> bool:
         """Return True if a batch can estimate these sets and is faster."""
-        usual = self.loss in ("squared", Squared()) and self.options.get("method", "auto") == "auto"
+        usual = known_loss(self.loss) == Squared() and self.options.get("method", "auto") == "auto"
         if not usual or not all(map(_is_writable, self._used)):
             return False
         if self.options.get("warm_start") is not None and affordable(single.layout, self._used):

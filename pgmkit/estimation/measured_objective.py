@@ -10,7 +10,7 @@ from pgmkit.contraction import kernels
 from pgmkit.estimation.model_size import search_bytes
 from pgmkit.estimation.problem import Point, Problem
 from pgmkit.estimation.tensor_steps import Known, Points
-from pgmkit.losses import Absolute, MeasuredLoss
+from pgmkit.losses import MeasuredLoss
 
 
 class MeasuredObjective:
@@ -18,7 +18,7 @@ class MeasuredObjective:
 
     def __init__(self, problem: Problem, loss: MeasuredLoss) -> None:
         self.inference = problem.inference
-        assert not isinstance(loss.penalty, Absolute)  # Huber penalties approach it
+        assert loss.penalty.curvature > 0
         device = self.inference.device
         self._clip = torch.tensor(loss.penalty.clipped, dtype=torch.float64, device=device)
         self._parts = loss.observations.parts()

@@ -20,7 +20,7 @@ from pgmkit.factor import Factor
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.least_squares.consistency import consistent_tables
 from pgmkit.least_squares.sufficient_statistics import Statistics
-from pgmkit.losses import Squared
+from pgmkit.losses import Squared, known_loss
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.arrays import Array
@@ -56,7 +56,7 @@ def best_start(
         consistent = consistent_tables(
             request.domain, tabular, problem.total, precision, zeros, problem.deadline
         )
-        if len(tabular) == len(used) and request.loss in ("squared", Squared()):
+        if len(tabular) == len(used) and known_loss(request.loss) == Squared():
             monitor.raise_bound(consistent.bound)
         enough = monitor.bound + _NEAR * monitor.goal
         near = bool(starts) and problem.loss.value(starts[0].marginals) <= enough

@@ -25,6 +25,7 @@ from mechanisms.workload import Workload
 from pgmkit import InvalidInput, Schema
 from pgmkit.linear.matrix import MatrixLike, as_dense
 from pgmkit.tables.question_plan import linear_parts
+from pgmkit.tables.summaries import SUMMARIES
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ class PlannedQuestion:
         return replace(self, stddev=self.stddev / smaller, largest=self.largest / smaller)
 
     def __str__(self) -> str:
-        unit = {"mean": " / records of the group", "sum": ""}.get(self.kind, " records")
-        if self.kind in ("median", "quantile"):
-            unit += " in rank"
         spread = "" if self.largest < 1.05 * self.stddev else f" (at most {self.largest:.3g})"
-        return f"{self.question}: +-{self.stddev:.3g}{unit}{spread}"
+        return f"{self.question}: +-{self.stddev:.3g} {self._unit}".rstrip() + spread
+
+    @property
+    def _unit(self) -> str:
+        return SUMMARIES[self.kind].unit if self.kind in SUMMARIES else "records"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values by the fields' names."""
@@ -186,7 +188,7 @@ def least_budget(
     """
     pure = delta == 0
     for each in found:
-        if each.kind in ("sum", "mean"):
+        if not each._unit.startswith("records"):
             raise InvalidInput(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"

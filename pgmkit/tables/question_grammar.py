@@ -4,7 +4,7 @@
     targets     =  target { ("," | "x") target }
     target      =  group | summary(column) | quantile(column, level)
     group       =  column [ "in" number"-"unit "steps"  |  "in steps of" number [unit] ]
-    summary     =  "cdf" | "sum" | "mean" | "median"
+    summary     =  one of `SUMMARIES`, but not quantile
     givens      =  given { ("," | "and") given }
     given       =  group | condition
     condition   =  column "=" value  |  column "!=" value
@@ -35,8 +35,9 @@ from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Condition, Mask, codes_of
 from pgmkit.tables.quoting import pieces_of, quoted, unquoted
 from pgmkit.tables.schema import Schema
+from pgmkit.tables.summaries import SUMMARIES, Summary
 
-_TARGET = re.compile(r"^(cdf|sum|mean|median|quantile)\s*\(\s*(.+?)\s*\)$")
+_TARGET = re.compile(rf"^({'|'.join(SUMMARIES)})\s*\(\s*(.+?)\s*\)$")
 _FUNCTION = re.compile(r"^(\w+)\s*\(")
 _BY = re.compile(r"^(.+?)\s+by\s+(.+)$", re.IGNORECASE)
 _STEPS = re.compile(
@@ -48,23 +49,6 @@ _CONDITION = re.compile(rf'^("(?:[^"]|"")*"|[^"]+?)\s*({_OPERATOR.pattern})\s*(.
 _BAR, _COMMA = re.compile(r"\|"), re.compile(",")
 _AND, _OR = (re.compile(rf"\s+{each}\s+", re.IGNORECASE) for each in ("and", "or"))
 _COUNT = "count"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One number or one curve about a column: `kind` ("cdf", "mean", …) of `column`; `level` of a
-    quantile.
-    """
-
-    kind: str
-    column: str
-    level: float = 0.5
-
-    @property
-    def title(self) -> str:
-        """The summary as the question writes it."""
-        inner = f"{self.column}, {self.level:g}" if self.kind == "quantile" else self.column
-        return f"{self.kind}({inner})"
 
 
 @dataclass(frozen=True)
@@ -122,7 +106,7 @@ def parse(schema: Schema, text: str) -> Question:
             groups.append(_known_group(schema, part, steps))
         elif summary is not None:
             raise InvalidInput(
-                f"{part!r}: only one cdf, sum, mean, median or quantile in a question; ask twice"
+                f"{part!r}: only one of {', '.join(SUMMARIES)} in a question; ask twice"
             )
         else:
             summary = found
@@ -251,7 +235,7 @@ def _summary(schema: Schema, part: str) -> Summary | None:
     name = _known(schema, inner)
     if name in schema.groups:
         raise InvalidInput(f"{part!r}: {name!r} is a level, which is counted but not summarised")
-    if kind != "cdf" and schema.columns[name].midpoints is None:
+    if SUMMARIES[kind].numbers and schema.columns[name].midpoints is None:
         raise InvalidInput(
             f"{kind}({name}) needs a column of numbers; {name!r} is {schema.columns[name].type}"
         )
@@ -368,7 +352,7 @@ def _asked_for(schema: Schema, part: str) -> str:
         raise InvalidInput(f"there is no `by` in {part!r}; write {asked!r}")
     if function:
         raise InvalidInput(
-            f"there is no function {function[1]!r}; there are cdf, sum, mean, median and quantile. "
+            f"there is no function {function[1]!r}; there are {', '.join(SUMMARIES)}. "
             'Every count has its share beside it, and conditions stand behind a bar: "income | '
             'sex = F"'
         )

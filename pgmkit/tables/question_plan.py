@@ -16,8 +16,9 @@ from pgmkit.queries import FactoredQuery, identity
 from pgmkit.runtime.arrays import Array
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
-from pgmkit.tables.question_grammar import Question, Summary, parse
+from pgmkit.tables.question_grammar import Question, parse
 from pgmkit.tables.schema import Schema
+from pgmkit.tables.summaries import Summary
 from pgmkit.uncertainty import Interval
 
 

@@ -1,8 +1,7 @@
 """Questions in words, answered by a model with a schema: tables, CDFs, sums, means, quantiles.
 
 The grammar is in `pgmkit.tables.question_grammar`. In a table missing values are values of their
-own. Every summary (cdf, sum, mean, median, quantile) leaves them out, as pandas and SQL do, and the
-reply says how many.
+own. Every summary leaves them out, as pandas and SQL do, and the reply says how many.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,13 +80,12 @@ def ask(
     summary, notes = plan.question.summary, plan.on_ends()
     if summary is None:
         reply = _table(model, plan, bars, level)
-        return Reply(reply.columns, (*reply.notes, *notes))
+        return replace(reply, notes=(*reply.notes, *notes))
     left_out = float(model.answer(plan.absent()).sum()) if plan.leaves_out else 0.0
     if round(left_out):
         notes.append(f"records left out without a value of {summary.column}: {left_out:.6g}")
-    made = _curve if summary.kind == "cdf" else _sums if summary.kind == "sum" else _averages
-    reply = made(model, plan, bars, level)
-    return Reply(reply.columns, (*notes, *reply.notes), summary.kind == "cdf")
+    reply = _REPLIES[summary.kind](model, plan, bars, level)
+    return replace(reply, notes=(*notes, *reply.notes))
 
 
 def _table(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -127,7 +126,7 @@ def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     columns["share"] = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0).reshape(
         -1
     )
-    return _counted(Reply(columns), columns["count"], query, bars, level)
+    return _counted(Reply(columns, curve=True), columns["count"], query, bars, level)
 
 
 def _sums(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float) -> Reply:
@@ -176,6 +175,14 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
         notes = (*notes, said)
     weak = (wide & ~one) | ~(of_counts <= UNRELIABLE * counts)
     return _with_bars(Reply(columns, notes), ends, weak, found.method)
+
+
+_REPLIES = {
+    "cdf": _curve,
+    "sum": _sums,
+    **dict.fromkeys(("mean", "median", "quantile"), _averages),
+}
+"""The function that makes the reply to each kind of summary."""
 
 
 def _of_middles(plan: QuestionPlan, away: Array) -> tuple[str, ...]:
@@ -278,7 +285,7 @@ def _with_bars(
             "answers are the model's, and intervals are those of the noisy table; some answers lie "
             "near an end of theirs"
         )
-    return Reply(columns, tuple(notes))
+    return replace(reply, columns=columns, notes=tuple(notes))
 
 
 def _near_an_end(answers: Array, low: Array, high: Array) -> NDArray[np.bool_]:

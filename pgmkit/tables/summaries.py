@@ -1,0 +1,42 @@
+"""The summaries of a column in a question: cdf, sum, mean, median, quantile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of summary: whether it needs a column of numbers, and the unit in which the errors of
+    the sums are stated from which it is computed (`linear_parts`).
+    """
+
+    numbers: bool
+    unit: str
+
+
+SUMMARIES = {
+    "cdf": Kind(False, "records"),
+    "sum": Kind(True, ""),
+    "mean": Kind(True, "/ records of the group"),
+    "median": Kind(True, "records in rank"),
+    "quantile": Kind(True, "records in rank"),
+}
+"""The kinds of summaries of a column, by name."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One number or one curve about a column: `kind` ("cdf", "mean", …) of `column`; `level` of a
+    quantile.
+    """
+
+    kind: str
+    column: str
+    level: float = 0.5
+
+    @property
+    def title(self) -> str:
+        """The summary as the question writes it."""
+        inner = f"{self.column}, {self.level:g}" if self.kind == "quantile" else self.column
+        return f"{self.kind}({inner})"

@@ -190,19 +190,18 @@ def _pairs(
     of one pair on the same sums of codes are replaced by their mean, weighted by inverse variance.
     """
     matrices: dict[str, dict[bytes, NDArray[np.float64]]] = {name: {} for name in columns.domain}
-    keys = []
-    for each in pairs:
-        sides = list(zip(each.clique, factors(columns.domain, each), strict=True))
-        keys.append([(name, factor.tobytes()) for name, factor in sides])
-        for name, factor in sides:
-            matrices[name].setdefault(factor.tobytes(), factor)
-    listed = {(name, key): m for name, found in matrices.items() for key, m in found.items()}
-    ends = np.cumsum([len(matrix) for matrix in listed.values()]).tolist()
-    places = dict(zip(listed, itertools.pairwise([0, *ends]), strict=True))
-    width = ends[-1]
+    sides = [[*zip(each.clique, factors(columns.domain, each), strict=True)] for each in pairs]
+    for name, matrix in itertools.chain.from_iterable(sides):
+        matrices[name].setdefault(matrix.tobytes(), matrix)
+    # The place of each matrix is the range of its sums among all sums.
+    places: dict[tuple[str, bytes], _Place] = {}
+    width = 0
+    for name, found in matrices.items():
+        for key, matrix in found.items():
+            places[name, key] = width, (width := width + len(matrix))
     tables: _Tables = {}
-    for each, (left, right) in zip(pairs, keys, strict=True):
-        first, second = places[left], places[right]
+    for each, both in zip(pairs, sides, strict=True):
+        first, second = (places[name, matrix.tobytes()] for name, matrix in both)
         table = np.reshape(each.values / total, (first[1] - first[0], -1))
         if second < first:
             first, second, table = second, first, table.T

@@ -126,16 +126,14 @@ def best_tables(
     concentrated on a share 1 - d / 2 of the cells (which is 1 / n if one attribute is a function of
     the other, with n codes), but on no fewer cells than the larger attribute has codes.
     """
-    names = list(counts)
-    further = np.array([(others or {}).get(name, 0.0) for name in names])
-    options = (0, *_GROUPS)
+    names, options, every = list(counts), (0, *_GROUPS), np.arange(len(pairs))
     merged = {
-        (name, most): groups_of(count, most or len(count), bins.get(name, 0))
+        name: [groups_of(count, most or len(count), bins.get(name, 0)) for most in options]
         for name, count in counts.items()
-        for most in options
     }
     ends = np.array([[names.index(name) for name in pair] for pair in pairs])
-    sizes = np.array([[merged[n, o].max() + 1.0 for n in names] for o in options])[:, ends]
+    sizes = np.array([[own[o].max() + 1.0 for own in merged.values()] for o in range(len(options))])
+    sizes = sizes[:, ends]  # options x pairs x 2
     chance = np.minimum([chance_distance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
@@ -147,36 +145,32 @@ def best_tables(
     filled = np.maximum(cells * width, sides.max(2))
     codes = np.array([float(len(count)) for count in counts.values()])
     before = np.array([noise.singles[name] for name in names])
-    pure, every = noise.pure, np.arange(len(pairs))
-    power = 1.0 if pure else 0.5
+    further = np.array([(others or {}).get(name, 0.0) for name in names])
+    pure, power = noise.pure, 1.0 if noise.pure else 0.5
     best, single, weights = np.zeros(len(pairs), dtype=np.intp), before, np.ones(len(pairs))
     for _ in range(FEW_ROUNDS):  # shares, weights and groups depend on each other
+        now = best, every
         # With a residual or a table on merged codes, the counts of single codes come from one-way
         # measurements, whose errors enter the pair. A table on all codes of an attribute measures
         # its counts too.
-        taking = weights[:, None] * (residuals or (sizes[best, every] < sizes[0]))
-        taking = np.broadcast_to(taking, ends.shape).ravel()
-        entered = further + np.bincount(ends.ravel(), taking, minlength=len(names)) / 2
-        far = np.concatenate([weights * kept[best, every], entered * codes * single])
-        whole = noise.cell * np.concatenate([weights * cells[best, every], entered * codes])
+        taking = np.where(residuals | (sizes[now] < sizes[0]), weights[:, None], 0.0)
+        entered = further + np.bincount(ends.ravel(), taking.ravel(), minlength=len(names)) / 2
+        far = np.concatenate([weights * kept[now], entered * codes * single])
+        whole = noise.cell * np.concatenate([weights * cells[now], entered * codes])
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
         at_cost = noise.cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
-        risks = predicted_risk(kept[best, every], at_cost * cells[best, every])
+        risks = predicted_risk(kept[now], at_cost * cells[now])
         mean = risks.sum() / max(1, np.count_nonzero(risks))
         weights = np.maximum(risks / mean, 1.0) if mean > 0 else np.ones(len(pairs))
         # Each entry is the distance minus its predicted risk, written as one fraction, since a
         # difference of nearly equal numbers would lose digits.
         best = (kept**2 / (kept + at_cost * filled)).argmax(0)
         precision = before**-2.0
-        for side, other in () if residuals else ((0, 1), (1, 0)):
+        for side in () if residuals else (0, 1):
             alone = sizes[best, every, side] == sizes[0, :, side]
-            told = alone / (sizes[best, every, other] * at_cost**2)
+            told = alone / (sizes[best, every, 1 - side] * at_cost**2)
             precision = precision + np.bincount(ends[:, side], told, minlength=len(names))
         single = precision**-0.5
-    groups = [
-        (merged[a, options[row]], merged[b, options[row]])
-        for (a, b), row in zip(pairs, best.tolist(), strict=True)
-    ]
     # The L1 error of an attribute's counts is at most twice the number of records, so the predicted
     # error is capped there. Otherwise attributes with many codes would get too large a share where
     # noise exceeds the counts.
@@ -185,6 +179,8 @@ def best_tables(
     if together > 0:
         within = noise.cell * entered * codes / together**power
         of_singles = together * least_risk_shares(wrong, within, pure=pure)
+    chosen = zip(pairs, best.tolist(), strict=True)
+    groups = [(merged[a][option], merged[b][option]) for (a, b), option in chosen]
     return Tables(groups, of_pairs, of_singles)
 
 

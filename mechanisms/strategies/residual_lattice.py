@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from mechanisms.queries.query_sets import CODES, QuerySet, kind_of, kinds_along, query_gram
 from mechanisms.strategies.least_error import of_full_rank
+from mechanisms.workload import subsets
 from pgmkit.domain import Clique, Domain
 from pgmkit.least_squares.residual_tables import ResidualBasis
 from pgmkit.runtime.arrays import Array
@@ -66,33 +67,28 @@ class Lattice:
             for name, kind in slots
         ]
         self.full = [None if gram is None else of_full_rank(gram) for gram in self.grams]
-        number = {slot: place for place, slot in enumerate(slots)}
+        varied = [tuple(n for n in c if domain.sizes[n] > 1) for c in self.cliques]
+        self.residuals = subsets(domain, varied)
         # Sets of one number of attributes are processed together: for each choice of a subset
         # (`mask`), `_groups` has the slots of the sets, the place of each set's subset among the
         # residuals, and the sets' weights.
-        by_length: dict[int, list[tuple[list[int], Clique, float]]] = {}
-        rank = domain.places
+        place = {residual: row for row, residual in enumerate(self.residuals)}
+        number = {slot: column for column, slot in enumerate(slots)}
+        by_length: dict[int, list[tuple[Clique, list[int], float]]] = {}
         for each in sets:
-            asked = sorted(zip(each.clique, each.asked, strict=True), key=lambda x: rank[x[0]])
-            own = [number[name, kind_of(queries)] for name, queries in asked]
-            ordered = tuple(name for name, _ in asked)
-            by_length.setdefault(len(own), []).append((own, ordered, each.weight))
-        place: dict[Clique, int] = {}
+            kinds = dict(zip(each.clique, map(kind_of, each.asked), strict=True))
+            ordered = domain.ordered(each.clique)
+            own = [number[name, kinds[name]] for name in ordered]
+            by_length.setdefault(len(own), []).append((ordered, own, each.weight))
         self._groups: list[tuple[Places, NDArray[np.bool_], Places, Array]] = []
         for length, group in by_length.items():
-            own_slots = np.array([own for own, _, _ in group], np.intp).reshape(len(group), -1)
+            own_slots = np.array([own for _, own, _ in group], np.intp).reshape(len(group), -1)
             weights: Array = np.array([weight for _, _, weight in group])
             for mask in itertools.product([False, True], repeat=length):
-                subsets = [tuple(itertools.compress(c, mask)) for _, c, _ in group]
-                varied = np.array([all(domain.sizes[n] > 1 for n in a) for a in subsets])
-                kept = list(itertools.compress(subsets, varied))
-                at = np.array([place.setdefault(a, len(place)) for a in kept], dtype=np.intp)
-                self._groups.append((own_slots[varied], np.array(mask, bool), at, weights[varied]))
-        order = sorted(place, key=lambda a: (len(a), [rank[n] for n in a]))
-        self.residuals = order
-        new = np.empty(len(order), dtype=np.intp)
-        new[[place[a] for a in order]] = np.arange(len(order))
-        self._groups = [(slots, mask, new[at], w) for slots, mask, at, w in self._groups]
+                parts = [tuple(itertools.compress(clique, mask)) for clique, _, _ in group]
+                held = np.array([part in place for part in parts])
+                at = np.array([place[part] for part in parts if part in place], dtype=np.intp)
+                self._groups.append((own_slots[held], np.array(mask, bool), at, weights[held]))
 
     def mixed(self, slots: Sequence[int], parts: Iterable[float]) -> Array:
         """Return the sum of the Gram matrices (of full rank) of these slots, all of one attribute,

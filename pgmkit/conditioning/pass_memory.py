@@ -119,36 +119,28 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
     """Return the number of cells that the marginals of these sets need in addition to the values:
     those of the adjoints, of the largest step, and of the answers.
     """
-    # `reached` are the nodes whose adjoints the answers need, `held` the cells that stay in memory,
-    # and `largest` those of the largest single step.
-    reached: set[int] = set()
-    held = largest = 0
-    for members in set(sets):
-        held += tree.cells_of(members)
+    adjoints: set[int] = set()  # the nodes whose adjoints the answers need
+    answers, largest = set(sets), 0
+    for members in answers:
         inside = [(own[n], n) for n, table in enumerate(tree.tables) if not members & ~table]
-        nodes = [min(inside)[1]] if inside else []
-        if not inside:
-            for node, part in tree.lowest(members):
-                nodes.append(node)
-                products = list(tree.products_across(node, part))
-                largest = max(
-                    largest,
-                    sum([tree.cells_of(made) for _, made in products])
-                    + max([tree.cells_of(product) for product, _ in products], default=0),
-                )
-        for start in nodes:
-            node = start
-            while node >= 0 and node not in reached:
-                reached.add(node)
-                above = tree.parents[node]
-                step = 2 * tree.cells_of(tree.scopes[node])
-                if above >= 0:
-                    beside = [own[v] for v in tree.operands[above] if v != node]
-                    step += tree.cells_of(tree.scopes[above]) + sum(beside)
-                largest = max(largest, step)
-                held += tree.cells_of(tree.scopes[node])
-                node = above
-    return held + largest
+        parts = [] if inside else list(tree.lowest(members))
+        for node, part in parts:
+            products = list(tree.products_across(node, part))
+            results = sum([tree.cells_of(made) for _, made in products])
+            widest = max([tree.cells_of(product) for product, _ in products], default=0)
+            largest = max(largest, results + widest)
+        for node in [min(inside)[1]] if inside else [node for node, _ in parts]:
+            while node >= 0 and node not in adjoints:
+                adjoints.add(node)
+                node = tree.parents[node]
+    for node in adjoints:
+        above, step = tree.parents[node], 2 * tree.cells_of(tree.scopes[node])
+        if above >= 0:
+            beside = [own[v] for v in tree.operands[above] if v != node]
+            step += tree.cells_of(tree.scopes[above]) + sum(beside)
+        largest = max(largest, step)
+    kept = [*answers, *(tree.scopes[node] for node in adjoints)]
+    return sum(map(tree.cells_of, kept)) + largest
 
 
 def _check(tree: EliminationTree, cells: int, limit: int, what: str, held: int = 0) -> None:

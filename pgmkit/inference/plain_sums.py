@@ -253,9 +253,8 @@ class PlainSums:
         """
         if CALL_SECONDS * (len(self.tables) + len(self.sizes)) > seconds:
             raise TooLong
-        rank = {name: -place for name, place in self._rank.items()}
-        for place, name in enumerate(kept):
-            rank[name] = place - len(rank) - len(kept)
+        order = [*kept, *(name for name in reversed(self._rank) if name not in kept)]
+        rank = {name: axis for axis, name in enumerate(order)}
         buckets: dict[str, list[Table]] = {name: [] for name in self._rank}
         left: list[Table] = []
         constant: complex = 0.0
@@ -271,11 +270,9 @@ class PlainSums:
             (buckets[turned[-1]] if turned else left).append((turned, values))
         for name in self._rank:
             inside = buckets.pop(name)
-            if name in kept:
+            if name in kept or not inside:
                 left += inside
-                continue
-            if not inside:
-                if name not in evidence:
+                if name not in kept and name not in evidence:
                     constant += float(over(np.zeros(self.sizes[name])))
                 continue
             union = inside[0][0]

@@ -225,6 +225,10 @@ _EARLIER = {"hdmm": "matrix", "residual": "matrix", "hdmm+pgm": "matrix+pgm"}
 """The earlier names of mechanisms, which are still understood."""
 MECHANISMS = Registry(_BUILT_IN, _EARLIER)
 """All mechanisms by name."""
+USUAL = ("independent", "mst", "mwem+pgm", "aim", "mixture")
+"""The mechanisms compared by default: they make records of any table without public ones, in
+seconds.
+"""
 
 
 def register(entry: Entry) -> None:

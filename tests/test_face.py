@@ -45,11 +45,13 @@ def test_names_complete_and_resolve_without_importing_everything(package: str) -
     assert done.stdout == "False\n", done.stderr
 
 
-def test_every_settings_class_is_exported() -> None:
+def test_every_settings_class_is_exported_and_its_mechanism_is_on_the_page() -> None:
     mechanisms = import_module("mechanisms")
+    page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
     for entry in mechanisms.MECHANISMS.values():
         if entry.module.startswith("mechanisms."):
             assert getattr(mechanisms, entry.settings) is entry.load()[1]
+            assert f"`{entry.name}`" in page
 
 
 def test_the_reference_is_what_the_public_names_give() -> None:

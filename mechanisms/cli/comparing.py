@@ -10,6 +10,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import public_records
+from mechanisms.registry import USUAL
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     "mechanisms",
     multiple=True,
     help="Mechanism by its name in `pgmkit mechanisms`; may be given several times [default: "
-    "independent, mst, mwem+pgm, aim, mixture].",
+    f"{', '.join(USUAL)}].",
 )
 @click.option(
     "--workload",
@@ -70,7 +71,7 @@ def compare(
             "own; leave one out"
         )
     target = None if out is None else cli.writable(out)
-    from mechanisms.synthesis.comparing import USUAL, compared, comparison
+    from mechanisms.synthesis.comparing import compared, comparison
     from mechanisms.workload import k_way
 
     data = _records(cli.read_schema(schema, **form), public, rows)

@@ -23,11 +23,6 @@ from pgmkit import Dataset, InvalidInput, PgmkitError
 from pgmkit.domain import Clique
 from pgmkit.runtime.html import bars, escape, table
 
-USUAL = ("independent", "mst", "mwem+pgm", "aim", "mixture")
-"""The mechanisms compared by default: they make records of any table without public ones, in
-seconds.
-"""
-
 
 @dataclass(frozen=True)
 class Compared:

@@ -164,13 +164,12 @@ def residuals_strategy(
         least = _Least(csr_array(seen[None, :]), np.ones(1), lambda _: wanted - seen)
     moves = JointMoves(neighbours if norm == 2 else relation("add/remove"), products)
     variances, value, bound = least.found(unit, 2 / norm, moves)
-    own = unit / variances if norm == 2 else (unit / variances) ** 0.5
+    shares = unit / variances if norm == 2 else (unit / variances) ** 0.5
     # All residuals except the total are charged together, so their shares are scaled to their joint
     # cost.
     rest = np.array([bool(residual) for residual in residuals])
-    shares = own.copy()
     if rest.any():
-        shares[rest] *= (1 - own[~rest].sum()) / own[rest].sum()
+        shares[rest] *= (1 - shares[~rest].sum()) / shares[rest].sum()
     noise = {(): 0.0, **dict(zip(residuals, variances.tolist(), strict=True))}
     return ResidualsStrategy(
         dict(zip(residuals, shares.tolist(), strict=True)),

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from pricing import Priced, reachable, total_variation
 from seams import draw_from
 
-from mechanisms.aim import Aim, aim, moved_within_noise, relevance
+from mechanisms.aim import Aim, _final_fit, aim, moved_within_noise, relevance
 from mechanisms.datasets.census import census
-from mechanisms.families.graphical import estimator
+from mechanisms.families.graphical import Affordable, estimator
 from mechanisms.mwem_pgm import mwem_pgm
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -26,6 +27,7 @@ from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.records.dataset import Dataset
+from pgmkit.structural_zeros import Zeros
 
 ATTRIBUTES = ["sex", "education", "work", "hours", "income"]
 
@@ -161,3 +163,111 @@ def test_of_two_starts_the_better_model_is_released(monkeypatch: pytest.MonkeyPa
     release = aim(curator, dense)
     assert asked[-1][0] and not asked[-2][0]
     assert release.model.loss == min(asked[-1][1], asked[-2][1] + 5.0)
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_rounds_are_those_of_the_algorithm(relation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each selection was given, from the ledger and from the models before it."""
+    asked: list[tuple[float, Any, dict[Clique, np.ndarray], float, dict[str, Any]]] = []
+    limits: list[tuple[list[Clique], float, float]] = []
+    choose, within = Curator.choose, Affordable.within
+
+    def chosen(self: Curator, cliques: Any, tables: Any, cost: float, **rest: Any) -> Clique:
+        asked.append((self.remaining, cliques, known := dict(tables), cost, rest))
+        return choose(self, cliques, known, cost, **rest)
+
+    def limited(self: Affordable, measured: Any, limit: float, most: float) -> Any:
+        limits.append((list(measured), limit, most))
+        return within(self, measured, limit, most)
+
+    monkeypatch.setattr(Curator, "choose", chosen)
+    monkeypatch.setattr(Affordable, "within", limited)
+    curator = Curator(small_data(1000), Budget(0.7, 1e-8), neighbours=relation, seed=0)
+    whole, domain, workload = curator.remaining, curator.domain, k_way(curator.domain, 2)
+    weighted = Workload(domain, workload.cliques, [1.0 + (c[0] == "sex") for c in workload.cliques])
+    rounds: list[Round[GraphicalModel, Clique]] = []
+    release = aim(curator, weighted, Aim(model_mb=0.02, select_share=0.2), progress=rounds.append)
+    entries = release.ledger.entries
+    assert [" ".join(e.step.split()[:2]) for e in entries[:7]] == [
+        *(f"measure {i}" for i in range(1, 6)),
+        "select 6",
+        "measure 6",
+    ]
+    first = 0.8 * whole / (16 * 5)
+    assert [e.cost for e in entries[:6]] == pytest.approx([first] * 5 + [first / 4], rel=1e-9)
+    assert len(asked) == len(rounds) == len(limits) > 3 and curator.remaining == 0
+    for i, (left, cliques, tables, cost, rest) in enumerate(asked):
+        measured = [m.clique for m in release.measurements[: 5 + i]]
+        after = left - entries[5 + 2 * i].cost - entries[6 + 2 * i].cost
+        assert after == pytest.approx(0 if i == len(asked) - 1 else left - 5 * cost, abs=1e-12)
+        assert after == 0 or after >= 5 * cost * (1 - 1e-9)
+        assert limits[i][0] == measured and limits[i][2] == 0.02
+        assert limits[i][1] == pytest.approx(0.02 * (1 - after / whole))
+        cell = curator.expected_error(4 * cost)
+        assert rest["penalties"] == pytest.approx([cell * domain.size(c) for c in cliques])
+        weights = relevance(weighted, tuple(cliques))
+        assert rest["weights"] == [weights[c] for c in cliques] and not rest["queries"]
+        for clique, table in tables.items():
+            np.testing.assert_allclose(table, rounds[i].before.marginal(clique), atol=1e-6)
+        assert list(rounds[i].picked) == [release.measurements[5 + i].clique]
+
+
+def test_columns_measured_before_are_not_measured_alone_and_zeros_start_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[dict[str, Any], list[bool]]] = []
+
+    def spied(*args: Any, **options: Any) -> Any:
+        update, cold = estimator(*args, **options), list[bool]()
+        made.append((options | dict(enumerate(args[2:])), cold))
+
+        def updated(model: GraphicalModel | None, known: Any) -> GraphicalModel:
+            cold.append(model is None)
+            return update(model, known)
+
+        return updated
+
+    monkeypatch.setattr("mechanisms.aim.estimator", spied)
+    for rule in ((), (Zeros(("sex", "income"), 1 - np.eye(2, 10)),)):
+        curator = Curator(small_data(500), Budget(0.5, 1e-8), neighbours="add/remove", seed=0)
+        cells = curator.domain.size(("sex", "work"))
+        known = Measurement(("sex", "work"), np.full(cells, 500 / cells), 9.0)
+        release = aim(
+            curator, k_way(curator.domain, 2), Aim(tolerance=2.0), first=[known], zeros=rule
+        )
+        assert release.measurements[0] is known
+        assert {m.clique for m in release.measurements[1:4]} == {
+            ("education",),
+            ("hours",),
+            ("income",),
+        }
+        assert release.ledger.entries[0].step == "measure 2 education"
+        (rough, starts), (final, ends) = made[-2:]
+        assert rough[0] == 2.0 and "zeros" not in rough and 0 not in final
+        assert final["zeros"] == rule and starts == [True] + [False] * (len(starts) - 1)
+        assert ends == [bool(rule)]
+        assert (release.model.marginal(("sex", "income"))[0, 0] == 0) == bool(rule)
+
+
+@pytest.mark.parametrize(
+    ("poor", "certified", "plain", "again"),
+    [
+        (False, True, True, False),
+        (False, False, True, False),
+        (False, True, False, False),
+        (False, False, False, True),
+        (True, True, True, True),
+    ],
+)
+def test_a_cold_start_is_tried_where_the_warm_one_ends_poorly(
+    poor: bool, certified: bool, plain: bool, again: bool
+) -> None:
+    warm = SimpleNamespace(poor_fit=poor, certified=certified, loss=1.0)
+    for cold, better in [
+        (SimpleNamespace(poor_fit=False, loss=2.0), poor),
+        (SimpleNamespace(poor_fit=False, loss=0.5), True),
+        (SimpleNamespace(poor_fit=True, loss=0.5), poor),
+    ]:
+        fits = {id(warm): warm, id(None): cold}
+        found = _final_fit(lambda start, _: fits[id(start)], warm, [], plain=plain)  # noqa: B023
+        assert found is (cold if again and better else warm)

@@ -134,6 +134,19 @@ def test_rows_serve_each_kind_of_queries_alike_and_single_codes_a_tenth() -> Non
         assert (np.linalg.norm(rows @ np.linalg.inv(found)) ** 2) <= bound * 1.0002
 
 
+def test_weights_of_either_sign_are_scored_alike() -> None:
+    """Up to 1,024 as they are, larger ones on a grid."""
+    for most in (1024, 1025, 5000):
+        grids = []
+        for sign in (1, -1):
+            rows = sign * np.array([[most, 3.0, 0.0], [0.0, 1.0, 2.0]])
+            workload = Workload.of(DOMAIN, [QuerySet(("a",), (rows,))])
+            ((grid,),) = CliqueQueries(workload, pure=False).of([("a",)]).values()
+            grids.append(grid.factors[0])
+        assert np.array_equal(grids[0], -grids[1])
+        assert (np.abs(grids[0]).max() == most) == (most == 1024)
+
+
 @pytest.mark.parametrize("neighbours", NEIGHBOURS)
 @pytest.mark.parametrize("pure", [False, True])
 def test_queries_are_measured_better_than_by_cells(neighbours: str, pure: bool) -> None:

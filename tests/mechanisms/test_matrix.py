@@ -196,6 +196,27 @@ def test_each_residual_has_rows_as_good_as_any_that_see_the_even_total(
 def test_errors_against_the_written_out_mechanism(
     seed: int, neighbours: Neighbours, norm: int, known: bool
 ) -> None:
+    assert_written_out(seed, neighbours, norm, known)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 5])
+@pytest.mark.parametrize(
+    ("neighbours", "norm", "known"),
+    [
+        (RELATIONS[0], 2, False),
+        (RELATIONS[1], 2, True),
+        (RELATIONS[1], 1, True),
+        (RELATIONS[2], 1, False),
+    ],
+    ids=lambda each: getattr(each, "name", None),
+)
+def test_errors_of_fixed_workloads(
+    seed: int, neighbours: Neighbours, norm: int, known: bool
+) -> None:
+    assert_written_out(seed, neighbours, norm, known)
+
+
+def assert_written_out(seed: int, neighbours: Neighbours, norm: int, known: bool) -> None:
     """Every residual costs its share at most, or all together theirs where they are charged at
     once, and errors are those of least squares on all that is measured, on the data vector."""
     domain, sets = drawn_sets(seed)
@@ -284,6 +305,19 @@ def test_many_residuals_are_charged_at_once_in_groups() -> None:
 def test_no_other_shares_are_better(
     seed: int, neighbours: Neighbours, norm: int, plain: bool
 ) -> None:
+    assert_best_shares(seed, neighbours, norm, plain)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 5])
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("neighbours", RELATIONS[:2], ids=lambda each: each.name)
+def test_no_other_shares_are_better_for_fixed_workloads(
+    seed: int, neighbours: Neighbours, norm: int
+) -> None:
+    assert_best_shares(seed, neighbours, norm, False)
+
+
+def assert_best_shares(seed: int, neighbours: Neighbours, norm: int, plain: bool) -> None:
     domain, sets = drawn_sets(seed, plain)
     by_sum = planned(domain, sets, neighbours, norm)
     by_largest = planned(domain, sets, neighbours, norm, objective="largest")
@@ -299,6 +333,13 @@ def test_no_other_shares_are_better(
     assert by_largest.objective == pytest.approx(largest(by_largest), rel=1e-6)
     assert by_largest.objective <= largest(by_sum) * 1.001
     assert by_sum.objective <= by_largest.expected_error * 1.01
+
+
+def test_totals_along_a_column_are_asked_as_if_it_were_not_named() -> None:
+    domain, total = Domain({"a": 3, "b": 4}), np.ones((1, 3))
+    named = planned(domain, [QuerySet(("a", "b"), (total, "identity"))], objective="largest")
+    plain = planned(domain, [QuerySet(("b",), ("identity",))], objective="largest")
+    assert named.objective == pytest.approx(plain.objective, rel=5e-3)
 
 
 def test_the_largest_variance_against_a_general_optimiser() -> None:

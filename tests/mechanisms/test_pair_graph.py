@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 from pricing import Priced, total_variation
 from seams import draw_from
 
+from mechanisms import pair_graph as module
 from mechanisms.datasets.census import census
 from mechanisms.mst import mst
 from mechanisms.pair_graph import PairGraph, pair_graph
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.rounds.merging import known_noise
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -55,6 +58,90 @@ def test_draws_match_charges_and_the_budget(relation: str, delta: float) -> None
     assert not vectors["errors of pairs"]
     assert noise.costs == pytest.approx([e.cost for e in release.ledger.entries], rel=1e-9)
     assert math.fsum(noise.costs) == pytest.approx(curator.ledger.budget.total, rel=1e-9)
+
+
+def spied(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a function of the module, what it gave, and the budget left."""
+    calls: list[tuple[Any, ...]] = []
+    function = getattr(module, name)
+
+    def called(*args: Any, **options: Any) -> Any:
+        left = args[0].remaining if isinstance(args[0], Curator) else None
+        kept = [each.copy() if isinstance(each, np.ndarray) else each for each in args]
+        calls.append((kept, options, found := function(*args, **options), left))
+        return found
+
+    monkeypatch.setattr(module, name, called)
+    return calls
+
+
+@pytest.mark.parametrize(("delta", "most"), [(0.0, 0.2), (1e-8, 0.5)])
+def test_pairs_and_shares_are_those_of_the_text(
+    delta: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each step was given, from the ledger, the noisy answers and the models before it."""
+    names = ("draw_forest", "worst_pairs", "measure_distances", "best_tables", "measure_tables")
+    forest, worst, distances, tables, measured = (spied(monkeypatch, name) for name in names)
+    data = small_data(1500)
+    columns = {name: np.asarray(data.columns[name]) for name in data.domain}
+    columns |= {f"x{i}": np.arange(1500) * (i + 2) // 7 % 6 for i in range(2)}
+    columns["year"] = np.zeros(1500, dtype=int)
+    domain = Domain({**data.domain.sizes, "x0": 6, "x1": 6, "year": 1})
+    curator = Curator(Dataset(domain, columns), Budget(1.5, delta), neighbours="add/remove", seed=2)
+    whole, pure = curator.remaining, delta == 0
+    settings = PairGraph(
+        one_way_share=0.2, select_share=0.15, errors_share=0.05, noise_left=0.4, hidden=most
+    )
+    release = pair_graph(curator, k_way(domain, 2), settings)
+    half = 0.8 * whole / 2
+    ((_, _, pairs, cost), _, drawn, left) = forest[0]
+    assert left == pytest.approx(2 * half) and cost == pytest.approx(0.15 * half)
+    assert sorted(pairs) == sorted(itertools.combinations([n for n in domain if n != "year"], 2))
+    ((_, fitting, _, number, cost, penalties), _, again, left) = worst[0]
+    assert number == len(domain) // 2 == 4 and cost == pytest.approx(0.15 * left)
+    assert left == pytest.approx(half) and {*fitting} <= {*pairs}
+    noise = curator.expected_error((left - cost) / 4)
+    assert penalties == pytest.approx([noise * domain.size(pair) for pair in fitting])
+    assert len(distances) == len(measured) == 2 and curator.remaining == 0
+    hidden = 0
+    for turn, wanted in enumerate([drawn, again]):
+        (_, model, asked, cost), _, found, left = distances[turn]
+        assert asked == wanted and left == pytest.approx(0.85 * half + (1 - turn) * half)
+        assert cost == pytest.approx(0.05 * 0.85 * half)
+        rest = 0.95 * 0.85 * half
+        before = [*release.measurements[:7], *(measured[0][2] if turn else [])]
+        cell = curator.expected_error(rest)
+        known = known_noise([n for n in domain if n != "year"], before, pure=pure)
+        far = np.zeros(len(asked))
+        for i, (a, b) in enumerate(asked):
+            wrong = (known[a] * domain.sizes[a]) ** 2 + (known[b] * domain.sizes[b]) ** 2
+            beyond = found.of[a, b] - math.sqrt(wrong)
+            far[i] = beyond if beyond >= 2 * found.stddev else 0.0
+        own = [call for call in tables if call[0][0] == asked]
+        for (_, counts, used, noise), options, best, _ in own:
+            assert used == pytest.approx(far) and noise.cell == pytest.approx(0.4 * cell)
+            assert noise.pure == pure and noise.singles == pytest.approx(
+                {name: 0.4 * each for name, each in known.items()}
+            )
+            # Half of a pair's error is counted for each attribute; each is in six pairs.
+            assert options["others"] == dict.fromkeys(known, 3.0)
+            assert options["bins"] == {} and not options["residuals"]
+            for name, count in counts.items():
+                np.testing.assert_allclose(count, model.marginal((name,)), atol=1e-6)
+            ratios = np.zeros(len(asked))
+            for i, (one, other) in enumerate(best.groups):
+                sides = len({*one.tolist()}), len({*other.tolist()})
+                share = best.pairs[i] if pure else math.sqrt(best.pairs[i])
+                if far[i] * share > 0:
+                    filled = max(sides[0] * sides[1] * (1 - far[i] / model.total / 2), *sides)
+                    ratios[i] = 0.4 * cell * filled / (far[i] * share)
+            if (ratios > most).any():
+                hidden += 1
+                far = np.where(ratios >= np.median(ratios[ratios > most]), 0.0, far)
+        (_, of, shown, best, cost), _, _, _ = measured[turn]
+        assert not (ratios > most).any() and best is own[-1][2] and shown == asked
+        assert cost == pytest.approx(rest) and of == list(known)
+    assert hidden
 
 
 def test_a_chain_is_found_and_nothing_else() -> None:

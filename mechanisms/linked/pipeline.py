@@ -38,7 +38,9 @@ from pgmkit.tables.engines.frames import FrameForm
 logger = logging.getLogger(__name__)
 
 _KNOWING = ("aim", "mst", "gaussian+projection")
-"""The mechanisms that can begin with measurements of pairs made before."""
+"""The mechanisms that begin with measurements of pairs made before. `pair-graph` begins with single
+columns alone, and with pairs the columns of `independent` would depend on each other.
+"""
 _SELECTING = ("aim", "mst")
 """The mechanisms that measure tables of children with the position in them, for which selected
 pairs leave room. A model of all pairs by position is several times as large, and its fit ends

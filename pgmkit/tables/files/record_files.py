@@ -39,7 +39,7 @@ from pgmkit.tables.files.parquet_file import (
     parquet_names,
 )
 from pgmkit.tables.labelled import Boolean, Categorical
-from pgmkit.tables.numbers import Integer, Numeric
+from pgmkit.tables.numbers import Integer
 from pgmkit.tables.records import arrow_table, csv_lines, json_lines, respelled
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
@@ -112,10 +112,7 @@ def _repeats(column: Column) -> bool:
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
     """Return texts of numbers with a decimal point, if the file writes a decimal comma."""
-    numbers = isinstance(column, Integer | Numeric) or (
-        isinstance(column, Categorical) and column.midpoints is not None
-    )
-    if form.decimal == "." or not numbers:
+    if form.decimal == "." or column.midpoints is None:
         return values
     if pa.types.is_dictionary(values.type):
         known = _plain_decimals(values.dictionary, column, form)

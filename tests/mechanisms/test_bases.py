@@ -23,6 +23,9 @@ MIXED = [
 ]
 ALIKE = [QuerySet(("a", "b", "c"), ("distance", "distance", "identity"))]
 
+SMALL = [QuerySet(("a", "b"), (0.01 * np.tri(7), 0.01 * np.tri(5)))]
+"""In small units, beside which a weight of 1 for the total would be large."""
+
 
 def of_each_attribute(
     lattice: Lattice, own: dict[str, ResidualBasis], bits: object = None
@@ -32,7 +35,7 @@ def of_each_attribute(
     return rated(lattice, {name: [basis] for name, basis in own.items()}, none)
 
 
-@pytest.mark.parametrize("sets", [MIXED, ALIKE], ids=["mixed", "alike"])
+@pytest.mark.parametrize("sets", [MIXED, ALIKE, SMALL], ids=["mixed", "alike", "small"])
 def test_no_mean_of_the_kinds_and_no_weight_of_the_total_is_better(
     sets: list[QuerySet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,7 +48,7 @@ def test_no_mean_of_the_kinds_and_no_weight_of_the_total_is_better(
     slots = {n: [s for s, name in enumerate(lattice.names) if name == n] for n in ("a", "b")}
 
     def root(x: np.ndarray) -> float:
-        rest, made = list(x), {"c": found.bases["c"][0]}
+        rest, made = list(x), {n: found.bases[n][0] for n in found.bases if n == "c"}
         for name, own in slots.items():
             parts = np.exp([*(rest.pop() for _ in own[1:]), 0.0])
             gram = lattice.mixed(own, parts / parts.sum())
@@ -58,6 +61,23 @@ def test_no_mean_of_the_kinds_and_no_weight_of_the_total_is_better(
     options = {"initial_simplex": start, "maxfev": 200, "fatol": 1e-4 * found.root}
     best = minimize(root, start[0], method="Nelder-Mead", options=options)
     assert found.root <= best.fun * 1.0005
+
+
+def test_slopes_are_the_derivatives() -> None:
+    lattice, rng = Lattice(DOMAIN, MIXED), np.random.default_rng(0)
+    inside, outside = rng.uniform(0.5, 2, (2, len(lattice.names)))
+    root, inward, outward = lattice.root_error(inside, outside)
+    assert root == pytest.approx(np.sqrt(lattice.seen(inside, outside)).sum())
+    which = np.zeros((len(lattice.residuals), len(lattice.names)), dtype=np.intp)
+    slopes = lattice.slopes(inside[None], outside, which)
+    for slot, step in enumerate(1e-6 * np.eye(len(inside))):
+        more = lattice.seen(inside + step, outside) - lattice.seen(inside - step, outside)
+        assert slopes[:, slot] == pytest.approx(more / 2e-6, rel=1e-6, abs=1e-8)
+        for found, own, other in ((inward, step, 0 * step), (outward, 0 * step, step)):
+            high, low = (
+                lattice.root_error(inside + x * own, outside + x * other)[0] for x in (1, -1)
+            )
+            assert found[slot] == pytest.approx((high - low) / 2e-6, rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize(

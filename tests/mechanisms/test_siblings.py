@@ -249,8 +249,14 @@ def test_the_best_records_of_all_sweeps_are_kept(
             np.testing.assert_allclose(used, field.pushed(excess)[0])
 
 
-def test_every_child_of_a_share_is_redrawn() -> None:
+def test_every_child_of_a_share_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """With potentials that leave one code; siblings side by side are not redrawn at once."""
+
+    def summed(given: Children, tables: Any, name: str, rows: Any, kind: type) -> Any:
+        assert not np.isin(rows[given.followed[rows]] + 1, rows).any()
+        return summed_entries(given, tables, name, rows, kind)
+
+    monkeypatch.setattr(siblings, "summed_entries", summed)
     counts, rng = np.full(300, 4), np.random.default_rng(0)
     domain = Domain({"position": 4, "sex": 2, "previous sex": 3})
     given = Children(domain, counts, {}, {"sex": np.zeros(1200, int)})
@@ -274,6 +280,10 @@ def test_rules_come_before_tables() -> None:
     domain = Domain({"position": 4, "sex": 2, "previous sex": 3})
     given = Children(domain, counts, {}, {"sex": np.zeros(1200, int)})
     barred = {("previous sex", "sex"): np.array([[0, 1], [0, 0], [0, 0]], bool)}
+    one = Field(given, [Wanted(("sex",), np.zeros(2), 1.0)])
+    # Even positions first: a 1 may follow nothing or a 1, and is drawn wherever it may be.
+    siblings.redraw(one, [np.array([0.0, 500.0])], barred, 1.0, rng)
+    assert (given.records["sex"].reshape(300, 4) == [1, 1, 0, 0]).all()
     draw_children(given, [Wanted(("sex",), np.array([300.0, 900.0]), 1.0)], 1200.0, rng, barred)
     sexes = given.records["sex"].reshape(300, 4)
     assert not ((sexes[:, :-1] == 0) & (sexes[:, 1:] == 1)).any()

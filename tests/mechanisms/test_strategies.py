@@ -238,6 +238,8 @@ def test_marginals_of_columns_of_one_code_and_without_questions_change_nothing()
     query = FactoredQuery({"year": np.eye(1), "a": np.eye(2)})
     variance = asked.noise(wide, 2, False).variance(query).reshape(-1)
     assert variance == pytest.approx(plain.noise(DOMAIN, 2, False).variance(("a",)), rel=1e-4)
+    whole = marginals.MarginalsStrategy({("a", "b", "c"): 1.0}, 0.0).noise(DOMAIN, 1, False)
+    assert whole.variance(("a", "b", "c")) == pytest.approx(np.ones((2, 3, 4)))
 
 
 def test_a_clique_of_next_to_no_weight_is_measured_or_inside_one_that_is() -> None:

@@ -206,17 +206,9 @@ def _measured(
     far[far < 2 * found.stddev] = 0.0
     counts = {name: model.marginal((name,)) for name in names}
     noise = settings.noise_left * unit
-    left = {name: settings.noise_left * known[name] for name in names}
+    left = Noise({name: settings.noise_left * known[name] for name in names}, noise, pure)
     while True:
-        tables = best_tables(
-            drawn,
-            counts,
-            far,
-            Noise(left, noise, pure),
-            bins=bins,
-            residuals=False,
-            others=others,
-        )
+        tables = best_tables(drawn, counts, far, left, bins=bins, residuals=False, others=others)
         sides = 1.0 + np.array([[a[-1], b[-1]] for a, b in tables.groups])
         cells, widest = sides.prod(1), sides.max(1)
         # Estimated counts are not below 0, so little noise remains in cells that are empty because

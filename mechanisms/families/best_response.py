@@ -7,6 +7,7 @@ its relative tolerance of 1e-4.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -103,12 +104,9 @@ class Oracle:
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        ends = np.cumsum(self.domain.shape()).tolist()
-        own = {
-            n: range(end - self.domain.sizes[n], end)
-            for n, end in zip(self.domain, ends, strict=True)
-        }
-        codes = ends[-1]
+        ends = itertools.pairwise(itertools.accumulate(self.domain.shape(), initial=0))
+        own = {name: range(*both) for name, both in zip(self.domain, ends, strict=True)}
+        codes = sum(self.domain.shape())
         gain = np.zeros(codes + len(queries))
         for name, values in bonus.items():
             gain[own[name]] += values

@@ -1,5 +1,5 @@
 """Bounds on the probability that sampling and noise set the measured table of two unrelated columns
-as far from independence as it is.
+as far from independence as it is, and the weakest relation that such a table shows.
 
 A measured table is Y = F X G' + noise of variance s^2, where X has the counts of two columns, and F
 and G are the factors of the measurement (I for a whole table). With C = I - J / r, which takes the
@@ -10,44 +10,80 @@ mean of r rows away, the table is this far from independence:
 where p and q are the shares of the columns' values and n is the number of records. If the columns
 are unrelated, then sampling n records gives the counts a covariance, so that D has the mean
 
-    m = t^2 (r - 1) (c - 1) + n tr S tr T,  S = C F (diag p - p p') F' C,  and T likewise,
-    t^2 = s^2 + u^2 |C G q|^2 / (c - 1) + v^2 |C F p|^2 / (r - 1).
+    m = (r - 1) (c - 1) s^2 + (r - 1) |C G q|^2 u^2 + (c - 1) |C F p|^2 v^2 + n tr S tr T,
+    S = C F (diag p - p p') F' C,  and T likewise with G and q.
 
-u^2 and v^2 are the variances of the counts of the columns' values, from which p and q came. D is
-compared with the Gamma distribution of this mean and of the variance of normal errors, 2 (t^4 (r -
-1) (c - 1) + 2 t^2 n tr S tr T + n^2 tr S^2 tr T^2).
+u^2 and v^2 are the variances of the counts of the columns' values, from which q and p came: an
+error of p is multiplied by C G q, so that it lies in one direction of each row. The variance in no
+direction exceeds
+
+    l = s^2 + |C G q|^2 u^2 + |C F p|^2 v^2 + n |S| |T| + max_i |C F (e_i - p)|^2 max_j |...|^2,
+
+where the last term is what one record adds to D. Of all sums of squares of normal errors with the
+mean m and no variance above l, m / l squares of variance l reach farthest (their cumulants are the
+largest), so D is compared with l chi^2(max(1, m / l)). The last term makes this hold for rare
+values, too, whose few common records are no normal errors but come one by one.
+
+Unrelated columns with r and c values have in n records a squared Cramér's V of (r - 1) / n on
+average, if r >= c, and n tr S tr T is their part of D. So a relation of strength V adds V^2 / ((r -
+1) / n) times that to D. It shows in about half of all draws if it makes up for what the quantile of
+unrelated columns exceeds m - l, the median of the errors across its direction.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import combinations
-from math import comb
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import gammaincc
+from scipy.special import gammaincc, gammainccinv
 
 from pgmkit import Kronecker, Measurement
 from pgmkit.linear.matrix import Matrix, as_dense
 from pgmkit.runtime.arrays import Array
 
 
-def chances(
-    model: Any, known: Iterable[Any], variances: Mapping[str, float]
-) -> dict[tuple[str, str], float]:
-    """Return for each measured pair of columns a bound on the probability that any pair is as far
-    from independence if no columns are related.
+@dataclass(frozen=True)
+class Evidence:
+    """The evidence of the measured tables of a pair of columns for its relation.
 
-    It is the smallest p-value of the pair's tables times the number of all pairs (the data may have
-    decided which were measured), or of tables if there are more (Bonferroni). Tables of more
-    columns are summed to their pairs. Other matrices than products of two factors are left out, and
-    so are values that are no table. `variances` has that of the noise of a count of each column.
+    Attributes:
+        chance: A bound on the probability that any pair is as far from independence if no columns
+            are related.
+        shows: Cramér's V of the weakest relation whose `chance` is at most `level` in about half of
+            all draws.
+        level: The largest `chance` at which a relation counts as shown.
     """
-    domain, found = model.domain, dict[tuple[str, str], float]()
+
+    chance: float
+    shows: float
+    level: ClassVar[float] = 1 / 20
+
+    @property
+    def hidden(self) -> bool:
+        """True if sampling and noise may explain all that the tables show of the relation."""
+        return self.chance > self.level
+
+
+def evidence(
+    model: Any, known: Iterable[Any], variances: Mapping[str, float], rows: float
+) -> dict[tuple[str, str], Evidence]:
+    """Return for each measured pair of columns the evidence for its relation. If several tables
+    hold the pair, each figure is the smallest that one of them gives.
+
+    A chance is a p-value times the number of all pairs (the data may have decided which were
+    measured), or of tables if there are more (Bonferroni). Tables of more columns are summed to
+    their pairs. Other matrices than products of two factors are left out, and so are values that
+    are no table. `variances` has that of the noise of a count of each column. `rows`: the number of
+    records, that of the model unless a plan stands for more.
+    """
+    domain, found = model.domain, dict[tuple[str, str], Evidence]()
     counts = model.marginals([(name,) for name in domain.sizes])
     tests = [(m, pair) for m in known if _is_table(m) for pair in combinations(m.clique, 2)]
-    every = max(comb(len(domain.sizes), 2), len(tests))
+    every = max(math.comb(len(domain.sizes), 2), len(tests))
     for m, pair in tests:
         factors = m.matrix.factors if m.matrix else [None] * len(m.clique)
         axes = tuple(axis for axis, name in enumerate(m.clique) if name not in pair)
@@ -57,9 +93,15 @@ def chances(
             (*_sampled(counts[name,], factors[m.clique.index(name)]), variances.get(name, 0.0))
             for name in pair
         )
-        noise = m.stddev**2 * m.values.size / table.size
-        p_value = _p_value(table, noise, model.total, one, other) if min(table.shape) > 1 else 1.0
-        found[domain.ordered(pair)] = min(found.get(domain.ordered(pair), 1.0), every * p_value)
+        apart = table - table.mean(0) - table.mean(1)[:, None] + table.mean()
+        apart -= model.total * np.outer(one[0], other[0])
+        noise, pair = m.stddev**2 * m.values.size / table.size, domain.ordered(pair)
+        p_value, ratio = _tested((apart**2).sum(), noise, rows, one, other, Evidence.level / every)
+        of_chance = math.sqrt((max(domain.shape(pair)) - 1) / max(1.0, rows))
+        before = found.get(pair, Evidence(1.0, math.inf))
+        found[pair] = Evidence(
+            min(before.chance, every * p_value), min(before.shows, ratio * of_chance)
+        )
     return found
 
 
@@ -69,28 +111,41 @@ def _is_table(m: Any) -> bool:
     return m.matrix is None or (isinstance(m.matrix, Kronecker) and len(m.clique) == 2)
 
 
-def _p_value(table: Array, noise: float, n: float, one: Any, other: Any) -> float:
-    """Return the p-value of a table with noise of this variance. `one` and `other` hold, for a
-    column each, C F p, the traces of S and of its square, and u^2.
+def _tested(
+    distance: float, noise: float, n: float, one: Any, other: Any, level: float
+) -> tuple[float, float]:
+    """Return the p-value of a table's distance from independence, D, with noise of this variance;
+    and how much stronger than unrelated columns in `n` records those are that have the p-value
+    `level` in half of all draws.
+
+    `one` and `other` hold, for a column each, C F p, tr S, |S|, the largest |C F (e_i - p)|^2, and
+    the variance of the noise of a count.
     """
-    (p, trace_p, square_p, error_p), (q, trace_q, square_q, error_q) = one, other
-    apart = table - table.mean(0) - table.mean(1)[:, None] + table.mean() - n * np.outer(p, q)
+    (p, trace_p, most_p, record_p, error_p), (q, trace_q, most_q, record_q, error_q) = one, other
     r, c = len(p) - 1, len(q) - 1
-    noise += error_p * (q @ q) / c + error_q * (p @ p) / r
     sampled = n * trace_p * trace_q
-    mean = noise * r * c + sampled
-    scale = 2 * (noise * (mean + sampled) + n**2 * square_p * square_q) / mean
-    return float(gammaincc(mean / scale, (apart**2).sum() / scale))
+    if not r * c:
+        return 1.0, math.inf
+    of_p, of_q = error_p * (q @ q), error_q * (p @ p)
+    mean = noise * r * c + of_p * r + of_q * c + sampled
+    most = noise + of_p + of_q + n * most_p * most_q + record_p * record_q
+    shape = max(1.0, mean / most) / 2
+    beyond = 2 * most * (float(gammainccinv(shape, level)) - shape + 1 / 2)
+    p_value = float(gammaincc(shape, distance / (2 * most)))
+    return p_value, math.sqrt(max(0.0, beyond) / sampled) if sampled > 0 else math.inf
 
 
-def _sampled(counts: Array, factor: Matrix | None) -> tuple[Array, float, float]:
-    """Return C F p, and the traces of S and of its square."""
+def _sampled(counts: Array, factor: Matrix | None) -> tuple[Array, float, float, float]:
+    """Return C F p, tr S, a bound on |S|, and the largest |C F (e_i - p)|^2."""
     p = counts / counts.sum()
     if factor is None:
         square = p @ p
-        return p - p.mean(), 1 - square, square - 2 * (p**3).sum() + square**2
+        most = min(p.max(), (2 * p * (1 - p)).max())  # of p - p p' the largest sum of a row
+        return p - p.mean(), 1 - square, most, 1 + square - 2 * p.min()
     rows = as_dense(factor)
     rows = rows - rows.mean(0)
     shares = rows @ p
-    covariance = (rows * p) @ rows.T - np.outer(shares, shares)
-    return shares, covariance.trace(), np.square(covariance).sum()
+    rows = rows - shares[:, None]
+    covariance = (rows * p) @ rows.T
+    most = np.linalg.norm(covariance, 2)
+    return shares, covariance.trace(), most, np.square(rows).sum(0).max()

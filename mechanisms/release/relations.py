@@ -35,7 +35,7 @@ def relations(release: TableRelease, target: str | None = None) -> Iterator[str]
     yield (
         "<p>In the release, from 0 (white: unrelated) to 1 (one column tells the other), by "
         "Cramér's V; framed pairs were measured together, and all others follow from the model. "
-        "Noise adds faint relations of its own.</p>"
+        "Pairs of which sampling and noise may explain all are white.</p>"
     )
     yield of_columns(heat_map(names, strengths, release.verdict.kept), len(names))
 
@@ -53,8 +53,8 @@ def _of_target(release: TableRelease, names: Sequence[str], target: str) -> Iter
 def _strengths(
     release: TableRelease, pairs: Sequence[tuple[str, str]]
 ) -> Mapping[tuple[str, str], float] | None:
-    """Return Cramér's V of each pair; None if there are too many cells or the model lacks these
-    tables.
+    """Return Cramér's V of each pair, 0 if sampling and noise may explain it (`Verdict.hidden`);
+    None if there are too many cells or the model lacks these tables.
     """
     domain = release.model.domain
     if sum(domain.size(pair) for pair in pairs) > 4 * MOST_CELLS:  # some seconds of work
@@ -63,4 +63,5 @@ def _strengths(
         tables = release.model.marginals(pairs)
     except PgmkitError:
         return None
-    return {pair: association(tables[pair]) for pair in pairs}
+    hidden = set(map(frozenset, release.verdict.hidden))
+    return {p: 0.0 if frozenset(p) in hidden else association(tables[p]) for p in pairs}

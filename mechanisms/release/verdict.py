@@ -7,7 +7,7 @@ nothing costs budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy.budget import Budget
-from mechanisms.release.independence import chances
+from mechanisms.release.independence import Evidence, evidence
 from mechanisms.workload import pairs_of
 from pgmkit import Domain, Kronecker, Measurement
 from pgmkit.runtime.printed import NAMED
@@ -45,7 +45,9 @@ class Verdict:
         more: What would keep more.
         shown: Which of the kept relations are the strongest in the model, and which sampling and
             noise may explain.
+        shows: From which Cramér's V on relations can show in the measured tables.
         kept: The pairs of columns, of more than one value each, that were measured together.
+        hidden: Those of the kept pairs whose relation sampling and noise may explain.
         error: Half the width of a 95% interval of the count of one value, for the median column;
             None if no measured table gives it.
     """
@@ -54,13 +56,15 @@ class Verdict:
     counts: str
     more: str
     shown: str
+    shows: str
     kept: tuple[tuple[str, str], ...]
+    hidden: tuple[tuple[str, str], ...]
     error: float | None
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The sentences that are not empty."""
-        every = (self.relations, self.shown, self.counts, self.more)
+        every = (self.relations, self.shown, self.shows, self.counts, self.more)
         return tuple(each for each in every if each)
 
     def __str__(self) -> str:
@@ -91,6 +95,9 @@ def verdict(
     names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
     kept = pairs_of(domain, [m.clique for m in known])
     variances = _variances(known, domain.sizes)
+    compared = kept if sum(map(domain.size, kept)) <= MOST_CELLS else []
+    found = evidence(model, known, variances, total) if compared else {}
+    strengths, hidden = _strengths(model, compared, found)
     error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
     return Verdict(
         " ".join(
@@ -98,8 +105,10 @@ def verdict(
         ),
         _counts(total, error),
         _more(budget),
-        _shown(model, kept, known, variances),
+        _shown(strengths, hidden),
+        _shows(found),
         tuple(kept),
+        tuple(hidden),
         error,
     )
 
@@ -166,43 +175,43 @@ def _cells(domain: Domain, measurement: Measurement) -> int:
     return domain.size(measurement.clique)
 
 
-def _shown(
-    model: Any,
-    kept: Sequence[tuple[str, str]],
-    known: Sequence[Any],
-    variances: Mapping[str, float],
-) -> str:
-    """Return sentences on which of the kept relations are the strongest in the model, and which
-    sampling and noise may explain. The text is empty if there are none, or if their tables are too
-    large.
+def _strengths(
+    model: Any, kept: Sequence[tuple[str, str]], found: Mapping[tuple[str, str], Evidence]
+) -> tuple[dict[tuple[str, str], float], list[tuple[str, str]]]:
+    """Return Cramér's V of the kept relations in the model, and the pairs of those that sampling
+    and noise may explain.
 
     A relation is shown if the model's is stronger than that of unrelated columns on average, and if
     one of the noisy tables is farther from independence than all those of unrelated columns are, 19
     times out of 20. Two unrelated columns with r and c values, r >= c, have in n records a squared
     Cramér's V of (r - 1) / n on average: the mean (r - 1) (c - 1) of chi-square over n (c - 1).
-    `variances`: the variance of the noise of a value's count, by column.
     """
-    if not kept or sum(model.domain.size(pair) for pair in kept) > MOST_CELLS:
-        return ""
-    tables = model.marginals(kept)
+    tables, rows = model.marginals(kept), max(1.0, model.total)
     strengths = {pair: association(tables[pair]) for pair in kept}
-    rows = max(1.0, model.total)
-    unrelated = chances(model, known, variances)
     chance = {pair: (max(_occurring(tables[pair])) - 1) / rows for pair in kept}
-    hidden = [p for p in kept if strengths[p] ** 2 <= chance[p] or unrelated.get(p, 0.0) > 1 / 20]
+    explained = {pair for pair, each in found.items() if each.hidden}
+    return strengths, [p for p in kept if strengths[p] ** 2 <= chance[p] or p in explained]
+
+
+def _shown(strengths: Mapping[tuple[str, str], float], hidden: Collection[tuple[str, str]]) -> str:
+    """Return sentences on which of the kept relations are the strongest in the model, and which
+    sampling and noise may explain; empty if there are none.
+    """
+    if not strengths:
+        return ""
     why = "there is none, or noise hid it, and what records show of it may be noise"
-    if len(hidden) == len(kept):
+    if len(hidden) == len(strengths):
         return (
             f"But the release shows no relation beyond chance: {why}. Use these columns for no "
             "correlation, regression or prediction."
         )
-    seen = [pair for pair in kept if pair not in hidden]
+    seen = [pair for pair in strengths if pair not in hidden]
     order = sorted(seen, key=lambda pair: -strengths[pair])[:_STRONGER]
     strongest = ", ".join(f"{a} with {b} ({strengths[a, b]:.2f})" for a, b in order)
     said = (
         f"The strongest relations, by Cramér's V, are {strongest}; noise raises these figures, "
         "most where columns have many values or rare ones."
-        if len(kept) > _STRONGER
+        if len(strengths) > _STRONGER
         else ""
     )
     if hidden:
@@ -210,6 +219,25 @@ def _shown(
         which = f"{len(hidden)} pairs" if len(hidden) > NAMED else listed
         said += f" Of {which} the release shows no relation beyond chance: {why}."
     return said.strip()
+
+
+def _shows(found: Mapping[tuple[str, str], Evidence]) -> str:
+    """Return a sentence on the strength from which on relations show: in the median pair, and in
+    the pairs where it is smallest and largest. The text is empty without tables of pairs.
+    """
+    if not found:
+        return ""
+    order = sorted(found, key=lambda pair: found[pair].shows)
+    least, middle, most = (found[order[place]].shows for place in (0, len(order) // 2, -1))
+    if middle > 1:
+        return "Sampling and noise hide relations of any strength in most pairs."
+    ends = f"{' with '.join(order[0])} {least:.2f}, {' with '.join(order[-1])} "
+    ends += f"{most:.2f}" if most <= 1 else "none"
+    pairs = f" in the median pair ({ends})" if len(order) > 1 else ""
+    return (
+        f"Relations show from a Cramér's V of about {middle:.2f} on{pairs}; sampling and noise "
+        "hide weaker ones."
+    )
 
 
 def association(table: NDArray[np.float64]) -> float:

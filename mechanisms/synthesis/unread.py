@@ -36,13 +36,15 @@ class UnreadValues:
 
     `stddev`: the noise's standard deviation in each share of unread values. `pure`: True for
     Laplace noise, False for Gaussian. `missing`: the noisy shares of the columns that declare
-    missing values, with the same noise in their counts.
+    missing values, with the same noise in their counts. `rows_public`: True if the number of rows,
+    by which counts are divided, has no noise.
     """
 
     shares: dict[str, float]
     stddev: float
     pure: bool
     missing: Mapping[str, float] = field(default_factory=dict)
+    rows_public: bool = False
 
     @property
     def many(self) -> tuple[str, ...]:
@@ -63,9 +65,9 @@ class UnreadValues:
         is large.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
-        # If the number of rows is private, a share near 1 also has nearly all of that number's
-        # noise, since it is divided by it. If it is public, the margins are wider than needed.
-        stddev = math.sqrt(2) * self.stddev
+        # A share near 1 also has nearly all of the noise of a private number of rows, since it is
+        # divided by it.
+        stddev = self.stddev * (1.0 if self.rows_public else math.sqrt(2))
         surely = 0.5 + deviations(RARE / max(1, len(others)), laplace=self.pure) * stddev
         least = 1 - deviations(SIGNIFICANT, laplace=self.pure) * stddev
         return _largest_first(others, max(surely, least))
@@ -111,21 +113,22 @@ def check_values(
     """
     sizes = curator.domain.sizes
     declaring = [n for n, c in schema.columns.items() if n in sizes and c.missing is not None]
-    known = len(sizes) + (not curator.neighbours.rows_public)
+    public = curator.neighbours.rows_public
+    known = len(sizes) + (not public)
     # With these parts of the cost, all numbers get the same noise.
     of_each = COST_SHARE * curator.remaining / (known + len(declaring))
     counts, rows, stddev = curator.measure_unread(known * of_each)
     of = max(rows, 1.0)
     # If the number of rows is private, its noise enters each share in proportion to the share. The
     # share is taken as `_MANY` here, above which the check warns.
-    noise = stddev / of * (1.0 if curator.neighbours.rows_public else math.hypot(1, _MANY))
+    noise = stddev / of * (1.0 if public else math.hypot(1, _MANY))
     missing = {}
     if declaring:
         cells = [Cell((name,), sizes[name] - 1) for name in declaring]
         measured = curator.measure_cells(cells, len(cells) * of_each, step="missing values")
         missing = {n: float(m.values[0]) / of for n, m in zip(declaring, measured, strict=True)}
     shares = {name: max(0.0, count / of) for name, count in counts.items()}
-    found = UnreadValues(shares, noise, curator.ledger.budget.pure, missing)
+    found = UnreadValues(shares, noise, curator.ledger.budget.pure, missing, public)
     if callable(asked):
         asked(found)
     elif found.many or found.empty:

@@ -180,18 +180,23 @@ def test_the_margin_is_that_of_one_false_alarm_in_a_million_runs(pure: bool) -> 
 
 
 @pytest.mark.parametrize("pure", [True, False])
-def test_the_margin_of_missing_values_has_room_for_the_noise_of_the_rows(pure: bool) -> None:
-    """Both counts of the quotient are noisy. A column is named if noise may hide a part of it, not
-    if it surely holds something, and never because of noise alone.
+@pytest.mark.parametrize("rows_public", [False, True])
+def test_the_margin_of_missing_values_has_room_for_the_noise_of_the_rows(
+    pure: bool, rows_public: bool
+) -> None:
+    """Both counts of the quotient are noisy, unless the number of rows is public. A column is named
+    if noise may hide a part of it, not if it surely holds something, and never because of noise
+    alone.
     """
-    for noise in (0.002, 0.06):
+    for noise in (0.002, 0.08):
         law = stats.laplace(scale=noise / 2**0.5) if pure else stats.norm(scale=noise)
         half = 2 if pure else 1
-        surely = 0.5 + 2**0.5 * law.isf(1e-6 / 4 / half)
-        edge = max(surely, 1 - 2**0.5 * law.isf(1e-3 / half))
-        assert (edge == surely) == (noise == 0.06)
+        both = 1.0 if rows_public else 2**0.5
+        surely = 0.5 + both * law.isf(1e-6 / 4 / half)
+        edge = max(surely, 1 - both * law.isf(1e-3 / half))
+        assert (edge == surely) == (noise == 0.08)
         missing = dict(zip("abcde", edge + np.array([1e-6, -1e-6, 0.01, -0.1, 9]), strict=True))
-        found = UnreadValues({"a": 0.0, "e": 0.99}, noise, pure, missing)
+        found = UnreadValues({"a": 0.0, "e": 0.99}, noise, pure, missing, rows_public)
         assert found.empty == ("c", "a") and found.many == ("e",)
         assert "99% of e could not be read" in str(found)
         assert "values of c, a are missing" in str(found)
@@ -210,7 +215,7 @@ def test_shares_are_of_the_rows_and_their_noise_too(name: str) -> None:
         one = counts if name == "replace-one" else (counts + 1) * (1 + 0.1**2)
         cost = 0.01 * curator.ledger.budget.total
         assert found[0].stddev == pytest.approx((one / (2 * cost)) ** 0.5 / of)
-        assert not found[0].pure
+        assert not found[0].pure and found[0].rows_public == (name == "replace-one")
 
 
 class Exactly(SeededNoise):

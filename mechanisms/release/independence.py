@@ -19,10 +19,11 @@ direction exceeds
 
     l = s^2 + |C G q|^2 u^2 + |C F p|^2 v^2 + n |S| |T| + max_i |C F (e_i - p)|^2 max_j |...|^2,
 
-where the last term is what one record adds to D. Of all sums of squares of normal errors with the
-mean m and no variance above l, m / l squares of variance l reach farthest (their cumulants are the
-largest), so D is compared with l chi^2(max(1, m / l)). The last term makes this hold for rare
-values, too, whose few common records are no normal errors but come one by one.
+where |S| is the largest eigenvalue and the last term is the most that one record adds to D. Of all
+sums of squares of normal errors with the mean m and no variance above l, m / l squares of variance
+l reach farthest (their cumulants are the largest), so D is compared with l chi^2(max(1, m / l)).
+The last term makes this hold for rare values, too, whose few common records are no normal errors
+but come one by one.
 
 Unrelated columns with r and c values have in n records a squared Cramér's V of (r - 1) / n on
 average, if r >= c, and n tr S tr T is their part of D. So a relation of strength V adds V^2 / ((r -
@@ -140,12 +141,14 @@ def _sampled(counts: Array, factor: Matrix | None) -> tuple[Array, float, float,
     p = counts / counts.sum()
     if factor is None:
         square = p @ p
-        most = min(p.max(), (2 * p * (1 - p)).max())  # of p - p p' the largest sum of a row
+        # No eigenvalue of diag p - p p' is above the largest p, or above the largest sum of the
+        # absolute entries of a row.
+        most = min(p.max(), (2 * p * (1 - p)).max())
         return p - p.mean(), 1 - square, most, 1 + square - 2 * p.min()
     rows = as_dense(factor)
     rows = rows - rows.mean(0)
     shares = rows @ p
     rows = rows - shares[:, None]
     covariance = (rows * p) @ rows.T
-    most = np.linalg.norm(covariance, 2)
+    most = float(np.linalg.norm(covariance, 2))
     return shares, covariance.trace(), most, np.square(rows).sum(0).max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args, overload
@@ -23,6 +24,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arguments import float_array, instance, listed, one_of
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.memory import MEMORY_LIMIT, check_limit
+from pgmkit.runtime.precision import TINY
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -123,15 +125,13 @@ class FactorGraph:
 
     @classmethod
     def from_model(cls, model: GraphicalModel) -> FactorGraph:
-        """Return the distribution of one record of a model; the model's total is left out."""
+        """Return the distribution of one record of a model; the model's total is left out.
+
+        Raises InvalidInput for a potential whose exponential float64 cannot hold, since its values
+        at possible cells differ by more than about 1,400.
+        """
         instance(model, GraphicalModel, "model")
-        tables = []
-        for potential in model.potentials:
-            values = potential.numpy()
-            peak = values.max()
-            tables.append(
-                (potential.domain.attributes, np.exp(values - (peak if peak > -np.inf else 0.0)))
-            )
+        tables = [(p.domain.attributes, _exponential(p)) for p in model.potentials]
         return cls(model.domain, tables, memory_limit=model.memory_limit)
 
     def model(self, total: float = 1.0) -> GraphicalModel:
@@ -323,6 +323,22 @@ def _check_sizes(domain: Domain, memory_limit: int) -> None:
                 f"attribute {name!r:.200} has more values than a table of {memory_limit:,} bytes "
                 "can hold; merge values, or raise memory_limit"
             )
+
+
+def _exponential(potential: Factor) -> Array:
+    """Return exp(potential), divided by its maximum, or by less if its least value would be lost.
+    Raises InvalidInput if no float64 table has all its values.
+    """
+    values, half = potential.numpy().astype(np.float64), -math.log(TINY)
+    peak, low = values.max(), values[values > -np.inf].min(initial=np.inf)
+    shift = min(peak, low + half) if low < np.inf else 0.0
+    if peak - shift > half:
+        raise InvalidInput(
+            f"the potential over {potential.domain.attributes!r:.200} spans {peak - low:.4g}, but "
+            f"may span {2 * half:.4g} for its exponential to be a table of float64; ask the model "
+            "itself, which computes with logarithms"
+        )
+    return np.asarray(np.exp(values - shift))
 
 
 def _expected_log(weights: Array, table: Array) -> float:

@@ -27,7 +27,7 @@ from pgmkit.least_squares.residual_tables import ResidualTables
 from pgmkit.least_squares.stacked_rows import written_out
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
-from pgmkit.measurement import Measurement
+from pgmkit.measurement import Measurement, largest_entry
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.chances import SIGNIFICANT
@@ -174,8 +174,8 @@ def _residuals(
     DENSE_ROWS residuals. Return None if there are none, and if ``ResidualTables`` refuses something
     that was measured.
 
-    Kronecker products with fewer than n - 1 rows along an attribute of n codes determine no
-    residual. They are left out, as are matrices that act on the total.
+    Kronecker products with fewer than n - 1 rows along an attribute of n codes, or with a factor of
+    zeros, determine no residual. They are left out, as are matrices that act on the total.
     """
     kept = [m for m in measurements if _may_determine(m)]
     split = not zeros and all(m.matrix is None for m in measurements)
@@ -194,7 +194,8 @@ def _may_determine(m: Measurement) -> bool:
         return m.matrix is None
     if not isinstance(m.matrix, Kronecker):
         return True
-    return all(rows >= columns - 1 for rows, columns in map(np.shape, m.matrix.factors))
+    long_enough = all(rows >= columns - 1 for rows, columns in map(np.shape, m.matrix.factors))
+    return long_enough and largest_entry(m) > 0
 
 
 def _tables(

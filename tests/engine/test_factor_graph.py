@@ -9,7 +9,15 @@ from chance import FALSE_ALARM, p_value
 from numpy.typing import NDArray
 from seams import kept_by
 
-from pgmkit import Dataset, Domain, FactorGraph, InvalidInput, ModelTooLarge
+from pgmkit import (
+    Dataset,
+    Domain,
+    Factor,
+    FactorGraph,
+    GraphicalModel,
+    InvalidInput,
+    ModelTooLarge,
+)
 from pgmkit.conditioning.graph_tables import CELLS_OF_A_TABLE
 
 Array = NDArray[np.float64]
@@ -452,6 +460,22 @@ def test_a_model_and_back() -> None:
     np.testing.assert_allclose(model.marginal([name]), 10 * summed(joint, graph.domain, [name]))
     again = FactorGraph.from_model(model).posterior().marginal([name])
     np.testing.assert_allclose(again, summed(joint, graph.domain, [name]), atol=1e-12)
+
+
+def test_potentials_that_cancel_each_other_are_not_lost() -> None:
+    """The likely record has the least value of one potential and the largest of the other."""
+    domain = Domain({"a": 2, "b": 2})
+    for span in (20.0, 1400.0):
+        first = Factor(domain, [[0.0, -np.inf], [-span, 0.3]])
+        second = Factor(domain.project(["a"]), [0.0, span])
+        model = GraphicalModel(domain, (first, second), 1.0)
+        found = FactorGraph.from_model(model).posterior({"b": 0}).marginal(["a"])
+        np.testing.assert_allclose(found, [0.5, 0.5])
+    far = Factor(domain.project(["b"]), [0.0, -1500.0])
+    with pytest.raises(InvalidInput, match="spans 1500, but may span 1417"):
+        FactorGraph.from_model(GraphicalModel(domain, (far,), 1.0))
+    nothing = Factor(domain.project(["b"]), [-np.inf, -np.inf])
+    assert not FactorGraph.from_model(GraphicalModel(domain, (nothing,), 1.0)).tables[0][1].any()
 
 
 def test_a_graph_and_its_model_have_one_memory_limit() -> None:

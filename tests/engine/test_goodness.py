@@ -12,7 +12,7 @@ from scipy.stats import binom, chi2, kstest
 from pgmkit import Contradictory, Domain, GraphicalModel, Measurement, Zeros, error_bars, estimate
 from pgmkit.least_squares.goodness import Fit, is_gross, least_degrees
 from pgmkit.least_squares.linear_estimate import LinearEstimate
-from pgmkit.queries import prefix
+from pgmkit.queries import mean, prefix
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 2, "d": 4})
 CLIQUES = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d",), ("a", "b")]
@@ -231,3 +231,15 @@ def test_contrasts_of_either_sign_are_one_residual(sizes: tuple[int, int]) -> No
     linear = LinearEstimate(domain, noisy, None)
     assert linear.statistic == pytest.approx(float(((rows @ solution - values) ** 2).sum()))
     assert linear.degrees == len(values) - joint.size
+
+
+def test_a_factor_of_zeros_determines_no_residual() -> None:
+    """The codes of an attribute of one value are 0, and so is their sum, ``mean(1)``."""
+    domain = Domain({"one": 1, "sex": 2})
+    y = [
+        Measurement(("one", "sex"), [0.3, -0.2], 1.0, [mean(1), np.eye(2)]),
+        Measurement(("sex",), [41.0, 60.0], 1.0),
+        Measurement(("sex",), [43.0, 60.0], 1.0),
+    ]
+    fit = fit_of(estimate(domain, y, total=102.0))
+    assert (fit.statistic, fit.degrees) == (pytest.approx(2.0), 2)

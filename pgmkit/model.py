@@ -18,13 +18,19 @@ from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits
 from pgmkit.inference.answer_checks import SecondOpinion
 from pgmkit.inference.model_tables import ModelTables
-from pgmkit.inference.potentials import checked_potentials, checked_total, impossible_cells
+from pgmkit.inference.potentials import (
+    checked_potentials,
+    checked_total,
+    impossible_cells,
+    least_total,
+)
 from pgmkit.inference.query_answers import checked_queries
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.least_squares.goodness import Fit, goodness_of_fit
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
+from pgmkit.records.sampling import check_count
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
 from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.arrays import Array
@@ -63,7 +69,8 @@ class GraphicalModel:
             take; not saved in files.
 
     Raises InvalidInput for potentials that do not fit the domain, hold NaN or plus infinity, or are
-    so large that others are lost to rounding, and for a total that is not a finite number above 0.
+    so large that others are lost to rounding, and for a total that is not a finite number of at
+    least 2.2e-308 (1.2e-38 if the potentials are float32).
 
     >>> d = Domain({"a": 2, "b": 2})
     >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
@@ -88,7 +95,7 @@ class GraphicalModel:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "potentials", checked_potentials(self.domain, self.potentials))
-        object.__setattr__(self, "total", checked_total(self.total))
+        object.__setattr__(self, "total", checked_total(self.total, least_total(self.potentials)))
 
     def __repr__(self) -> str:
         return (
@@ -260,12 +267,17 @@ class GraphicalModel:
         A query over more attributes than an array may have axes (64; 32 before numpy 2) gets the
         array without its axes of length 1 (``FactoredQuery.answer_shape``). For a sequence of
         queries a list is returned; queries of the same structure share work. Raises
-        ``InvalidInput`` for matrices that do not fit the domain.
+        ``InvalidInput`` for matrices that do not fit the domain, and for answers above 1.8e308.
         """
         several, started = checked_queries(query), time.perf_counter()
         found = self._tables.answers(several)
         if not several:
             return []
+        if not all(np.isfinite(each).all() for each in found):
+            raise InvalidInput(
+                "queries must have answers that float64 can hold, got infinity; divide their "
+                "matrices by a constant"
+            )
         one, its = several[len(several) // 2], found[len(several) // 2]
         structure = (len(several), one.attributes, one.shape)
         self._check("answer", structure, started, lambda op, s: op.answer(one, its, self.total, s))
@@ -307,8 +319,10 @@ class GraphicalModel:
         structure = tuple((name, np.size(codes)) for name, codes in evidence.items())
         self._check("given", structure, started, lambda op, s: op.share(evidence, share, s))
         expected = self.total * min(share, 1.0)
-        if expected <= 0:
-            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
+        if expected < least_total(narrowed.potentials):
+            raise InvalidInput(
+                f"the model has no records with {dict(evidence)!r}: it expects {expected:.3g}"
+            )
         return replace(narrowed, total=expected, stopped="conditioned")
 
     def map(self) -> dict[str, int]:
@@ -327,6 +341,7 @@ class GraphicalModel:
         ``rng``: a seed, a numpy Generator, or None for a fresh one. A seed gives the same records
         on every device; a GPU draws many of them at once.
         """
+        check_count(n, least=1)
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)
         structure = method, int(n).bit_length() // 4

@@ -241,7 +241,7 @@ class Posterior:
         ``rng``: a seed, a numpy Generator, or None for a fresh one.
         """
         started = self._started
-        check_count(n)
+        check_count(n, least=1)
         domain, codes = self.graph.domain, self.evidence.codes
         columns = {name: np.full(n, code) for name, code in codes.items()}
         if len(codes) == len(domain):

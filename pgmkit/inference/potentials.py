@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from numbers import Real
 from sys import float_info
@@ -15,6 +15,7 @@ from pgmkit.factor import Factor
 from pgmkit.inference.self_check import DEFECT, ROUNDINGS
 from pgmkit.runtime.arguments import listed, number
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import TINY
 from pgmkit.structural_zeros import Zeros
 
 
@@ -49,11 +50,23 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
     return checked
 
 
-def checked_total(total: float) -> float:
-    """Return the total of a model. Raises InvalidInput unless it is a finite number above 0."""
-    if isinstance(total, bool) or not isinstance(total, Real) or not 0 < number(total) < inf:
+def least_total(potentials: Sequence[Factor]) -> float:
+    """Return the least total of a model of these potentials: the smallest number that tables of
+    their dtype hold to full precision.
+    """
+    if not potentials or potentials[0].array is not None:
+        return TINY
+    return float(torch.finfo(potentials[0].values.dtype).tiny)
+
+
+def checked_total(total: float, least: float = TINY) -> float:
+    """Return the total of a model. Raises InvalidInput unless it is a finite number of at least
+    ``least``.
+    """
+    if isinstance(total, bool) or not isinstance(total, Real) or not least <= number(total) < inf:
         raise InvalidInput(
-            f"total must be a finite number above 0, got {total!r}; give the number of records"
+            f"total must be a finite number above 0 (at least {least:.2g}), got {total!r}; give "
+            "the number of records"
         )
     return float(total)
 

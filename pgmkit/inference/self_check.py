@@ -175,7 +175,7 @@ def _check_tables(inference: MarginalOracle, found: Array, allowed: float, secon
         worst = int(np.abs(sums - 1).argmax())
         raise Contradiction(
             f"inference contradicts itself: the marginal over {layout.cliques[worst]} sums to "
-            f"{sums[worst]!r} of the total. Please report these {len(layout.cliques)} cliques"
+            f"{sums[worst]} of the total. Please report these {len(layout.cliques)} cliques"
         )
     deadline = time.perf_counter() + seconds
     singles: dict[str, Array] = {}

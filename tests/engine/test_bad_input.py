@@ -14,6 +14,7 @@ from pgmkit import (
     Factor,
     FactoredQuery,
     FactorGraph,
+    GraphicalModel,
     Kronecker,
     Measurement,
     PgmkitError,
@@ -249,6 +250,10 @@ REFUSED: dict[str, Callable[[], object]] = {
     "totals of several lengths": lambda: estimate_many(DOMAIN, [[GOOD]], total=[[1.0], [1.0, 2.0]]),  # type: ignore[list-item]
     "a statistic that is a number": lambda: error_bars(MODEL, [GOOD]).statistic(1),  # type: ignore[arg-type]
     "records beyond memory": lambda: MODEL.sample(2**63),
+    "a total below float64's full precision": lambda: GraphicalModel(DOMAIN, (), total=1e-310),
+    "answers beyond float64": lambda: MODEL.answer(FactoredQuery({"age": [1.7e308] * 4})),
+    "no records": lambda: MODEL.sample(0),
+    "no records of a posterior": lambda: PAIR.posterior({"age": 0}).sample(0),
     "a record that is not there": lambda: PAIR.posteriors({"age": [0, 1]}).alone(2),
     "a record that is True": lambda: PAIR.posteriors({"age": [0, 1]}).alone(True),
     "data of other sizes": lambda: PAIR.expected_log_likelihood(

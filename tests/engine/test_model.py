@@ -407,3 +407,29 @@ def test_attributes_of_no_potential_count_in_the_log_partition(
     pair = Factor(domain.project(["a", "b"]), np.log([[1.0, 2.0], [3.0, 4.0]]))
     model = GraphicalModel(domain, (pair,), total=1.0)
     assert model.log_partition == pytest.approx(np.log(10 * 3 * 5), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("height", "dtype", "refused"),
+    [
+        (690.0, torch.float64, False),
+        (735.0, torch.float64, True),
+        (80.0, torch.float32, False),
+        (120.0, torch.float32, True),
+    ],
+)
+def test_conditions_of_hardly_any_records_are_answered_or_refused(
+    height: float, dtype: torch.dtype, refused: bool
+) -> None:
+    """Counts below 2.2e-308 (exp(-708)) have fewer digits, and sum to nothing; in float32 those
+    below exp(-87).
+    """
+    domain = Domain({"a": 2, "b": 30})
+    table = np.stack([np.zeros(30), np.linspace(0.0, -3.0, 30) - height])
+    model = GraphicalModel(domain, (Factor(domain, torch.tensor(table, dtype=dtype)),), total=1.0)
+    if not refused:
+        law = np.exp(table[1]) / 30
+        np.testing.assert_allclose(model.given({"a": 1}).marginal(["b"]), law, rtol=1e-4)
+    else:
+        with pytest.raises(InvalidInput, match="no records with"):
+            model.given({"a": 1})

@@ -16,7 +16,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import Matrix, MatrixLike, as_matrix, check_finite, is_sparse
 from pgmkit.queries import FactoredQuery
-from pgmkit.runtime.arguments import listed, number
+from pgmkit.runtime.arguments import any_array, listed, number
 from pgmkit.runtime.precision import EXACT
 
 QueryMatrix: TypeAlias = "MatrixLike | Kronecker | FactoredQuery | Sequence[MatrixLike]"
@@ -155,10 +155,7 @@ def _checked_clique(clique: Any) -> tuple[str, ...]:
 
 
 def _checked_values(values: Any, name: str) -> NDArray[np.float64]:
-    try:
-        given = np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} has values that are not an array ({error})") from error
+    given = any_array(values, f"{name}: values")
     if given.size == 0:
         raise InvalidInput(f"{name} has no values, but needs at least one; leave it out instead")
     if given.dtype.kind not in "iuf":

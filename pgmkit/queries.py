@@ -281,9 +281,10 @@ def _new_codes(mapping: Any) -> list[int]:
                 "0..n-1, all the codes of the attribute; give every code a new one"
             )
         mapping = [mapping[code] for code in codes]
-    if not isinstance(mapping, (Sequence, np.ndarray)) or len(mapping) == 0:
+    listed_codes = isinstance(mapping, (Sequence, np.ndarray)) and np.shape(mapping) != (0,)
+    if not listed_codes or getattr(mapping, "ndim", 1) != 1:
         raise InvalidInput(
-            f"compress got {mapping!r}, but needs a dict or a sequence with a new code for each "
+            f"compress got {mapping!r}, but must get a dict or a sequence with a new code for each "
             "old one; write [f(a) for a in codes] for a function f"
         )
     return [_integer(code, "compress's new code") for code in mapping]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
 from pgmkit.linear.named_axes import spread
-from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arguments import any_array, listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,10 +30,13 @@ class Zeros:
 
     def __init__(self, clique: Sequence[str], allowed: ArrayLike) -> None:
         clique = tuple(listed(clique, "clique", "attribute names"))
-        try:
-            table = np.array(allowed, dtype=bool)
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(f"allowed must be an array of Booleans: {error}") from None
+        given = any_array(allowed, "allowed")
+        table = np.array(given == 1)
+        if given.dtype.kind not in "biuf" or not (table | (given == 0)).all():
+            raise InvalidInput(
+                f"allowed must be an array of Booleans (or of 0 and 1), got {given!r:.80}; compare "
+                "counts with a number, as in table > 0"
+            )
         if not table.any():
             raise InvalidInput(f"zeros over {clique!r} allow no cell at all; allow at least one")
         table.flags.writeable = False

@@ -19,7 +19,7 @@ from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.clique_index import CliqueIndex
-from pgmkit.runtime.arguments import listed, number
+from pgmkit.runtime.arguments import check_seconds, listed, number
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import FEW_CELLS
 
@@ -215,7 +215,6 @@ def _impossible(evidence: Evidence) -> InvalidInput:
 def _check(region_cells: int, tolerance: float, max_seconds: float | None) -> None:
     if not isinstance(region_cells, int) or isinstance(region_cells, bool) or region_cells < 1:
         raise InvalidInput(f"region_cells must be a positive integer, got {region_cells!r}")
-    limit = 1.0 if max_seconds is None else max_seconds
-    for name, value in {"tolerance": tolerance, "max_seconds": limit}.items():
-        if not 0 < number(value) < inf:
-            raise InvalidInput(f"{name} must be a positive number, got {value!r}")
+    if not 0 < number(tolerance) < inf:
+        raise InvalidInput(f"tolerance must be a positive number, got {tolerance!r}")
+    check_seconds(max_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,8 +159,9 @@ def _code(
     if type(value) is int and 0 <= value < size and name not in states:
         return value
     named = states.get(name)
-    if named is not None and value in named:
-        return named.index(value)
+    if named is not None:
+        with contextlib.suppress(ValueError, TypeError):  # arrays and pandas.NA equal nothing
+            return named.index(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value < size:
         return int(value)
     allowed = f"one of {list(named)!r:.200} or " if named is not None else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arguments import any_array
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -36,7 +37,7 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
     (1, 3)
     """
     sparse = is_sparse(value)
-    array: Any = value if sparse else _as_array(value, name)
+    array: Any = value if sparse else any_array(value, name)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(
             f"{name} has entries of type {array.dtype}, but must be real numbers; "
@@ -62,15 +63,6 @@ def as_dense(matrix: Matrix) -> NDArray[np.float64]:
         return matrix
     dense: NDArray[np.float64] = matrix.toarray()
     return dense
-
-
-def _as_array(value: Any, name: str) -> NDArray[Any]:
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"{name} is not a matrix ({error}); pass rows of one length, as a 2-D numpy array"
-        ) from error
 
 
 def _frozen_dense(array: NDArray[Any], name: str) -> NDArray[np.float64]:

@@ -78,8 +78,10 @@ class PartedSample:
 
     def part(self, number: int) -> dict[str, np.ndarray]:
         """Return the codes of a part's records, in random order; always the same for the same
-        number.
+        number. Raises InvalidInput unless it is a whole number from 0 to before `count`.
         """
+        if not isinstance(number, int | np.integer):
+            raise InvalidInput(f"number must be the whole number of a part, got {number!r:.60}")
         (made,) = self.parts(number, number + 1)
         return made
 

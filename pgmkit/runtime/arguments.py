@@ -25,7 +25,7 @@ def number(value: Any) -> float:
     if isinstance(value, bool | str | bytes):
         return nan
     try:
-        return float(value)
+        return float(value + 0.0)  # which fails for a Decimal, as later sums would
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return nan
 
@@ -87,13 +87,31 @@ def mapped(values: Mapping[K, T], name: str, content: str) -> Mapping[K, T]:
     return values
 
 
-def float_array(values: object, name: str) -> NDArray[np.float64]:
-    """Return a copy of the values as an array of float64. Raises InvalidInput, with ``name`` in the
-    message, for anything that is not an array of numbers.
+def any_array(values: object, name: str) -> NDArray[Any]:
+    """Return the values as an array. Raises InvalidInput, with ``name`` in the message, for what is
+    no array, and for masked entries, whose stored numbers mean nothing.
     """
     import numpy as np
 
     try:
-        return np.array(values, dtype=np.float64)
+        found = np.asarray(values)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must be an array of numbers: {error}") from None
+    if np.ma.is_masked(values):
+        raise InvalidInput(f"{name} must be an array without masked entries; fill or drop them")
+    return found
+
+
+def float_array(values: object, name: str) -> NDArray[np.float64]:
+    """Return a copy of the values as an array of float64. Raises InvalidInput, with ``name`` in the
+    message, for anything that is not an array of real numbers.
+    """
+    import numpy as np
+
+    found = any_array(values, name)
+    if found.dtype.kind not in "biufO":
+        raise InvalidInput(f"{name} must be an array of numbers, got type {found.dtype}")
+    try:
+        return np.array(found, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"{name} must be an array of numbers: {error}") from None

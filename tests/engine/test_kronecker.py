@@ -90,7 +90,7 @@ def test_a_wrong_length_is_refused(x: object) -> None:
         (np.ones((2, 2, 2)), "3 dimensions"),
         (3.0, "0 dimensions"),
         (np.ones((0, 2)), "empty"),
-        ([[1, 2], [3]], "not a matrix"),
+        ([[1, 2], [3]], "must be an array of numbers"),
         ("identity", "real numbers"),
         ([[1j, 0]], "real numbers"),
         (None, "real numbers"),

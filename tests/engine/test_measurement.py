@@ -118,7 +118,7 @@ def test_a_bad_clique_is_refused(clique: Any, message: str) -> None:
         (["a", "b"], "real numbers"),
         (None, "real numbers"),
         ([True, False], "real numbers"),
-        ([[1], [1, 2]], "not an array"),
+        ([[1], [1, 2]], "must be an array"),
     ],
 )
 def test_bad_values_are_refused(values: Any, message: str) -> None:

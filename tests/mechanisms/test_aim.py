@@ -16,7 +16,7 @@ from mechanisms.families.graphical import Affordable, estimator
 from mechanisms.mwem_pgm import mwem_pgm
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
-from mechanisms.privacy.neighbours import NEIGHBOURS
+from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Round
 from mechanisms.strategies.clique_queries import CliqueQueries
@@ -193,9 +193,15 @@ def test_rounds_are_those_of_the_algorithm(relation: str, monkeypatch: pytest.Mo
         "select 6",
         "measure 6",
     ]
+    queries, spent = CliqueQueries(weighted, pure=False), [each[3] for each in asked]
+    for i, cost in enumerate(spent[1:-1]):
+        moved = moved_within_noise(rounds[i], queries, curator.expected_error(4 * spent[i]))
+        assert cost == pytest.approx(spent[i] * (4 if moved else 1), rel=1e-9)
     first = 0.8 * whole / (16 * 5)
     assert [e.cost for e in entries[:6]] == pytest.approx([first] * 5 + [first / 4], rel=1e-9)
     assert len(asked) == len(rounds) == len(limits) > 3 and curator.remaining == 0
+    for model in (release.model, *(each.before for each in rounds)):
+        assert (model.total == 1000) == (relation == "replace-one")
     for i, (left, cliques, tables, cost, rest) in enumerate(asked):
         measured = [m.clique for m in release.measurements[: 5 + i]]
         after = left - entries[5 + 2 * i].cost - entries[6 + 2 * i].cost
@@ -210,6 +216,41 @@ def test_rounds_are_those_of_the_algorithm(relation: str, monkeypatch: pytest.Mo
         for clique, table in tables.items():
             np.testing.assert_allclose(table, rounds[i].before.marginal(clique), atol=1e-6)
         assert list(rounds[i].picked) == [release.measurements[5 + i].clique]
+
+
+def test_the_last_round_begins_where_less_than_two_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In units of a round, of 32: two singles take 0.9 each, rounds one each, the last 1.2."""
+    monkeypatch.setattr("mechanisms.aim.moved_within_noise", lambda *_: False)
+    data = small_data(200).project(["sex", "income"])
+    curator = Curator(data, Budget(1.0, 1e-8), neighbours="add/remove", seed=0)
+    unit = curator.remaining / 32
+    release = aim(curator, k_way(data.domain, 2))
+    rounds = [0.1, 0.9] * 29 + [0.12, 1.08]
+    found = [e.cost for e in release.ledger.entries]
+    assert found == pytest.approx([unit * each for each in [0.9, 0.9, *rounds]])
+
+
+def test_limits_count_tables_with_the_place_that_is_measured_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[list[Clique]] = []
+    within = Affordable.within
+
+    def limited(self: Affordable, measured: Any, *limits: float) -> Any:
+        seen.append(list(measured))
+        return within(self, measured, *limits)
+
+    monkeypatch.setattr(Affordable, "within", limited)
+    data = small_data(300)
+    units = relation("add/remove", "home", data.domain.sizes["work"])
+    curator = Curator(data, Budget(0.5, 1e-8), neighbours=units, seed=0)
+    placed = curator.table(data, units, curator.remaining, place="work")
+    release = aim(placed, Workload(data.domain, [("sex", "income")]))
+    cliques = [m.clique for m in release.measurements]
+    assert all("work" in clique for clique in cliques)
+    assert seen == [cliques[: 2 + i] for i in range(len(seen))] and len(seen) > 1
 
 
 def test_columns_measured_before_are_not_measured_alone_and_zeros_start_anew(

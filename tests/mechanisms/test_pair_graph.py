@@ -18,6 +18,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.rounds.merging import known_noise
+from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
@@ -261,3 +262,15 @@ def test_refusals_come_before_spending() -> None:
     with pytest.raises(InvalidInput, match="raise model_mb"):
         pair_graph(curator, k_way(curator.domain, 2), PairGraph(model_mb=1e-6))
     assert curator.ledger.spent == 0
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_marginals_measured_before_are_used_and_left_alone(relation: str) -> None:
+    data = small_data(800)
+    curator = Curator(data, Budget(2.0, 1e-8), neighbours=relation, seed=0)
+    first, _ = measure_one_way(curator, 0.3)
+    given = list(first)
+    release = pair_graph(curator, k_way(data.domain, 2), first=given)
+    assert given == first and list(release.measurements[: len(first)]) == first
+    assert release.ledger.entries[len(first)].step == "edge 1: select"
+    assert (release.model.total == 800) == (relation == "replace-one")

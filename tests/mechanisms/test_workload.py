@@ -16,6 +16,7 @@ from mechanisms.workload import (
 )
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.sizes import FEW_CELLS
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 4, "d": 5})
 
@@ -109,3 +110,34 @@ def test_what_is_sought_is_no_longer_asked() -> None:
         Workload(DOMAIN, [("a", "b")], sought=[("a", "c")])
     with pytest.raises(InvalidInput, match="all cliques of the workload are sought"):
         Workload(DOMAIN, [("a", "b")], sought=[("a", "b")])
+
+
+def test_pairs_of_a_table_leave_out_columns_of_one_value() -> None:
+    domain = Domain({"a": 2, "one": 1, "b": 3, "c": 2})
+    assert table_workload(domain).cliques == (("a", "b"), ("a", "c"), ("b", "c"))
+    assert table_workload(domain, 1).cliques == (("a",), ("b",), ("c",))
+    assert table_workload(domain, 3).cliques == table_workload(domain, 4).cliques
+    assert table_workload(domain, 4).cliques == (("a", "b", "c"),)
+    assert table_workload(Domain({"a": 2})).cliques == (("a",),)
+    assert table_workload(Domain({"a": 2, "b": 2})).cliques == (("a", "b"),)
+    triples = list(itertools.combinations("abcd", 3))
+    assert table_workload(Domain(dict.fromkeys("abcd", 2)), 3).cliques == tuple(triples)
+    with pytest.raises(InvalidInput, match="target: there is no column 'z'"):
+        table_workload(domain, 2, "z")
+
+
+def test_a_target_weighs_four_times_and_adds_what_is_not_there() -> None:
+    domain = Domain({"a": 2, "b": 3, "c": 2})
+    found = table_workload(domain, [("a", "b"), ("c", "b")], "a")
+    assert found.by_clique == {("a", "b"): 4.0, ("c", "b"): 1.0, ("b", "c", "a"): 4.0}
+    assert set(found.sought) == {("b", "c", "a")}
+    asked = table_workload(domain, [("c", "a", "b")], "a")
+    assert asked.by_clique == {("c", "a", "b"): 4.0} and not asked.sought
+
+
+def test_predictors_vary_and_have_few_cells() -> None:
+    sizes = {"y": 2, "a": 2, "b": 2, "c": FEW_CELLS // 8, "d": FEW_CELLS // 8 + 1, "one": 1}
+    pairs = Workload(Domain(sizes), [("y", "a")], [3.0])
+    assert with_predictors(pairs, "y").by_clique == {("y", "a"): 3.0, ("a", "b", "c", "y"): 3.0}
+    there = Workload(Domain(sizes), [("c", "y", "b", "a")])
+    assert with_predictors(there, "y").by_clique == there.by_clique

@@ -274,3 +274,16 @@ def test_marginals_measured_before_are_used_and_left_alone(relation: str) -> Non
     assert given == first and list(release.measurements[: len(first)]) == first
     assert release.ledger.entries[len(first)].step == "edge 1: select"
     assert (release.model.total == 800) == (relation == "replace-one")
+
+
+@pytest.mark.parametrize(("columns", "half"), [(2, 1), (3, 1), (4, 2)])
+def test_half_as_many_pairs_as_columns_are_drawn(
+    columns: int, half: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = spied(monkeypatch, "worst_pairs")
+    data = small_data(500)
+    data = data.project(list(data.domain)[:columns])
+    curator = Curator(data, Budget(100.0, 1e-8), neighbours="add/remove", seed=0)
+    pair_graph(curator, k_way(data.domain, 2))
+    ((args, _, drawn, _),) = calls
+    assert args[3] == len(drawn) == half

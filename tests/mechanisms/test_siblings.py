@@ -280,10 +280,14 @@ def test_rules_come_before_tables() -> None:
     domain = Domain({"position": 4, "sex": 2, "previous sex": 3})
     given = Children(domain, counts, {}, {"sex": np.zeros(1200, int)})
     barred = {("previous sex", "sex"): np.array([[0, 1], [0, 0], [0, 0]], bool)}
+    other = {("previous sex", "sex"): np.array([[0, 0], [1, 0], [0, 0]], bool)}
     one = Field(given, [Wanted(("sex",), np.zeros(2), 1.0)])
-    # Even positions first: a 1 may follow nothing or a 1, and is drawn wherever it may be.
-    siblings.redraw(one, [np.array([0.0, 500.0])], barred, 1.0, rng)
-    assert (given.records["sex"].reshape(300, 4) == [1, 1, 0, 0]).all()
+    # Even positions first: a code may follow nothing or itself, and is drawn wherever it may be.
+    for code, rule in ((1, barred), (0, other)):
+        given.records["sex"][:] = 1 - code
+        siblings.redraw(one, [500.0 * np.eye(2)[code]], rule, 1.0, rng)
+        assert (given.records["sex"].reshape(300, 4) == [code, code, 1 - code, 1 - code]).all()
+    given.records["sex"][:] = 0
     draw_children(given, [Wanted(("sex",), np.array([300.0, 900.0]), 1.0)], 1200.0, rng, barred)
     sexes = given.records["sex"].reshape(300, 4)
     assert not ((sexes[:, :-1] == 0) & (sexes[:, 1:] == 1)).any()

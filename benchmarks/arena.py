@@ -31,7 +31,7 @@ from benchmarks import arena_page, peer_aim
 from benchmarks.common import HERE, RESULTS, fresh_process, serve
 from benchmarks.regret import load as load_coded
 from benchmarks.regret import variations
-from benchmarks.settings import SETTINGS, Setting, load
+from benchmarks.settings import SETTINGS, Setting, delta_of, load
 
 if TYPE_CHECKING:
     from pgmkit.records.dataset import Dataset
@@ -48,7 +48,7 @@ TABLES = {
 as in `benchmarks.regret`."""
 DRAWN = 20_000
 """The rows of the tables that are drawn here."""
-OURS = ("mixture", "aim", "mst", "clique-tree")
+OURS = ("auto", "mixture", "aim", "mst", "clique-tree")
 RIVALS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "mbi-AIM": ("mbi", "benchmarks.peer_aim_run", {"script": "aim.py"}),
     "mbi-MST": ("mbi", "benchmarks.rivals.mbi_mst", {"script": "mst.py"}),
@@ -138,13 +138,21 @@ def judged(name: str, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def ours(request: Mapping[str, Any]) -> dict[str, Any]:
     """A run of one of our mechanisms, in a process of its own."""
-    from benchmarks.adaptive_run import run_mechanism
     from benchmarks.common import peak_rss_mb
+    from mechanisms import synthesize
+    from pgmkit import Schema
 
-    setting, data = setting_of(request["dataset"]), table_of(request["dataset"])
+    data = table_of(request["dataset"])
     started = time.process_time()
-    release = run_mechanism(request, setting, data, None)
-    records = release.sample(rng=request["seed"])
+    release = synthesize(
+        data,
+        Schema.from_dict(data.domain.sizes),
+        epsilon=request["epsilon"],
+        delta=delta_of(setting_of(request["dataset"]), data),
+        mechanism=request["mechanism"],
+        seed=request["seed"],
+    ).release
+    records = release.sample(len(data), rng=request["seed"])
     seconds = time.process_time() - started
     return {
         "records": {name: records.columns[name].tolist() for name in data.domain},
@@ -174,7 +182,7 @@ def one(name: str, who: str, cap: int) -> dict[str, Any]:
             request |= {
                 "sizes": dict(data.domain.sizes),
                 "codes": {each: data.columns[each].tolist() for each in data.domain},
-                "delta": setting_of(name).delta or len(data) ** -2,
+                "delta": delta_of(setting_of(name), data),
                 **options,
             }
             python = str(Path(os.environ["PGMKIT_ENVS"], place, "bin", "python"))

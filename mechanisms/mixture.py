@@ -4,12 +4,13 @@ Every one-way marginal, every pair of the workload, and every larger subset of i
 have few cells, are measured; then one fit follows. No junction tree limits what can be measured,
 and no budget goes to selection. Counts of single attributes are smoothed
 (`mechanisms.families.smoothing`). The shares of the budget for pairs and single attributes minimise
-their predicted error (see `mechanisms.rounds.merging.best_tables`), which depends on the pairs'
-distances from independence. A fiftieth of the budget measures these distances for all pairs
-together. Noise is kept out of the fit in two ways: each noisy table is shrunk towards independence,
-the more the larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the
-rows near the independent model (see `MixtureFit`); the size of the penalty follows from the noisy
-tables (see `mechanisms.families.held_out`).
+their predicted error (see `mechanisms.rounds.merging.best_tables`), in which pairs have the
+workload's weights, and which depends on the pairs' distances from independence. A fiftieth of the
+budget measures these distances for all pairs together. Noise is kept out of the fit in two ways:
+each noisy table is shrunk towards independence, the more the larger its own noise (see
+`mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model (see
+`MixtureFit`); the size of the penalty follows from the noisy tables (see
+`mechanisms.families.held_out`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
 measures whole marginals once. The weights by inverse variance, the penalty and the shares of pairs
@@ -60,6 +61,7 @@ from mechanisms.settings import (
 from mechanisms.workload import Workload, downward_closure
 from pgmkit.domain import Clique, Domain
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.devices import check_room, device_of, gpu_memory
 from pgmkit.runtime.threads import one_thread
 
@@ -195,7 +197,7 @@ def mixture(
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
         measurements += _measured(
-            curator, kept, rest, alone, first, distances, bins or {}, frequent
+            curator, workload.asked, kept, rest, alone, first, distances, bins or {}, frequent
         )
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, alone_again)
@@ -214,6 +216,7 @@ def mixture(
 
 def _measured(
     curator: Curator,
+    workload: Workload,
     orders: Sequence[Sequence[Clique]],
     rest: float,
     alone: ProductMixtureModel,
@@ -226,10 +229,11 @@ def _measured(
     the measurements. Each group gets half as much as the group before.
 
     For pairs the merged cells and the shares are those of least predicted error
-    (`mechanisms.rounds.merging`); single attributes are measured again with shares of their own.
-    Larger cliques are measured on all cells, with equal shares. `alone`: the model of independent
-    columns estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`:
-    as in `mixture`. `frequent`: an attribute's codes that are rare there are one code in pairs.
+    (`mechanisms.rounds.merging`), weighted as in the workload; single attributes are measured again
+    with shares of their own. Larger cliques are measured on all cells, with equal shares. `alone`:
+    the model of independent columns estimated from `first`. `distances`: the noisy distances of the
+    pairs from it. `bins`: as in `mixture`. `frequent`: an attribute's codes that are rare there are
+    one code in pairs.
     """
     # Each number of attributes has half the budget of the number before.
     shares = 0.5 ** np.arange(len(orders))
@@ -249,6 +253,7 @@ def _measured(
         Noise(known, noise, pure),
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         residuals=not pure,
+        importance=_weights(workload, pairs),
     )
     # The tables are over frequent codes; measurements are over all codes.
     groups = [
@@ -342,6 +347,15 @@ def _check_room(
     cliques = [*((name,) for name in domain), *kept]
     needed = fitting_tables_bytes(columns, cliques, settings.rows)
     check_room(device, needed, f"a mixture of {settings.rows:,} rows of {columns.width:,} codes")
+
+
+def _weights(workload: Workload, pairs: Sequence[Clique]) -> Array:
+    """Return for each pair the weight of the heaviest clique of the workload that holds it."""
+    found: dict[frozenset[str], float] = {}
+    for clique, weight in workload.by_clique.items():
+        for pair in map(frozenset, itertools.combinations(clique, 2)):
+            found[pair] = max(weight, found.get(pair, 0.0))
+    return np.array([found[frozenset(pair)] for pair in pairs])
 
 
 def _orders(workload: Workload) -> list[list[Clique]]:

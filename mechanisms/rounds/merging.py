@@ -106,6 +106,7 @@ def best_tables(
     bins: Mapping[str, int],
     residuals: bool,
     others: Mapping[str, float] | None = None,
+    importance: float | Array = 1.0,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget, for which the
     predicted error of all pairs together is least. The error of a pair is the mean of the error of
@@ -120,7 +121,8 @@ def best_tables(
     each attribute, the number n of its codes 0..n-1 that are bins in order; an attribute that is
     left out has none. `residuals`: True if residuals are measured, False if tables are. `others`:
     for each attribute, the number of tables besides those of `pairs` that the noise in its counts
-    enters; 0 for an attribute that is left out.
+    enters; 0 for an attribute that is left out. `importance`: by how much the error of each pair is
+    multiplied, above 0.
 
     If the distance is a share d of the number of records, the records are assumed to be
     concentrated on a share 1 - d / 2 of the cells (which is 1 / n if one attribute is a function of
@@ -139,15 +141,15 @@ def best_tables(
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
     kept, sides = _kept(sizes, distances, chance, width), sizes - residuals
     # Little noise remains in cells without records, since estimated counts are not below 0. Shares
-    # are still computed from the noise of all cells: if they were computed from less noise, pairs
-    # that depend strongly would get too little of the budget.
+    # follow from the noise of all cells, or pairs that depend strongly would get too little.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, sides.max(2))
     codes = np.array([float(len(count)) for count in counts.values()])
     before = np.array([noise.singles[name] for name in names])
     further = np.array([(others or {}).get(name, 0.0) for name in names])
     pure, power = noise.pure, 1.0 if noise.pure else 0.5
-    best, single, weights = np.zeros(len(pairs), dtype=np.intp), before, np.ones(len(pairs))
+    best, single = np.zeros(len(pairs), dtype=np.intp), before
+    weights = importance * np.ones(len(pairs))
     for _ in range(FEW_ROUNDS):  # shares, weights and groups depend on each other
         now = best, every
         # With a residual or a table on merged codes, the counts of single codes come from one-way
@@ -160,8 +162,8 @@ def best_tables(
         of_pairs, of_singles = np.split(least_risk_shares(far, whole, pure=pure), [len(pairs)])
         at_cost = noise.cell / np.maximum(of_pairs, np.finfo(float).eps) ** power
         risks = predicted_risk(kept[now], at_cost * cells[now])
-        mean = risks.sum() / max(1, np.count_nonzero(risks))
-        weights = np.maximum(risks / mean, 1.0) if mean > 0 else np.ones(len(pairs))
+        mean = max(risks.sum() / max(1, np.count_nonzero(risks)), np.finfo(float).tiny)
+        weights = importance * np.maximum(risks / mean, 1.0)
         # Each entry is the distance minus its predicted risk, written as one fraction, since a
         # difference of nearly equal numbers would lose digits.
         best = (kept**2 / (kept + at_cost * filled)).argmax(0)

@@ -188,6 +188,7 @@ def plainly(
     """The same choice, pair by pair: the number of groups by pair (0 for all codes), and shares."""
     bins, pure, residuals = options["bins"], options["pure"], options["residuals"]
     others, tried = options.get("others") or {}, [0, 2, 4, 8, 16, 32]
+    importance = options.get("importance", [1.0] * len(pairs))
     rows = max(1.0, *(count.sum() for count in counts.values()))
 
     @functools.cache
@@ -216,7 +217,7 @@ def plainly(
         sides = [float(size - residuals) for size in sizes(pairs[place], most)]
         return max(cells_of(place, most) * share, *sides)
 
-    best, single, weights = [0] * len(pairs), dict(known), [1.0] * len(pairs)
+    best, single, weights = [0] * len(pairs), dict(known), list(importance)
     for _ in range(10):
         entered = {name: others.get(name, 0.0) for name in counts}
         for pair, most, weight in zip(pairs, best, weights, strict=True):
@@ -236,7 +237,7 @@ def plainly(
             )
         ]
         mean = sum(of_all) / sum(risk > 0 for risk in of_all)
-        weights = [max(1.0, risk / mean) for risk in of_all]
+        weights = [own * max(1.0, r / mean) for own, r in zip(importance, of_all, strict=True)]
         for i, distance in enumerate(distances):
             gains = []
             for most in tried:
@@ -277,6 +278,7 @@ def test_tables_are_chosen_as_pair_by_pair(seed: int) -> None:
         "bins": {n: size - int(rng.integers(2)) for n, size in lengths.items() if n != "c"},
         "residuals": seed % 3 == 0,
         "others": [None, {"a": 2.0, "d": 1.0}][seed // 2 % 2],
+        "importance": np.where(["d" in pair and seed > 5 for pair in pairs], 4.0, 1.0),
     }
     known = dict(zip("abcd", rng.exponential(5.0, 4).tolist(), strict=True))
     noise = float(10 ** rng.uniform(-2, 1.5))

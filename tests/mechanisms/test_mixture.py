@@ -180,6 +180,22 @@ def test_a_set_that_is_sought_has_a_tenth_of_the_budget(relation: str, delta: fl
     assert not Mixture().measures(workload) and Mixture().measures(workload.asked)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-7])
+def test_pairs_share_the_budget_by_the_weights_of_the_workload(delta: float) -> None:
+    def noise_of(weighted: Workload) -> np.ndarray:
+        curator = Curator(DATA, Budget(1.0, delta), neighbours="add/remove", seed=0)
+        found = mixture(curator, weighted, Mixture(**QUICK)).measurements
+        by_pair = {m.clique: m.stddev for m in found if len(m.clique) == 2}
+        return np.array([by_pair[pair] for pair in PAIRS.cliques])
+
+    plain = noise_of(PAIRS)
+    held = np.array(["sex" in pair for pair in PAIRS.cliques])
+    alike = Workload(DATA.domain, PAIRS.cliques, [4.0] * len(held))
+    np.testing.assert_allclose(noise_of(alike), plain, rtol=1e-12)
+    ratios = noise_of(Workload(DATA.domain, PAIRS.cliques, np.where(held, 4.0, 1.0))) / plain
+    assert ratios[held].max() < 0.9 and ratios[~held].min() > 1.02
+
+
 def test_pairs_without_their_rare_codes_answer_as_with_them() -> None:
     whole = Domain({"a": 6, "b": 4})
     first = [

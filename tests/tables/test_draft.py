@@ -169,7 +169,8 @@ def test_numbers_drawn_at_random_are_no_identifiers(rows: int, width: int, seed:
 
 
 @pytest.mark.parametrize(
-    "name", ["id", "person_id", "HH ID", "hhID", "caseId", "uuid", "mom", "comm"]
+    "name",
+    ["id", "person_id", "HH ID", "hhID", "caseId", "uuid", "mom", "comm", "childid", "classNR"],
 )
 def test_a_name_tells_an_identifier_that_occurs_several_times(name: str, tmp_path: Path) -> None:
     some = RNG.integers(0, 70000, 150).repeat(4).tolist()
@@ -219,6 +220,27 @@ def test_times_are_written_as_they_were(
     read = pandas.read_csv(io.BytesIO(b"t,u\n" + lines), dtype=str)
     again = schema.encode(read)
     np.testing.assert_array_equal(again.columns["t"], data.columns["t"])
+
+
+@pytest.mark.parametrize("day", ["%-m/%-d/%Y", "%m/%d/%Y", "%-d.%-m.%Y", "%-m/%-d/%y"])
+@pytest.mark.parametrize(
+    "time", ["%-H:%M", "%-H:%M:%S", "%-I:%M %p", "%I:%M %p", "%-I:%M:%S %p", "%I:%M:%S %p"]
+)
+def test_times_as_spreadsheets_write_them_are_read(day: str, time: str) -> None:
+    moments = pandas.date_range("2019-12-30 00:05", "2020-03-30", freq="613min")
+    form, python = f"{day} {time}", f"{day} {time}".replace("%-", "%")
+    texts = [moment.strftime(form) for moment in moments]
+    column, note = time_column(texts, None) or (None, "")
+    assert isinstance(column, DateTime) and f"points in time written {form}" in note
+    schema = Schema({"t": column})
+    data = schema.encode(pandas.DataFrame({"t": texts}))
+    months = (moments.year - 2019) * 12 + moments.month - 12
+    np.testing.assert_array_equal(data.columns["t"], months)
+    drawn = arrow_table(data, schema, np.random.default_rng(0))["t"].to_pylist()
+    for text, month in zip(drawn, months, strict=True):
+        moment = datetime.datetime.strptime(text, python)
+        assert moment.strftime(form) == text
+        assert (moment.year - 2019) * 12 + moment.month - 12 == month
 
 
 @pytest.mark.parametrize("suffix", [".feather", ".csv.zip", ".json", ""])

@@ -37,10 +37,10 @@ from pgmkit.tables.values import is_number, number_of, with_point
 
 _NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
-    r"(?i:(.*[_. -])?(household|hh|haushalt|family|patient|person|respondent|participant|subject|"
+    r"(?i:(.*[_. -])?((household|hh|haushalt|family|patient|person|respondent|participant|subject|"
     r"customer|client|pupil|student|employee|member|account|case|firm|school|hospital|clinic|ssn|"
     r"mom|individual|user|community|comm|village|cluster|psu)"
-    r"([_. -]?(id|nr|no|num|number|key|code))?)"
+    r"([_. -]?(id|nr|no|num|number|key|code))?|(child|class|teacher|u?subj|emp|cust)(id|nr|key)))"
 )
 """Matches names of columns that say to which person, household or school a row belongs."""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")

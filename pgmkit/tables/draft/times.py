@@ -23,7 +23,10 @@ _FORMATS = (
     *_SHORT,
     *(form.replace("%d", "%-d").replace("%m", "%-m") for form in _SHORT),
 )
-_TIMES = (" %H:%M", " %H:%M:%S", "T%H:%M:%S")
+_TIMES = (
+    *("T%H:%M:%S", " %H:%M", " %H:%M:%S", " %-H:%M", " %-H:%M:%S"),
+    *(f" {hour}:%M{seconds} %p" for hour in ("%I", "%-I") for seconds in ("", ":%S")),
+)
 _MOMENTS = (
     *(f"%Y-%m-%dT%H:%M{seconds}Z" for seconds in ("", ":%S", ":%S.000")),
     *(day + time for day in _FORMATS for time in _TIMES),

@@ -206,10 +206,10 @@ class QuestionPlan:
 
     def tables(self, model: Answering) -> Array:
         """Return the model's counts with a row for each combination of the groups' cells and a
-        column for each code in `codes`; negative counts become 0.
+        column for each code in `codes`. They are negative where released tables are.
         """
         query = self.weighted(self.rows(np.eye(len(self.codes))))
-        return np.maximum(model.answer(query).reshape(-1, len(self.codes)), 0.0)
+        return model.answer(query).reshape(-1, len(self.codes))
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,8 @@ def _average(plan: QuestionPlan, tables: Array) -> Array:
         return _quantiles(plan, tables, plan.summary.level)
     sizes = tables.sum(axis=1)
     sums = tables @ plan.middles
-    return np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
+    means = np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
+    return np.clip(means, plan.middles.min(), plan.middles.max())
 
 
 def _deviations(plan: QuestionPlan, tables: Array) -> Array:
@@ -214,7 +215,7 @@ def _deviations(plan: QuestionPlan, tables: Array) -> Array:
     middles, sizes = plan.middles, tables.sum(axis=1)
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
-    return np.sqrt((shares * centred**2).sum(axis=1))
+    return np.sqrt(np.maximum((shares * centred**2).sum(axis=1), 0.0))
 
 
 def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
@@ -226,6 +227,7 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     """
     low, high = plan.edges()
     width = high - low
+    tables = np.apply_along_axis(_none_negative, 1, tables)
     sizes = tables.sum(axis=1)
     goals = level * sizes
     tiny = _ROUNDING * sizes[:, None]
@@ -238,6 +240,22 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     if plan.whole:
         into = np.maximum(np.ceil(into - _ROUNDING * width[place]) - 1.0, 0.0)
     return np.where(sizes > 0, low[place] + into, np.nan)
+
+
+def _none_negative(counts: Array) -> Array:
+    """Return the counts of a group's codes if none is negative, and otherwise those without a
+    negative one, of the same total, whose cumulative counts are nearest the given ones.
+
+    If each negative count became 0, the noise of codes that no record has would add up, and move a
+    quantile towards them.
+    """
+    if (counts >= 0.0).all():
+        return counts
+    from scipy.optimize import isotonic_regression
+
+    total = max(counts.sum(), 0.0)
+    reached = np.clip(isotonic_regression(np.cumsum(counts)).x, 0.0, total)
+    return np.diff([*reached[:-1], total], prepend=0.0)
 
 
 def _counted(

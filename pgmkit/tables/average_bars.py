@@ -9,9 +9,15 @@ with a separate interval for each g). If each interval of g covers with a given 
 each end of the quantile's interval, since an end is wrong only if the interval of one g is: of g at
 the quantile, or at the value before it.
 
-A mean m is the solution of D = S - m N = 0, where S is the sum of the values. Its interval is that
-of D at the answer m, divided by the number of records (the delta method) and limited to the range
-of the values, where the values of a bin count as the bin's middle.
+A mean is the solution x of D(x) = S - x N = 0, where S is the sum of the values (those of a bin at
+the bin's middle) and N the number of records. Its interval has every x between the least and the
+largest value for which the interval of D(x), around the noisy tables' own S and N, contains 0
+(Fieller 1954). With u = x - m, from the model's mean m, the tables' sum D = D(m) and the variances
+V of D, W of N and their covariance C, these are the solutions of
+
+    (D - u N)^2 <= z^2 (V - 2 u C + u^2 W).
+
+If N is not beyond its own noise, every x may solve this, and the interval is the whole range.
 """
 
 from __future__ import annotations
@@ -52,26 +58,47 @@ def average_bars(
 def _of_means(
     plan: QuestionPlan, bars: Bars, means: Array, counts: Array, level: float
 ) -> tuple[Array, Array, Array]:
+    from scipy.special import ndtri
+
+    z, ones = float(ndtri((1 + level) / 2)), np.ones(len(plan.codes))
     least, most = plan.middles.min(), plan.middles.max()
+    width = max(most - least, 1.0)
     found = []
     shape = [len(labels) for labels in plan.groups.values()]
     for line, (mean, count) in enumerate(zip(means, counts, strict=True)):
         if not count > 0:
             found.append((np.nan, np.nan, np.nan))
             continue
-        query = plan.weighted(plan.rows((plan.middles - mean)[None, :]))
+        centred = plan.middles - mean
+        query = plan.weighted(plan.rows(np.stack([centred, -ones, centred - width])))
         places = dict(zip(plan.question.groups, np.unravel_index(line, shape), strict=True))
         factors = {
             name: np.asarray(factor)[[places[name]]] if name in places else factor
             for name, factor in query.factors.items()
         }
-        away = bars.answer(FactoredQuery(factors), level=level)
-        ends = (float(each.reshape(-1)[0]) / count for each in (away.stddev, away.low, away.high))
-        stddev, low, high = ends
-        low, high = np.clip((mean + low, mean + high), least, most)
-        found.append((stddev, low, high))
+        sums = bars.answer(FactoredQuery(factors), level=level)
+        away, less, _ = _unbiased(sums, z)
+        own, noise, both = sums.stddev.reshape(-1) ** 2  # V, W, V - 2 width C + width^2 W
+        together = (own + width**2 * noise - both) / (2 * width)
+        square = less**2 - z**2 * noise
+        if less >= 0 or square <= 0:
+            found.append((np.sqrt(own) / count, least, most))
+            continue
+        middle = (-away * less - z**2 * together) / square
+        reach = np.sqrt(max(middle**2 - (away**2 - z**2 * own) / square, 0.0))
+        low, high = np.clip([mean + middle - reach, mean + middle + reach], least, most)
+        found.append((np.sqrt(own) / -less, min(low, mean), max(high, mean)))
     stddevs, lows, highs = np.array(found, dtype=np.float64).T
     return stddevs, lows, highs
+
+
+def _unbiased(found: Interval, z: float) -> Array:
+    """Return the noisy tables' own answers: the middles of the intervals, which end at the model's
+    answers if these lie beyond.
+    """
+    reach = z * found.stddev
+    own = np.where(found.high > found.estimate, found.high - reach, found.low + reach)
+    return own.reshape(-1)
 
 
 def _of_quantiles(plan: QuestionPlan, bars: Bars, level: float) -> tuple[Array, Array]:

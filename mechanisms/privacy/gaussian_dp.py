@@ -142,7 +142,7 @@ def epsilon_from_cost(cost: float, delta: float) -> float:
     not_negative("cost", cost)
     open_delta(delta)
     mu = math.sqrt(2 * cost)
-    if mu == 0 or _keeps(mu, 0.0, delta):
+    if _keeps(mu, 0.0, delta):
         return 0.0
     return crossing_from_zero(lambda epsilon: _keeps(mu, epsilon, delta))[1]
 

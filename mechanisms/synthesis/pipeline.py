@@ -206,19 +206,16 @@ def release_of(request: Request, data: Any) -> TableRelease:
         if found := schema.unresolved:
             schema, curator = resolved(data, counts, schema, curator, request.likely)
             check_labels(schema, found)
-        with kept(lambda: _unfinished(request, curator, schema, form)):
+        with kept(
+            lambda: TableRelease(
+                unfinished(curator, request.mechanism), schema, form, "the run did not end"
+            )
+        ):
             with keeping(schema, curator) if found else nullcontext():
                 release, why = _released(request, curator, schema, excess, report)
             final = constrained(release, schema, request.device)
             warn_of_poor_fit(final)
     return TableRelease(final, schema, form, why + said)
-
-
-def _unfinished(
-    request: Request, curator: Curator, schema: Schema, form: FrameForm | None
-) -> TableRelease:
-    release = unfinished(curator, request.mechanism)
-    return TableRelease(release, schema, form, "the run did not end")
 
 
 def _released(

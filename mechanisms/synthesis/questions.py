@@ -108,7 +108,10 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     >>> [each.clique for each in question_workload(people, ["ill", "cdf(age) | ill"]).sets]
     [('ill',), ('ill', 'age'), ('old',)]
     """
-    sets = [_query_set(schema, text) for text in questions]
+    asked = [linear_parts(schema, text).query for text in questions]
+    sets = [
+        QuerySet(q.attributes, tuple(_named(q.factors[n]) for n in q.attributes)) for q in asked
+    ]
     named = {name for each in sets for name in each.clique}
     others = [name for name, size in schema.domain.sizes.items() if name not in named and size > 1]
     # The budget that a set of queries gets grows with the square root of its weight.
@@ -222,12 +225,6 @@ def _reaching(cost: float, delta: float, accounting: Accounting) -> float:
     while epsilon > 0 and Budget(epsilon, delta, accounting=accounting).total < cost:
         epsilon *= 1 + 1e-6
     return epsilon
-
-
-def _query_set(schema: Schema, text: str) -> QuerySet:
-    query = linear_parts(schema, text).query
-    factors = query.factors
-    return QuerySet(query.attributes, tuple(_named(factors[name]) for name in query.attributes))
 
 
 def _named(matrix: MatrixLike) -> Asked:

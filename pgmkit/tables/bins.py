@@ -103,19 +103,15 @@ class Binned(Column):
                     )
 
     @property
+    @abstractmethod
     def parses_as(self) -> tuple[str, ...]:
         """Arrow's names of the types that a whole column of texts may be parsed as at once."""
-        return ()
 
     @abstractmethod
     def position(self, value: object) -> int | float:
         """Return a value as a position: a number is its own, and that of a date or time is the
         number of the column's units since 1970. Raise ValueError if it is no value of this kind.
         """
-
-    @abstractmethod
-    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
-        """Return the values at these positions."""
 
     @abstractmethod
     def _shown(self, position: Any) -> str:
@@ -281,8 +277,8 @@ class Binned(Column):
         codes = self._bin_codes.at(self._positions_of(array))
         if null.any():
             codes[null] = self._null_code
-        if self._missing_numbers and array.dtype.kind in "iuf":
-            codes[np.isin(array, list(self._missing_numbers))] = self._null_code
+        for number in self._missing_numbers if array.dtype.kind in "iuf" else ():
+            codes[array == number] = self._null_code
         return codes
 
     def _codes_of_few(self, found: Sequence[Any]) -> Codes:
@@ -322,14 +318,15 @@ class Binned(Column):
         special = tuple(self._position(value) for value in self.special)
         return BinCodes(self.positions, special, whole=self.whole, clip=self.outside == "clip")
 
+    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
+        """Return the values at these positions, for columns of whole steps."""
+        raise NotImplementedError
+
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
-        special = np.array([self._position(v) for v in self.special], dtype=self.positions.dtype)
+        special = np.array([self._position(v) for v in self.special], dtype=np.int64)
         low = np.append(self.positions[:-1], special)[codes]
-        high = np.append(self.positions[1:], self._after(special))[codes]
-        if self.whole:
-            return self._from_positions(rng.integers(low, high), rng)
-        drawn = low + (high - low) * rng.random(len(codes))
-        return self._from_positions(np.clip(drawn, low, np.nextafter(high, -math.inf)), rng)
+        high = np.append(self.positions[1:], special + 1)[codes]
+        return self._from_positions(rng.integers(low, high), rng)
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         try:
@@ -344,6 +341,11 @@ class Binned(Column):
             end += 1
         elif closed and np.nextafter(end, math.inf) in self.positions:
             end = np.nextafter(end, math.inf)  # a spike at the end is included
+        elif closed and end == self.positions[0]:
+            raise InvalidInput(
+                f"values of exactly {high} are in the bin {self.labels[0]} with others, and cannot "
+                "be told apart; use `<` or `>=`, or declare the value as a spike"
+            )
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(

@@ -21,7 +21,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.sizes import CACHE_CELLS
 from pgmkit.runtime.typed import typed_class
-from pgmkit.tables.values import changed_fields, dictionary, text_of
+from pgmkit.tables.values import changed_fields, clock_times, dictionary, text_of
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64]
@@ -202,7 +202,7 @@ class Column(ABC):
         if known is not None:
             codes, unread = self.read(known[0])
             return codes.take(known[1]), unread.take(known[1])
-        codes = self._codes(values)
+        codes = self._codes(clock_times(values))
         unread = codes < 0
         return np.where(unread, self.outside_code, codes), unread
 

@@ -38,9 +38,9 @@ class _Temporal(Binned):
 
     `format`: the format of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without
     leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
-    texts in this format. With `decode_as: datetime` they are decoded as datetimes, and only CSV
-    files have the format, or ISO 8601 if it holds "%-". With `decode_as: date` they are decoded as
-    dates, which CSV files have in ISO 8601.
+    texts in this format, which is for years of four digits. With `decode_as: datetime` they are
+    decoded as datetimes, and only CSV files have the format, or ISO 8601 if it holds "%-". With
+    `decode_as: date` they are decoded as dates, which CSV files have in ISO 8601.
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -55,6 +55,13 @@ class _Temporal(Binned):
         if self.format is not None and not (isinstance(self.format, str) and "%" in self.format):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
         super().__post_init__()
+        ends = [self.positions[0], self.positions[-1] - 1, *map(self._position, self.special)]
+        shown = self._all_shown(np.array(ends))
+        if self.format is not None and not all(re.match("[1-9]...(-|$)", each) for each in shown):
+            raise InvalidInput(
+                f"a format is for the years 1000 to 9999, got {', '.join(shown)}; leave it out, "
+                "and write dates as in 0850-12-31"
+            )
         if self.decode_as == "integer" and self.format != "%Y%m%d":
             raise InvalidInput('decode_as "integer" needs format: "%Y%m%d"')
 
@@ -64,12 +71,8 @@ class _Temporal(Binned):
 
     @property
     def parses_as(self) -> tuple[str, ...]:
-        return ("date32", "timestamp[us]") if self._is_iso else ()
-
-    @property
-    def _is_iso(self) -> bool:
-        """True if texts in the format are ISO 8601, without a zone."""
-        return self.format is None or _ISO_FORMAT.fullmatch(self.format) is not None
+        iso = self.format is None or _ISO_FORMAT.fullmatch(self.format) is not None
+        return ("date32", "timestamp[us]") if iso else ()
 
     @property
     def step(self) -> str:
@@ -77,9 +80,8 @@ class _Temporal(Binned):
         return self.units[self.unit]
 
     def position(self, value: object) -> int:
-        if isinstance(value, str):
-            return _position_of_text(value, self.format, self.step)
-        return _position(value, self.format, self.step)
+        position = _position_of_text if isinstance(value, str) else _position
+        return position(value, self.format, self.step)
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype.kind == "M":
@@ -160,10 +162,13 @@ def _moment(value: object, form: str | None) -> np.datetime64:
 
 def strptime(text: str, form: str) -> datetime.datetime:
     """Return the time that a text states in the format `form`, in which "%-d" and the like are
-    replaced by "%d", since Python writes but does not read them. Raises ValueError for other texts.
+    replaced by "%d", since Python writes but does not read them. Decimals of seconds are cut off if
+    the format ends in seconds. Raises ValueError for other texts.
 
     Python reads numbers with and without leading zeros by "%d".
     """
+    if form.endswith("%S"):
+        text = re.sub(r"(:\d\d)\.\d+$", r"\1", text)
     return datetime.datetime.strptime(text, form.replace("%-", "%"))
 
 

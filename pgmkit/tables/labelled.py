@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
@@ -156,6 +157,13 @@ class Categorical(_Labelled):
                 raise InvalidInput(
                     f"{text!r} is listed as a value and stands for missing values; keep one"
                 )
+        if self.other is None and self.kind not in ("text", "category"):
+            for code, (value, decoded) in enumerate(zip(self.values, self._decoded, strict=True)):
+                if self._code(decoded) != code:
+                    raise InvalidInput(
+                        f"the value {value!r} is decoded as {decoded}, which is no {self.kind} of "
+                        'its own; declare decode_as: "text", or another type'
+                    )
         self._check_outside()
 
     @cached_property
@@ -207,7 +215,19 @@ class Categorical(_Labelled):
                 code = None
             if code is not None:
                 return code
-        return OUTSIDE if self.other is None else len(self.values)
+        otherwise = OUTSIDE if self.other is None else len(self.values)
+        return self._truths.get(text.lower(), otherwise)
+
+    @cached_property
+    def _truths(self) -> Mapping[str, int]:
+        """The codes of the truth values among the values, and of all that are decoded as such, by
+        "true" and "false", which are read in any case.
+        """
+        return {
+            text_of(_converted(value, "boolean")): code
+            for code, value in enumerate(self.values)
+            if isinstance(value, bool) or self.kind == "boolean"
+        }
 
     @cached_property
     def _decoded(self) -> list[Any]:
@@ -258,10 +278,9 @@ def _converted(value: Any, kind: str) -> Any:
         nearest = float(number)
     except (ValueError, OverflowError):
         return None
-    held = abs(number) <= LARGEST
     if kind == "number":
-        return number if held else nearest
-    return int(number) if held and nearest.is_integer() else None
+        return number if abs(number) <= EXACT else nearest
+    return int(number) if abs(number) <= LARGEST and nearest.is_integer() else None
 
 
 @dataclass(frozen=True)
@@ -344,6 +363,12 @@ class Boolean(_Labelled):
                     f"words must be two texts, for false and for true; got {self.words!r}"
                 )
             object.__setattr__(self, "words", words)
+        written = [*self.own_values(np.arange(2), np.random.default_rng()), False, True]
+        if [self._code(value) for value in written] != [0, 1, 0, 1]:
+            raise InvalidInput(
+                f"words {self.words!r} mean something else as truth values or numbers; leave out "
+                'words such as "1" for false, or decode_as'
+            )
         self._check_outside()
 
     @property

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import one_of
+from pgmkit.runtime.precision import EXACT
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST
 from pgmkit.tables.bins import Binned
-from pgmkit.tables.columns import Values
+from pgmkit.tables.columns import Codes, Values
 from pgmkit.tables.values import bare, number_of, text_of
 
 
 @typed_class
-class _Numbers(Binned):
+class Numbers(Binned):
     """Base of columns of whole and of real numbers.
 
     Texts are also read as spreadsheets print numbers: $1,234.50 is 1234.5, 33 % is 33, and (12.00)
@@ -53,10 +54,18 @@ class _Numbers(Binned):
         return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
 
     @property
-    def midpoints(self) -> NDArray[np.float64]:
+    def ends_of_bins(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+        """For each bin its lowest and its highest value, and the number of its values in a unit:
+        0 for a bin of real numbers of any number of decimal places, whose upper end stands for the
+        highest value. The upper end that the last bin of real numbers contains does not count.
+        """
         starts, stops = self.positions[:-1], self.positions[1:]
-        middles = starts / 2 + stops / 2 - 0.5 * self.whole
-        middles = np.where(self.single, starts, middles)
+        return starts, stops - 1, np.ones(len(starts))
+
+    @property
+    def midpoints(self) -> NDArray[np.float64]:
+        first, last, _ = self.ends_of_bins
+        middles = first / 2 + last / 2
         return np.append(middles, [math.nan] * (self.size - len(middles)))
 
     def steps(self, width: float) -> list[tuple[str, int, int]]:
@@ -90,7 +99,7 @@ def _whole(ratios: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Integer(_Numbers):
+class Integer(Numbers):
     """Whole numbers from `low` to `high`: a code for each, or `bins` of nearly equal width.
 
     A fraction such as 11.5 is no whole number and so outside the column. `outside` says where it
@@ -107,6 +116,15 @@ class Integer(_Numbers):
     type = "integer"
     becomes = ("integer", "number", "text")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        largest = max(map(abs, [*self.positions[[0, -1]], *map(self._position, self.special)]))
+        if self.decode_as == "number" and largest > EXACT:
+            raise InvalidInput(
+                'decode_as "number" holds whole numbers up to 2^53 only; leave it out, or declare '
+                '"text"'
+            )
+
     @property
     def place(self) -> str:
         clipped = self.outside == "clip"
@@ -122,7 +140,7 @@ class Integer(_Numbers):
 
 
 @dataclass(frozen=True)
-class Numeric(_Numbers):
+class Numeric(Numbers):
     """Numbers from `low` to `high` in `bins` of equal width, or in bins between `edges`.
 
     Attributes:
@@ -154,8 +172,16 @@ class Numeric(_Numbers):
         one_of(self.trailing_zeros, (False, True), "trailing_zeros")
         if self.trailing_zeros and self.decimals is None:
             raise InvalidInput("trailing_zeros needs decimals: how many places are written")
-        if self.decode_as == "integer" and self.decimals != 0:
-            raise InvalidInput('decode_as "integer" needs decimals: 0')
+        if self.decode_as == "integer" and not self._holds_whole_numbers():
+            raise InvalidInput(
+                'decode_as "integer" needs decimals: 0, and a whole number in every bin and as '
+                "every special value"
+            )
+
+    def _holds_whole_numbers(self) -> bool:
+        first, beyond, _ = self._multiples
+        whole = all(float(self._position(each)).is_integer() for each in self.special)
+        return self.decimals == 0 and whole and bool((self.quantiles | (first < beyond)).all())
 
     @property
     def resolved(self) -> bool:
@@ -166,7 +192,8 @@ class Numeric(_Numbers):
         within the range, and `high`.
         """
         low, high = self._position(self.low), self._position(self.high)
-        edges = sorted({low, high, *(float(edge) for edge in inner if low < edge < high)})
+        inner = np.round(inner, self._places).tolist()
+        edges = sorted({low, high, *(edge for edge in inner if low < edge < high)})
         return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)
 
     def grid(self, bins: int) -> Numeric:
@@ -184,19 +211,36 @@ class Numeric(_Numbers):
         return ("float64",)
 
     @property
-    def midpoints(self) -> NDArray[np.float64]:
-        """The middle of the values of each code (`Column.midpoints`). If `decimals` are declared,
-        only values with that many decimal places count.
+    def ends_of_bins(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+        """For each bin its lowest and its highest value, and the number of its values in a unit, as
+        for all numbers. If `decimals` are declared, only values with that many decimal places
+        count.
         """
-        middles, ends = super().midpoints, self.positions
+        starts = self.positions[:-1]
+        stops = np.where(self.single, starts, self.positions[1:])
         if self.decimals is None:
-            return middles
-        scale = 10.0**self.decimals
-        least = np.rint(ends * scale)
-        least += least / scale < ends  # a multiple is not below the end, which may follow a spike
-        bins, first, last = middles[: len(ends) - 1], least[:-1], least[1:] - 1
-        np.copyto(bins, (first + last) / 2 / scale, where=(first <= last) & ~self.single)
-        return middles
+            return starts, stops, np.zeros(len(starts))
+        first, beyond, scale = self._multiples
+        some = first < beyond
+        low, high = (
+            np.where(some, first / scale, starts),
+            np.where(some, (beyond - 1) / scale, stops),
+        )
+        return low, high, np.where(some, scale, 0.0)
+
+    @cached_property
+    def _multiples(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """For each bin its first value with the decimal places of decoded values, and the first one
+        beyond it, both as multiples of the last place's unit, and the number of these in 1. The
+        first two are equal for a bin without such values, or if floats cannot tell them apart.
+        """
+        scale = 10.0**self._places
+        with np.errstate(over="ignore"):
+            least = np.rint(self.positions * scale)
+        least += least / scale < self.positions  # a multiple is not below the end
+        first, beyond = least[:-1], least[1:]
+        exact = (np.maximum(abs(first), abs(beyond)) < EXACT) & (first < beyond)
+        return np.where(exact, first, 0.0), np.where(exact, beyond, 0.0), scale
 
     @cached_property
     def _places(self) -> int:
@@ -206,25 +250,26 @@ class Numeric(_Numbers):
         width = float(np.diff(self._plain_positions).min())
         return min(max(0, 3 - math.floor(math.log10(width))), 15)
 
-    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
-        """Return the values at these positions, as values of `kind`: rounded down to the decimal
-        places of decoded values, or up if only that stays in the bin. A position is not rounded if
-        neither does, nor is a special value; whole numbers are always rounded down.
+    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
+        """Return a value for each code, of the type `kind`: a special value, or one drawn uniformly
+        among the values of the bin that have the decimal places of decoded values; from the whole
+        bin if it has none.
         """
-        found = np.asarray(positions, dtype=np.float64)
-        bins = np.searchsorted(self.positions, found, side="right")
-        scale = 10.0**self._places
-        # Whole numbers are divided by the scale, since 3 / 10 is the float nearest to 0.3, and
-        # 3 * 0.1 is not.
-        for rounded in (np.ceil(found * scale) / scale, np.floor(found * scale) / scale):
-            stays = np.searchsorted(self.positions, rounded, side="right") == bins
-            stays &= (bins > 0) & (bins < len(self.positions))  # special values are as declared
-            positions = np.where(stays, rounded, positions)
+        special, drawn = [self._position(v) for v in self.special], rng.random(len(codes))
+        first, beyond, scale = self._multiples
+        low = np.append(self.positions[:-1], special)[codes]
+        high = np.append(self.positions[1:], special)[codes]
+        own, number = (
+            np.append(each, np.zeros(len(special)))[codes] for each in (first, beyond - first)
+        )
+        within = np.maximum(np.minimum(low + (high - low) * drawn, np.nextafter(high, low)), low)
+        multiples = (own + np.minimum(np.floor(drawn * number), number - 1)) / scale
+        values = np.where(number > 0, multiples, within)
         if self.kind == "integer":
-            return np.floor(positions).astype(np.int64)
+            return values.astype(np.int64)
         if self.kind == "text":
-            return np.array([text_of(each) for each in positions.tolist()], dtype=object)
-        return positions
+            return np.array([text_of(each) for each in values.tolist()], dtype=object)
+        return values
 
     def _shown(self, position: Any) -> str:
         short = f"{position:g}"

@@ -85,7 +85,16 @@ def parse(schema: Schema, text: str) -> Question:
     >>> parse(schema, "kids | age >= 2 and age != 3").allowed
     {'age': array([False, False,  True, False])}
     """
-    left, *rest = pieces_of(instance(text, str, "the question"), _BAR, "")
+    try:
+        return _parsed(schema, instance(text, str, "the question"))
+    except InvalidInput as error:
+        odd = (n for n in schema.shown if re.search(r'[,|"]', n) and quoted(n) not in text)
+        hints = [f"the column {name} is written {quoted(name)}" for name in odd if name in text]
+        raise InvalidInput("; ".join([str(error), *hints])) from None
+
+
+def _parsed(schema: Schema, text: str) -> Question:
+    left, *rest = pieces_of(text, _BAR, "")
     targets = [each for part in _parts(schema, left) for each in _factors(schema, part)]
     if targets == [_COUNT] and _COUNT not in schema.shown:
         targets = []
@@ -372,5 +381,4 @@ def _known(schema: Schema, name: str) -> str:
 
 def _split(text: str) -> list[str]:
     """Return the parts between commas that are neither in quotes nor in brackets."""
-    parts = pieces_of(text, _COMMA, "{}()")
-    return [part.strip() for part in parts if part.strip()]
+    return [part.strip() for part in pieces_of(text, _COMMA, "{}()") if part.strip()]

@@ -16,6 +16,7 @@ from pgmkit.queries import FactoredQuery, identity
 from pgmkit.runtime.arrays import Array
 from pgmkit.tables.bins import Binned
 from pgmkit.tables.columns import Column
+from pgmkit.tables.numbers import Numbers
 from pgmkit.tables.question_grammar import Question, parse
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.summaries import Summary
@@ -114,11 +115,7 @@ class QuestionPlan:
     def half_widths(self) -> Array:
         """For each code in `codes`, the largest distance of one of its values from its middle."""
         low, high = self.ends()
-        away = self.middles - low
-        if isinstance(self.column, Binned):
-            # The last bin contains its upper end; all others end below theirs.
-            last = self.codes == len(self.column.positions) - 2
-            away = np.where(last, np.maximum(away, high - self.middles), away)
+        away = np.maximum(self.middles - low, high - self.middles)
         return np.where(np.isclose(away, 0.0, atol=1e-9 * np.abs(self.middles)), 0.0, away)
 
     @property
@@ -176,33 +173,28 @@ class QuestionPlan:
         spread[:, self.codes] = matrix
         return spread
 
-    def edges(self) -> tuple[Array, Array]:
-        """Return the lower and the upper end of each code in `codes`. Only the last bin of a column
-        of real numbers contains its upper end. Both ends of a spike of real numbers, and of a value
-        of a Categorical, are the value.
+    def spans(self) -> tuple[Array, Array, Array]:
+        """Return for each code in `codes` its lowest and its highest value and the number of its
+        values in a unit, as `ends_of_bins` of a column of numbers. Both ends of a value of a
+        Categorical are the value.
         """
-        column = self.column
-        assert column.midpoints is not None
-        low, high = column.midpoints.copy(), column.midpoints.copy()
-        if isinstance(column, Binned):
-            bins = len(column.positions) - 1
-            low[:bins] = column.positions[:-1]
-            high[:bins] = column.positions[1:]
-            if not column.whole:
-                high[:bins][column.single] = low[:bins][column.single]
-        return low[self.codes], high[self.codes]
+        assert self.column.midpoints is not None
+        low, high = self.column.midpoints.copy(), self.column.midpoints.copy()
+        in_unit = np.zeros(len(low))
+        if isinstance(self.column, Numbers):
+            for every, own in zip((low, high, in_unit), self.column.ends_of_bins, strict=True):
+                every[: len(own)] = own
+        return low[self.codes], high[self.codes], in_unit[self.codes]
 
     def ends(self) -> tuple[Array, Array]:
-        """Return the lowest and the highest value of each code in `codes`; for a bin of real
-        numbers the latter is its upper end.
+        """Return the lowest and the highest value of each code in `codes`; for the last bin of real
+        numbers the latter is its upper end, which only this bin contains.
         """
-        low, high = self.edges()
-        return low, np.maximum(low, high - self.whole)
-
-    @property
-    def whole(self) -> bool:
-        """True if the bins of the summarised column hold whole numbers."""
-        return isinstance(self.column, Binned) and self.column.whole
+        low, high, _ = self.spans()
+        if isinstance(self.column, Numbers) and not self.column.whole:
+            ends = self.column.positions
+            high = np.where(self.codes == len(ends) - 2, ends[-1], high)
+        return low, high
 
     def tables(self, model: Answering) -> Array:
         """Return the model's counts with a row for each combination of the groups' cells and a

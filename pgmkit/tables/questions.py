@@ -223,10 +223,10 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     least the share `level` of the records does not exceed.
 
     NaN if there are no records. Within a bin the values are taken as evenly spread: over its whole
-    numbers, or continuously.
+    numbers or those with the column's decimal places, or continuously.
     """
-    low, high = plan.edges()
-    width = high - low
+    low, high, in_unit = plan.spans()
+    width = high - low + np.divide(1.0, in_unit, out=np.zeros_like(low), where=in_unit > 0)
     tables = np.apply_along_axis(_none_negative, 1, tables)
     sizes = tables.sum(axis=1)
     goals = level * sizes
@@ -236,10 +236,13 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     lines = np.arange(len(tables))
     before = np.cumsum(tables, axis=1)[lines, place] - tables[lines, place]
     own = np.where(sizes > 0, tables[lines, place], 1.0)
-    into = np.clip((goals - before) / own, 0.0, 1.0) * width[place]
-    if plan.whole:
-        into = np.maximum(np.ceil(into - _ROUNDING * width[place]) - 1.0, 0.0)
-    return np.where(sizes > 0, low[place] + into, np.nan)
+    values = low[place] + np.clip((goals - before) / own, 0.0, 1.0) * width[place]
+    # Of values with gaps between them, the last one below this place is meant.
+    scale = in_unit[place]
+    above = np.ceil((values - _ROUNDING * width[place]) * scale) - 1.0
+    listed = np.divide(above, scale, out=values.copy(), where=scale > 0)
+    values = np.where(scale > 0, np.maximum(listed, low[place]), values)
+    return np.where(sizes > 0, values, np.nan)
 
 
 def _none_negative(counts: Array) -> Array:

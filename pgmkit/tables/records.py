@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Numeric
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.values import clock_times, keeps_summer_time
 
 
 def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
@@ -47,7 +49,11 @@ def arrow_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
         return values
     # When clocks are put back, they show an hour twice: the first one is meant. When they are put
     # forward, they skip an hour: its times become the moment of the change.
-    return compute.assume_timezone(values, zone, ambiguous="earliest", nonexistent="latest")
+    if keeps_summer_time(values):
+        return compute.assume_timezone(values, zone, ambiguous="earliest", nonexistent="latest")
+    place = zoneinfo.ZoneInfo(zone)
+    moments = [each and each.replace(tzinfo=place) for each in values.to_pylist()]
+    return pa.array(moments, pa.timestamp("us", zone))
 
 
 def _plain_column(column: Column, codes: Any, rng: np.random.Generator) -> Any:
@@ -95,8 +101,7 @@ def plain_table(table: Any) -> Any:
         values = table.column(place)
         if pa.types.is_dictionary(field.type):
             values = values.cast(pa.string())
-        elif getattr(field.type, "tz", None) is not None:
-            values = compute.local_timestamp(values)
+        values = clock_times(values)
         table = table.set_column(place, field.with_type(values.type), values)
     return table
 
@@ -112,6 +117,26 @@ def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
             texts = pa.array([spelled(text) for text in known.dictionary.to_pylist()], pa.string())
             table = table.set_column(place, field, texts.take(known.indices))
     return table
+
+
+def with_decimal_commas(table: Any, schema: Schema) -> Any:
+    """Return the table with a decimal comma in every number that is a text, as in columns with
+    `decode_as: text`. Texts of missing values stay as they are.
+    """
+    for place, field in enumerate(table.schema):
+        column = schema.shown[field.name]
+        if column.midpoints is not None and column.kind in ("text", "category"):
+            values = _with_commas(table.column(place).combine_chunks(), column)
+            table = table.set_column(place, field, values)
+    return table
+
+
+def _with_commas(values: Any, column: Column) -> Any:
+    if pa.types.is_dictionary(values.type):
+        known = _with_commas(values.dictionary, column)
+        return pa.DictionaryArray.from_arrays(values.indices, known)
+    absent = compute.is_in(values, pa.array(column.missing_texts, pa.string()))
+    return compute.if_else(absent, values, compute.replace_substring(values, ".", ","))
 
 
 def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
@@ -162,9 +187,7 @@ def _texts(values: Any, column: Column, form: FileFormat) -> Any:
         words = getattr(column, "words", None) or ("False", "True")
         texts = compute.if_else(values, words[1], words[0])
     elif pa.types.is_timestamp(values.type):
-        if values.type.tz is not None:
-            values = compute.local_timestamp(values)
-        seconds = values.cast(pa.timestamp("s"), safe=False)
+        seconds = clock_times(values).cast(pa.timestamp("s"), safe=False)
         form_of_times = getattr(column, "format", None)
         if form_of_times is None or "%-" in form_of_times:  # Arrow cannot write such a format
             form_of_times = "%Y-%m-%dT%H:%M:%S"
@@ -172,25 +195,28 @@ def _texts(values: Any, column: Column, form: FileFormat) -> Any:
     elif pa.types.is_string(values.type) or pa.types.is_dictionary(values.type):
         texts = values.cast(pa.string())
     else:
-        texts = _padded(values, column).cast(pa.string())
+        texts = _padded(values, column)
         if pa.types.is_floating(values.type) and form.decimal != ".":
             texts = compute.replace_substring(texts, ".", form.decimal)
     return texts
 
 
 def _padded(values: Any, column: Column) -> Any:
-    """Return numbers as Arrow's decimals, whose texts have trailing zeros, if the column asks for
-    them.
+    """Return the texts of numbers, with trailing zeros if the column asks for them, but never fewer
+    decimals than the number has, as a special value may.
 
-    Beyond 2^53 steps float64 cannot represent the last decimal: such columns are returned
-    unchanged.
+    Beyond 2^53 steps float64 cannot represent the last decimal: such columns have no trailing
+    zeros.
     """
+    texts = values.cast(pa.string())
     if not isinstance(column, Numeric) or not column.trailing_zeros or column.kind != "number":
-        return values
+        return texts
     largest = max(map(abs, map(float, [*column.positions, *column.special])))
     if largest * 10.0 ** (column.decimals or 0) >= EXACT:
-        return values
-    return values.cast(pa.decimal128(38, column.decimals or 0))
+        return texts
+    # Arrow's decimals have all their places.
+    padded = values.cast(pa.decimal128(38, column.decimals or 0)).cast(pa.string())
+    return compute.if_else(compute.equal(padded.cast(pa.float64()), values), padded, texts)
 
 
 def _quoted(texts: Any, form: FileFormat) -> Any:

@@ -86,7 +86,7 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
     """
     if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
         return None
-    if not _is_text(values.dictionary.type):
+    if not is_text(values.dictionary.type):
         return None
     return values.dictionary, values.indices.to_numpy(zero_copy_only=False)
 
@@ -139,7 +139,7 @@ def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
     `kinds`: Arrow's names of types, tried in turn. If the result is None, the values must be
     examined one by one.
     """
-    if not kinds or not isinstance(values, pa.Array) or not _is_text(values.type):
+    if not kinds or not isinstance(values, pa.Array) or not is_text(values.type):
         return None
     with suppress(pa.ArrowInvalid):  # bytes that are no UTF-8 cannot be trimmed
         for texts in _ever_plainer(values, absent):
@@ -188,13 +188,31 @@ def series_values(series: Any) -> Any:
     """Return a narwhals series as an Arrow array. A pandas series of numbers, truth values or times
     becomes a numpy array of its type, and one of mixed types a numpy array of objects.
 
-    Times with a zone become the times that a clock in that zone shows.
+    Times with a zone become the times that a clock in that zone shows (`clock_times`).
     """
     array = _arrow_values(series)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    zoned = isinstance(array, pa.Array) and getattr(array.type, "tz", None) is not None
-    return compute.local_timestamp(array) if zoned else array
+    return clock_times(array)
+
+
+def clock_times(values: Any) -> Any:
+    """Return Arrow times with a zone as the times that a clock in the zone shows, and other values
+    unchanged.
+    """
+    if not isinstance(values, pa.Array | pa.ChunkedArray) or not getattr(values.type, "tz", None):
+        return values
+    clock = compute.local_timestamp(values)
+    if not keeps_summer_time(clock):
+        with suppress(OverflowError):  # of Python's calendar
+            moments = values.cast(pa.timestamp("us", values.type.tz), safe=False).to_pylist()
+            return pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
+    return clock
+
+
+def keeps_summer_time(values: Any) -> bool:
+    """Return True if Arrow has the rules of zones for all these times, which end with 2037."""
+    return compute.all(compute.less(compute.year(values), 2038)).as_py() is not False
 
 
 def _arrow_values(series: Any) -> Any:
@@ -219,7 +237,8 @@ def _holds_texts(series: Any) -> bool:
     return bool(infer_dtype(series, skipna=True) == "string")
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Return True for Arrow's types of texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -369,7 +388,7 @@ def _object(scalar: Any) -> Any:
     """
     with suppress(OverflowError, ValueError):
         return scalar.as_py()
-    if _is_text(scalar.type):
+    if is_text(scalar.type):
         return scalar.as_buffer().to_pybytes().decode("utf-8", "replace")
     try:
         return scalar.cast(pa.string()).as_py()

@@ -287,14 +287,14 @@ def _present(
     if not counts:
         column = Categorical(("(none)",), missing=() if missing is None else missing)
         return Drafted(column, "no value at all; drop it, or say what it may hold")
-    truth = {text.lower() for text in counts}
-    if truth == {"true", "false"} and len(counts) == 2:
-        words = (min(counts, key=str.lower), max(counts, key=str.lower))
-        written = None if words == ("false", "true") else words
-        return Drafted(Boolean(words=written, missing=missing), "true or false")
-    if len(counts) == 1:
+    always = f"; always {next(iter(counts))!r} here" * (len(counts) == 1)
+    for words in (("false", "true"), ("False", "True"), ("FALSE", "TRUE")):
+        if counts.keys() <= {*words}:
+            written = None if words == ("false", "true") else words
+            return Drafted(Boolean(words=written, missing=missing), f"true or false{always}")
+    timed = None if all(map(str.isdigit, counts)) and always else time_column([*counts], missing)
+    if always and timed is None:
         return _constant(next(iter(counts)), missing)
-    timed = time_column(list(counts), missing)
     found = timed or number_column(counts, missing, most_values, decimal)
     if found is not None:
         return Drafted(*found)

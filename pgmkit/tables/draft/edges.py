@@ -16,19 +16,6 @@ _FULLEST = FEW / BINS
 """The largest share of the rows that a bin of equal width may hold: a quarter."""
 
 
-def fullest_share(numbers: Mapping[Any, int], low: Any, high: Any, bins: int) -> float:
-    """Return the share of the rows in the fullest of `bins` bins of equal width from `low` to
-    `high`. `numbers`: the number of rows of each number.
-
-    >>> fullest_share({1: 5, 2: 1, 100: 4}, 0, 100, 20)
-    0.6
-    """
-    values, rows = _sorted(numbers)
-    ends = equal_widths(low, high, bins, whole=False)
-    found, _ = np.histogram(values, bins=ends, weights=rows)
-    return float(found.max() / rows.sum())
-
-
 def crowded_edges(
     numbers: Mapping[Any, int], low: Any, high: Any, bins: int, *, whole: bool
 ) -> tuple[Any, ...] | None:
@@ -45,10 +32,14 @@ def crowded_edges(
     >>> crowded_edges({10 * i**3: 1 for i in range(40)}, 0, 640_000, 5, whole=True)
     (0, 5000, 40000, 140000, 300000, 640000)
     """
-    if not numbers or not low < high or fullest_share(numbers, low, high, bins) <= _FULLEST:
+    if not numbers or not low < high:
         return None
-    values, rows = _sorted(numbers)
+    values = np.array(sorted(numbers), dtype=np.float64)
+    rows = np.array([numbers[each] for each in sorted(numbers)], dtype=np.int64)
     reached, total = np.cumsum(rows), rows.sum()
+    ends = equal_widths(low, high, bins, whole=False)
+    if np.histogram(values, bins=ends, weights=rows)[0].max() <= _FULLEST * total:
+        return None
     # Values are drawn uniformly within a bin. In a wide last bin they would be far from where most
     # values are, so the tails are divided further.
     further = max(0, math.floor(math.log2(total / (bins * FEW))))
@@ -56,19 +47,14 @@ def crowded_edges(
     shares = [*tail, *(i / bins for i in range(1, bins)), *(1 - share for share in reversed(tail))]
     places = np.searchsorted(reached, np.array(shares) * total, side="right")
     inner = np.unique(values[np.minimum(places, len(values) - 1)])
-    ends = [float(low), *(each for each in inner.tolist() if low < each < high), float(high)]
-    gaps = [after - before for before, after in pairwise(ends)]
+    marks = [float(low), *(each for each in inner.tolist() if low < each < high), float(high)]
+    gaps = [after - before for before, after in pairwise(marks)]
     rounded = [
         _rounded(each, min(before, after), whole)
-        for each, before, after in zip(ends[1:-1], gaps[:-1], gaps[1:], strict=True)
+        for each, before, after in zip(marks[1:-1], gaps[:-1], gaps[1:], strict=True)
     ]
     kept = [each for each in sorted({*rounded}) if low < each < high]
     return (low, *kept, high) if len(kept) + 1 >= FEW else None
-
-
-def _sorted(numbers: Mapping[Any, int]) -> tuple[Any, Any]:
-    values = np.array(sorted(numbers), dtype=np.float64)
-    return values, np.array([numbers[each] for each in sorted(numbers)], dtype=np.int64)
 
 
 def _rounded(value: float, gap: float, whole: bool) -> Any:

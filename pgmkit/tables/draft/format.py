@@ -184,7 +184,8 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     Then it has numbers in the columns in which all other lines have numbers. If there are columns
     of texts too, one of its texts also occurs below in the same column, or all texts below differ
     and its numbers are not such as columns are named by (`_is_count`). If all columns are of texts,
-    each of its texts occurs below; if none is, its numbers are not ascending names.
+    each of its texts occurs below; if none is, its numbers are not ascending names. If no column
+    has a value below, it is no record.
     """
     if not first or not others:
         return False
@@ -196,7 +197,8 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
         return False
     if not texts:
         # Years, or the numbers that pandas gives to columns without names, are names.
-        return not (all(map(_is_count, first)) and sorted(set(first), key=int) == list(first))
+        named = all(map(_is_count, first)) and sorted(set(first), key=int) == list(first)
+        return bool(numbers) and not named
     again = [first[i] in below[i] for i in texts]
     if not numbers:
         return all(again)

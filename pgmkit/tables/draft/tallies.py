@@ -6,11 +6,9 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pyarrow.compute import local_timestamp
-
 from pgmkit.tables.files.record_files import batches
 from pgmkit.tables.schema_file import FileFormat
-from pgmkit.tables.values import tallied
+from pgmkit.tables.values import clock_times, tallied
 
 
 def tallies_of(
@@ -25,8 +23,8 @@ def tallies_of(
         for name, values in batch.items():
             zone = getattr(getattr(values, "type", None), "tz", None)
             if zone is not None:
-                zones[name], values = zone, local_timestamp(values)
-            tallies.setdefault(name, Counter()).update(tallied(values))
+                zones[name] = zone
+            tallies.setdefault(name, Counter()).update(tallied(clock_times(values)))
     return tallies, zones
 
 

@@ -45,6 +45,9 @@ _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
 _DAY = re.compile("%-?d")
 _OFFSET = re.compile(r".*\d\d:\d\d(?::\d\d)?(?:\.\d+)?([+-]\d\d:?\d\d)")
 _YEARS = range(1800, 2201)
+"""The years that texts may show which could be other codes: digits alone, and months without a
+day.
+"""
 
 
 def time_column(texts: Sequence[str], missing: tuple[str, ...] | None) -> tuple[Column, str] | None:
@@ -168,13 +171,13 @@ def is_written(text: str, form: str) -> bool:
 
 
 def _parse(texts: Sequence[str], form: str) -> list[datetime.datetime] | None:
-    moments = []
+    moments, certain = [], _DAY.search(form) is not None and form != "%Y%m%d"
     for text in texts:
         try:
             moment = strptime(text, form)
         except ValueError:
             return None
-        if moment.year not in _YEARS or moment.strftime(form) != text:
+        if moment.strftime(form) != text or not (certain or moment.year in _YEARS):
             return None
         moments.append(moment)
     return moments

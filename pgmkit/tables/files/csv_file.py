@@ -44,8 +44,15 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
     if form.names is not None:
         return list(form.names)
     _, line = _header(path, form)
+    separator = separator_of(path, form)
+    if LineGrammar(separator.encode(), 0).is_open(line.encode()):
+        raise InvalidInput(
+            f"a name in the first line of {path} goes on in the next line, or its quotation mark "
+            "is not closed; write the names on one line, or list them as `names` in the schema's "
+            "`file` and leave out the header's lines (--skip-lines, `skip_lines`)"
+        )
     with dividing(path):
-        header = next(csv.reader([line], delimiter=separator_of(path, form)), [])
+        header = next(csv.reader([line], delimiter=separator), [])
     names = [name.strip() for name in header]
     if not any(names):
         raise InvalidInput(f"{path} is empty, or its first line holds no column names")
@@ -54,16 +61,15 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
 
 def separator_of(path: str, form: FileFormat) -> str:
     """Return the separator: that of the format, or else a tab for a .tsv file, the one that belongs
-    to the decimal sign if the format has the columns' names, and otherwise the most frequent one of
-    the header line.
+    to the decimal sign if the format has the columns' names or the header line has no separator,
+    and otherwise the most frequent one of the header line.
     """
     if form.separator is not None:
         return form.separator
     if plain_suffix(path) == ".tsv":
         return "\t"
-    if form.names is not None:
-        return ";" if form.decimal == "," else ","
-    return likely_separator(_header(path, form)[1])
+    line = "" if form.names is not None else _header(path, form)[1]
+    return likely_separator(line, form.written_separator)
 
 
 @contextmanager
@@ -73,21 +79,23 @@ def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
-    except csv.Error:
-        raise InvalidInput(
-            f"the first lines of {os.fspath(path)} hold carriage returns, or values of more than "
-            f"{csv.field_size_limit()} characters; let every line end in a line feed"
-        ) from None
+    except csv.Error as error:
+        wrong = "hold carriage returns; let every line end in a line feed"
+        if "limit" in str(error):
+            most = csv.field_size_limit()
+            wrong = f"hold a value of more than {most:,} characters; shorten it, or leave it out"
+        raise InvalidInput(f"the first lines of {os.fspath(path)} {wrong}") from None
 
 
-def likely_separator(line: str) -> str:
-    """Return the one of `SEPARATORS` that occurs most often in a line, outside quotes.
+def likely_separator(line: str, usual: str = ",") -> str:
+    """Return the one of `SEPARATORS` that occurs most often in a line, outside quotes; `usual` if
+    none occurs, or if it occurs as often.
 
-    >>> likely_separator('"a,b,c";d')
-    ';'
+    >>> likely_separator('"a,b,c";d'), likely_separator("a", ";")
+    (';', ';')
     """
     unquoted = "".join(line.split('"')[::2])
-    return max(SEPARATORS, key=unquoted.count)
+    return max((usual, *SEPARATORS), key=unquoted.count)
 
 
 def first_lines(path: str, form: FileFormat, most: int) -> list[str]:
@@ -184,8 +192,9 @@ def csv_batches(
                 raise InvalidInput(
                     f"{path}, line {above + odd[0] + 1}: a record does not have {len(header)} "
                     f"values, as the columns have (separator {separator!r}; name "
-                    "another: --separator), or a quotation mark is not closed, or a text that goes "
-                    "over several lines has as many separators in one of them (write it on one)"
+                    f"another: --separator), or more than {MOST_BYTES:,} bytes, or a quotation "
+                    "mark is not closed, or a text that goes over several lines has as many "
+                    "separators in one of them (write it on one)"
                 )
             if broken is not None:
                 broken.extend([None] * len(odd))

@@ -25,9 +25,19 @@ def plain_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def chunks(path: str, size: int) -> Iterator[bytes]:
-    """Yield the uncompressed bytes of a file, `size` at a time."""
-    with pa.input_stream(path, compression="detect") as raw:
-        yield from iter(lambda: raw.read(size), b"")
+    """Yield the uncompressed bytes of a file, `size` at a time. Raises InvalidInput for one that
+    cannot be decompressed.
+    """
+    try:
+        with pa.input_stream(path, compression="detect") as raw:
+            yield from iter(lambda: raw.read(size), b"")
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise InvalidInput(
+            f"{path} cannot be decompressed ({error}); its copy is cut off or damaged, or it is "
+            "not compressed as its suffix says"
+        ) from None
 
 
 _MARKS = {

@@ -45,12 +45,17 @@ def foreign_content(
     special values of numbers are declared missing (up to three, as SPSS allows). A name that
     these programs do not allow is changed, and the original becomes the variable's label.
 
-    Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, and
-    if the library that writes is not installed.
+    Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, for
+    dates outside the years 1 to 9999, and if the library that writes is not installed.
     """
     write = _excel if is_excel(path) else _statistics
-    with needing(path):
-        return write(path, map(plain_table, tables), schema)
+    try:
+        with needing(path):
+            return write(path, map(plain_table, tables), schema)
+    except OverflowError:  # of Python's dates
+        raise InvalidInput(
+            f"{os.fspath(path)} cannot hold dates outside the years 1 to 9999; write CSV or parquet"
+        ) from None
 
 
 def check_sheet(path: str | os.PathLike[str], rows: int) -> None:

@@ -38,14 +38,13 @@ def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable
 
 
 def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
-    """Yield formats that differ from `form` in one point (separator, if `form` declares one,
-    encoding, or lines above the header), each with the option that declares it.
+    """Yield formats that differ from `form` in one point (separator, encoding, or lines above the
+    header), each with the option that declares it.
     """
-    if form.separator is not None:
-        for separator in SEPARATORS:
-            if separator not in (form.separator, form.decimal):
-                shown = "tab" if separator == "\t" else f"'{separator}'"
-                yield replace(form, separator=separator), f"--separator {shown}"
+    for separator in SEPARATORS:
+        if separator not in (form.separator, form.decimal):
+            shown = "tab" if separator == "\t" else f"'{separator}'"
+            yield replace(form, separator=separator), f"--separator {shown}"
     for encoding in _LIKELY_ENCODINGS:
         if encoding != form.encoding:
             yield replace(form, encoding=encoding), f"--encoding {encoding}"

@@ -27,7 +27,7 @@ from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.columns import BATCH_ROWS, Column
 from pgmkit.tables.dates import Date
 from pgmkit.tables.files import foreign
-from pgmkit.tables.files.csv_file import csv_batches, csv_names, is_csv, is_index
+from pgmkit.tables.files.csv_file import SEPARATORS, csv_batches, csv_names, is_csv, is_index
 from pgmkit.tables.files.foreign_writing import WRITTEN, foreign_content
 from pgmkit.tables.files.header import header_hint
 from pgmkit.tables.files.json_lines import JSON_LINES, is_json_lines, json_batches, json_names
@@ -40,9 +40,17 @@ from pgmkit.tables.files.parquet_file import (
 )
 from pgmkit.tables.labelled import Boolean, Categorical
 from pgmkit.tables.numbers import Integer
-from pgmkit.tables.records import arrow_table, csv_lines, json_lines, respelled
+from pgmkit.tables.quoting import quoted
+from pgmkit.tables.records import (
+    arrow_table,
+    csv_lines,
+    json_lines,
+    respelled,
+    with_decimal_commas,
+)
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
+from pgmkit.tables.values import is_text
 
 
 @typed
@@ -111,15 +119,21 @@ def _repeats(column: Column) -> bool:
 
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
-    """Return texts of numbers with a decimal point, if the file writes a decimal comma."""
+    """Return texts of numbers with a decimal point, if the file writes a decimal comma. Texts that
+    stand for missing values, such as "k.A.", stay as they are.
+    """
     if form.decimal == "." or column.midpoints is None:
         return values
     if pa.types.is_dictionary(values.type):
         known = _plain_decimals(values.dictionary, column, form)
         return pa.DictionaryArray.from_arrays(values.indices, known)
-    if not pa.types.is_string(values.type):
+    if not is_text(values.type):
         return values
-    return compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
+    absent = pa.array(column.missing_texts, values.type)
+    plain = compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
+    return compute.if_else(
+        compute.is_in(compute.utf8_trim_whitespace(values), absent), values, plain
+    )
 
 
 def check_columns(
@@ -276,6 +290,8 @@ def write_tables(
     """
     kind = written_kind(path)
     form = schema.file
+    if form.decimal != ".":
+        tables = (with_decimal_commas(table, schema) for table in tables)
     if spelled is not None and (kind == "csv" or foreign.is_excel(path)):
         tables = (respelled(table, spelled) for table in tables)
     if kind == "foreign":
@@ -288,7 +304,7 @@ def write_tables(
         writer = None
         if kind == "csv":
             names = [spelled(name) if spelled else name for name in schema.shown]
-            file.write(_csv_rows([names], form.written_separator))
+            file.write(_header_line(names, form))
         for table in tables:
             rows += table.num_rows
             if kind == "parquet":
@@ -300,6 +316,17 @@ def write_tables(
         if writer is not None:
             writer.close()
     return rows
+
+
+def _header_line(names: Sequence[str], form: FileFormat) -> bytes:
+    """Return the header of a CSV file. A name is in quotes if it needs them, and also if it holds
+    another separator, which readers could take for that of the file.
+    """
+    end, comment = form.written_separator, form.comment or "\n"
+    signs = (end, *SEPARATORS, '"', "\n", "\r")
+    odd = (any(map(name.__contains__, signs)) or name.startswith(comment) for name in names)
+    texts = (quoted(name) if each else name for name, each in zip(names, odd, strict=True))
+    return f"{end.join(texts)}\n".encode()
 
 
 def _csv_rows(rows: Iterable[Iterable[Any]], separator: str) -> bytes:

@@ -285,13 +285,13 @@ def _variances(known: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, floa
 def _counts(total: float, error: float | None) -> str:
     if error is None:
         return ""
-    least = error / _SURE / UNRELIABLE
+    least = max(1.0, error / _SURE / UNRELIABLE)
     share = f"{least / total:.1%} of the rows" if least < total else "more than all rows"
     if least < 0.001 * total:
         share = "less than 0.1% of the rows"
     return (
-        f"How sure counts are: the count of a value is within {error:,.0f} of the truth, 19 times "
-        f"out of 20. Counts below {least:,.0f} ({share}) are mostly noise."
+        f"How sure counts are: the count of a value is within {max(1.0, error):,.0f} of the truth, "
+        f"19 times out of 20. Counts below {least:,.0f} ({share}) are mostly noise."
     )
 
 

@@ -330,16 +330,14 @@ class Binned(Column):
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         try:
-            first = -math.inf if low is None else self._position(low)
-            end = math.inf if high is None else self._position(high)
+            first = -math.inf if low is None else self._end_of(low, behind=False)
+            end = math.inf if high is None else self._end_of(high, behind=closed and self.whole)
         except (ValueError, TypeError):
             raise InvalidInput(
                 f"{low!r}..{high!r} is not a range of a column of type {self.type}; {self.listed()}"
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
-        if closed and self.whole:
-            end += 1
-        elif closed and np.nextafter(end, math.inf) in self.positions:
+        if closed and not self.whole and np.nextafter(end, math.inf) in self.positions:
             end = np.nextafter(end, math.inf)  # a spike at the end is included
         elif closed and end == self.positions[0]:
             raise InvalidInput(
@@ -356,6 +354,10 @@ class Binned(Column):
         mask = np.zeros(self.size, dtype=bool)
         mask[: len(starts)] = (starts >= first) & (stops <= end)
         return mask
+
+    def _end_of(self, value: object, *, behind: bool) -> float:
+        """Return the position where a value of a range begins, or the one after it if `behind`."""
+        return self._position(value) + behind
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
         # None would be a range without ends.

@@ -21,6 +21,7 @@ from pgmkit.tables.bins import Binned
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
+_WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaA", "M": "mbBh"}
 _ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
 _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
@@ -97,6 +98,34 @@ class _Temporal(Binned):
                 continue
         return positions[places]
 
+    @property
+    def _written(self) -> str:
+        """numpy's code of the finest unit that the format writes; without a format, of the finest
+        that is drawn.
+        """
+        if self.format is None:
+            return np.datetime_data(self.stored_as)[0]
+        signs = {*re.findall("%-?([a-zA-Z])", self.format)}
+        return next((unit for unit, writes in _WRITES.items() if signs & {*writes}), "Y")
+
+    def _end_of(self, value: object, *, behind: bool) -> float:
+        """Return the position where what a value states begins, or where it ends if `behind`: a
+        day, a month or a minute, as the text says. Half a unit is added if that is within a unit.
+        """
+        moment = _moment(value, self.format)
+        stated, order = np.datetime_data(moment.dtype)[0], "YMDhms"
+        if isinstance(value, datetime.datetime | np.datetime64):
+            stated = self.step if moment == moment.astype(f"datetime64[{self.step}]") else stated
+        elif stated not in order:
+            stated = self._written
+        finest = min(np.datetime_data(self.stored_as)[0], self._written, key=order.find)
+        finest = max(finest, self.step, key=order.find)
+        if stated not in order or order.find(stated) > order.find(finest):
+            stated = finest if moment == moment.astype(f"datetime64[{finest}]") else "us"
+        end = moment.astype(f"datetime64[{stated}]") + behind
+        position = end.astype(f"datetime64[{self.step}]")
+        return float(position.astype(np.int64)) + (0.0 if position == end else 0.5)
+
     def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return for each position a moment drawn uniformly within its unit, as a value of `kind`:
         a day, or a second, cut off to the hour or minute if the format writes no finer unit.
@@ -106,8 +135,7 @@ class _Temporal(Binned):
         stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
         drawn = rng.integers(starts, stops).astype(self.stored_as)
         if self.stored_as == "datetime64[s]" and self.format is not None:
-            signs = {*re.findall("%-?([McSX])", self.format)}
-            finest = "s" if signs & {*"cSX"} else "m" if signs else "h"
+            finest = max("h", self._written, key="hms".find)
             drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")

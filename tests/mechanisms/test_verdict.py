@@ -288,3 +288,9 @@ def test_two_columns_have_one_relation() -> None:
     measured = [Measurement(("a", "b"), np.full((2, 2), 300.0), 3.0)]
     said = verdict(estimate(domain, measured), measured)
     assert said.relations.startswith("The relation between the two columns is kept")
+
+
+def test_with_little_noise_counts_are_within_one_and_not_within_none() -> None:
+    noisy = [Measurement(("a",), [70.0, 30.0], 0.03)]
+    said = verdict(estimate(Domain({"a": 2}), noisy), noisy).counts
+    assert "within 1 of the truth" in said and "Counts below 1 (" in said

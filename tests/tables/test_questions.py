@@ -1,5 +1,6 @@
 """Questions in words, against sums over the joint table."""
 
+import datetime
 import re
 
 import numpy as np
@@ -11,6 +12,7 @@ from chance import assert_stddev
 from pgmkit import (
     Boolean,
     Categorical,
+    Date,
     DateTime,
     GraphicalModel,
     Integer,
@@ -583,3 +585,39 @@ def test_a_range_that_is_none_is_refused_with_the_values_there_are() -> None:
     for asked in ("1900-01-01T12..1900-01-01T13", "12:00:00..13:59:59"):
         hours = parse(schema, f"count | time in {asked}").allowed["time"]
         assert np.flatnonzero(hours).tolist() == [12, 13]
+
+
+@pytest.mark.parametrize("form", [None, "%d/%m/%Y", "%-m/%-d/%Y %-H:%M:%S"])
+@pytest.mark.parametrize("unit", ["month", "year"])
+def test_ranges_of_days_hold_whole_months_and_years_or_are_refused(
+    form: str | None, unit: str
+) -> None:
+    """Against the days themselves: of each month or year all days must be in the range, or none."""
+    column = Date("2014-01-01", "2016-12-31", unit=unit, format=form)
+    days = pd.date_range("2014-01-01", "2016-12-31")
+    bins = days.strftime("%Y-%m" if unit == "month" else "%Y")
+    rng = np.random.default_rng(5)
+    ends = [*days[days.is_month_start], *days[days.is_month_end], *rng.choice(days, 60)]
+    for _ in range(300):
+        low, high = sorted(pd.Timestamp(each) for each in rng.choice(ends, 2))
+        texts = [str(d.date()) if form is None else d.strftime(form) for d in (low, high)]
+        shares = pd.Series((days >= low) & (days <= high)).groupby(bins).mean()
+        if shares.isin([0.0, 1.0]).all():
+            np.testing.assert_array_equal(column.within(*texts), shares == 1.0)
+        else:
+            with pytest.raises(InvalidInput, match="cuts the bin"):
+                column.within(*texts)
+
+
+def test_a_time_within_a_bin_cuts_it_and_a_coarser_one_holds_all_its_bins() -> None:
+    hours = DateTime("2024-01-01T00:00", "2024-01-03T23:59")
+    assert hours.within("2024-01-02", "2024-01-02").nonzero()[0].tolist() == [*range(24, 48)]
+    assert hours.within("2024-01-01T05", "2024-01-01T06:59").sum() == 2
+    assert hours.within("2024-01-01T05:00", "2024-01-01T06:00", False).sum() == 1
+    early = datetime.datetime(2024, 1, 1, 5)
+    assert hours.within(early, early).nonzero()[0].tolist() == [5]
+    for low, high in [("2024-01-01T05:30", None), (None, "2024-01-01T05:30"), (None, early)]:
+        with pytest.raises(InvalidInput, match="cuts the bin"):
+            hours.within(low, high.replace(minute=30) if high is early else high)
+    with pytest.raises(InvalidInput, match="cuts the bin 2024-01"):
+        Date("2024-01-01", "2024-12-31", unit="month").equal(["2024-01-15"])

@@ -3,9 +3,10 @@
 A marginal of a Bayesian network depends only on the tables of the attributes asked for, of those
 observed, and of their ancestors (all others are *barren*: Shachter 1986). One tree for all
 questions processes every table once, but it joins the parents of every attribute that matters to
-any question. Its tables may be hundreds of times as large as those of a tree for each question. If
-several trees cost less, the questions are therefore split into those that depend on a certain
-attribute and those that do not, and each part again.
+any question. Its tables may be hundreds of times as large as those of a tree for each question: the
+largest of one tree for pgmpy's network munin1 has 16.8 million cells, and that of several trees 1.8
+million. If several trees cost less, the questions are therefore split into those that depend on a
+certain attribute and those that do not, and each part again.
 """
 
 from __future__ import annotations

@@ -337,9 +337,10 @@ class Binned(Column):
                 f"{low!r}..{high!r} is not a range of a column of type {self.type}; {self.listed()}"
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
-        if closed and not self.whole and np.nextafter(end, math.inf) in self.positions:
+        shut = closed and not self.whole
+        if shut and np.nextafter(end, math.inf) in self.positions:
             end = np.nextafter(end, math.inf)  # a spike at the end is included
-        elif closed and end == self.positions[0]:
+        elif shut and end == self.positions[0]:
             raise InvalidInput(
                 f"values of exactly {high} are in the bin {self.labels[0]} with others, and cannot "
                 "be told apart; use `<` or `>=`, or declare the value as a spike"

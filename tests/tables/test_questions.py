@@ -619,5 +619,6 @@ def test_a_time_within_a_bin_cuts_it_and_a_coarser_one_holds_all_its_bins() -> N
     for low, high in [("2024-01-01T05:30", None), (None, "2024-01-01T05:30"), (None, early)]:
         with pytest.raises(InvalidInput, match="cuts the bin"):
             hours.within(low, high.replace(minute=30) if high is early else high)
+    assert not Integer(3, 9).within(None, 2).any() and not hours.within(None, "2023-12-31").any()
     with pytest.raises(InvalidInput, match="cuts the bin 2024-01"):
         Date("2024-01-01", "2024-12-31", unit="month").equal(["2024-01-15"])

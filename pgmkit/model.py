@@ -16,21 +16,15 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.factor import Factor
 from pgmkit.graphs.junction_tree import JunctionTree, check_fits
+from pgmkit.inference import potentials as checks
 from pgmkit.inference.answer_checks import SecondOpinion
 from pgmkit.inference.model_tables import ModelTables
-from pgmkit.inference.potentials import (
-    checked_potentials,
-    checked_total,
-    impossible_cells,
-    least_total,
-)
-from pgmkit.inference.query_answers import checked_queries
+from pgmkit.inference.query_answers import check_held, checked_queries
 from pgmkit.inference.self_check import Contradiction
 from pgmkit.least_squares.goodness import Fit, goodness_of_fit
 from pgmkit.measurement import Measurement
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.dataset import Dataset
-from pgmkit.records.sampling import check_count
 from pgmkit.records.sampling_parts import PartedSample, parted_sample
 from pgmkit.runtime.arguments import listed, mapped
 from pgmkit.runtime.arrays import Array
@@ -69,8 +63,8 @@ class GraphicalModel:
             take; not saved in files.
 
     Raises InvalidInput for potentials that do not fit the domain, hold NaN or plus infinity, or are
-    so large that others are lost to rounding, and for a total that is not a finite number of at
-    least 2.2e-308 (1.2e-38 if the potentials are float32).
+    so large that others are lost to rounding, and for a total that is infinite or below 2.2e-308
+    (1.2e-38 for float32 potentials).
 
     >>> d = Domain({"a": 2, "b": 2})
     >>> model = GraphicalModel(d, (Factor(d, np.log([[4.0, 1.0], [1.0, 4.0]])),), total=100.0)
@@ -94,8 +88,9 @@ class GraphicalModel:
     measurements: tuple[Measurement, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "potentials", checked_potentials(self.domain, self.potentials))
-        object.__setattr__(self, "total", checked_total(self.total, least_total(self.potentials)))
+        held = checks.checked_potentials(self.domain, self.potentials)
+        total = checks.checked_total(self.total, checks.least_total(held))
+        vars(self).update(potentials=held, total=total)
 
     def __repr__(self) -> str:
         return (
@@ -148,7 +143,7 @@ class GraphicalModel:
     @property
     def structural_zeros(self) -> list[Zeros]:
         """The combinations that cannot occur: those where a potential is minus infinity."""
-        return impossible_cells(self.potentials)
+        return checks.impossible_cells(self.potentials)
 
     @property
     def certificate(self) -> str:
@@ -271,13 +266,9 @@ class GraphicalModel:
         """
         several, started = checked_queries(query), time.perf_counter()
         found = self._tables.answers(several)
+        check_held(found)
         if not several:
             return []
-        if not all(np.isfinite(each).all() for each in found):
-            raise InvalidInput(
-                "queries must have answers that float64 can hold, got infinity; divide their "
-                "matrices by a constant"
-            )
         one, its = several[len(several) // 2], found[len(several) // 2]
         structure = (len(several), one.attributes, one.shape)
         self._check("answer", structure, started, lambda op, s: op.answer(one, its, self.total, s))
@@ -301,15 +292,9 @@ class GraphicalModel:
             name: codes if isinstance(codes, int | np.integer) else listed(codes, name, "codes")
             for name, codes in mapped(evidence, "evidence", "attributes to codes").items()
         }
-        narrowed = replace(
-            self,
-            potentials=self._tables.narrowed(evidence),
-            total=1.0,
-            loss=0.0,
-            gap=inf,
-            certified=False,
-            measurements=(),
-        )
+        unknown: dict[str, Any] = {"loss": 0.0, "gap": inf, "certified": False, "measurements": ()}
+        tables = self._tables.narrowed(evidence)
+        narrowed = replace(self, potentials=tables, total=1.0, **unknown)
         try:
             share = exp(narrowed.log_partition - self.log_partition)
         except Contradiction:
@@ -319,10 +304,8 @@ class GraphicalModel:
         structure = tuple((name, np.size(codes)) for name, codes in evidence.items())
         self._check("given", structure, started, lambda op, s: op.share(evidence, share, s))
         expected = self.total * min(share, 1.0)
-        if expected < least_total(narrowed.potentials):
-            raise InvalidInput(
-                f"the model has no records with {dict(evidence)!r}: it expects {expected:.3g}"
-            )
+        if expected < checks.least_total(narrowed.potentials):
+            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
         return replace(narrowed, total=expected, stopped="conditioned")
 
     def map(self) -> dict[str, int]:
@@ -341,7 +324,6 @@ class GraphicalModel:
         ``rng``: a seed, a numpy Generator, or None for a fresh one. A seed gives the same records
         on every device; a GPU draws many of them at once.
         """
-        check_count(n, least=1)
         started = time.perf_counter()
         columns = self._tables.records(n, generator(rng), method)
         structure = method, int(n).bit_length() // 4

@@ -28,7 +28,7 @@ from pgmkit.inference.variable_elimination import answers
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.queries import FactoredQuery
 from pgmkit.records.device_sampling import gains_on_device, sample_on_device
-from pgmkit.records.sampling import Method, sample
+from pgmkit.records.sampling import Method, check_count, sample
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.memory import check_room
@@ -114,6 +114,7 @@ class ModelTables:
         """Draw ``n`` records and return the codes of each attribute, on the GPU if the model is
         there and this is faster.
         """
+        check_count(n, least=1)
         check_fits(self.tree, self.memory_limit)
         device = None if self.plain is not None else self.factors[0].values.device
         if device is not None and gains_on_device(self.domain, n, device):

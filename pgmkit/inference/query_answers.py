@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import overload
 
+import numpy as np
+
+from pgmkit.errors import InvalidInput
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arguments import instance, listed
@@ -46,6 +49,15 @@ def checked_queries(query: FactoredQuery | Sequence[FactoredQuery]) -> list[Fact
     """Return one query, or several, as a list. Raises InvalidInput for anything else."""
     several = [query] if isinstance(query, FactoredQuery) else listed(query, "query", "queries")
     return [instance(each, FactoredQuery, "a query") for each in several]
+
+
+def check_held(answers: Sequence[Array]) -> None:
+    """Raise InvalidInput if an answer is too large for float64."""
+    if not all(np.isfinite(each).all() for each in answers):
+        raise InvalidInput(
+            "queries must have answers that float64 can hold, got infinity; divide their matrices "
+            "by a constant"
+        )
 
 
 def answers_of_table(query: FactoredQuery, table: Array) -> Array:

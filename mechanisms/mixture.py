@@ -204,7 +204,8 @@ def mixture(
     singles = frequent.measured(alone_again)
     fitted = [*singles, *(frequent.merged(m) for m in measurements if len(m.clique) > 1)]
     with one_thread(), gpu_memory(device):
-        rows = _fitted(Columns(frequent.domain), fitted, total, settings, device)
+        pure = curator.ledger.budget.pure
+        rows = _fitted(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
     model = family(domain, frequent.expand(rows.double().cpu().numpy()), total)
@@ -245,7 +246,7 @@ def _measured(
     places = {name: frequent.places(name) for name in names}
     counts = {name: alone.marginal((name,)) for name in names}
     known = known_noise(names, [smoothed(m) for m in first], pure=pure)
-    far = distances.likely(pairs, counts, known)
+    far = distances.likely(pairs, counts, known, pure=pure)
     tables = best_tables(
         pairs,
         {n: np.bincount(places[n], counts[n]).astype(float) for n in names},
@@ -278,12 +279,14 @@ def _fitted(
     total: float,
     settings: Mixture,
     device: torch.device,
+    *,
+    pure: bool,
 ) -> torch.Tensor:
     """Return the rows of the mixture fitted to all measurements, at the penalty level with the
     least misfit on held-out parts of the measurements (`judges`). It chooses the strength of the
     shrinkage as well, unless that or the level is given, or most tables stand out from their noise.
     If noise explains what the tables have beyond independence, the result is one row, that of
-    independent columns.
+    independent columns. `pure`: True for Laplace noise, False for Gaussian noise.
 
     The last fit begins with the rows of both trial fits at the chosen level. The fresh noise of the
     splits has opposite signs in the two, so that what the rows took from it nearly cancels in their
@@ -300,6 +303,7 @@ def _fitted(
             learning_rate=settings.learning_rate,
             random=torch.Generator().manual_seed(settings.seed),
             device=device,
+            pure=pure,
         )
 
     most = min(settings.rows, math.ceil(total))
@@ -318,7 +322,7 @@ def _fitted(
         last.follow(settings.steps, settings.level)
         return last.rows
     alone = start(measurements, 1, strengths[0]).independent
-    excess = beyond_noise(columns.domain, measurements, total)
+    excess = beyond_noise(columns.domain, measurements, total, pure=pure)
     if all_hidden(excess):
         return alone
     if np.median(excess) > 1:  # most tables stand out from their noise

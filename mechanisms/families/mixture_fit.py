@@ -51,7 +51,7 @@ class MixtureFit:
     At level 0 the penalty is the first term's value for independent columns, so that one nat costs
     as much as their whole misfit; at level l it is 1/2^l of that. `last_level` is the last level
     worth trying. The first rows are drawn near the independent ones by `random`, a generator of the
-    processor whatever the `device`.
+    processor whatever the `device`. `pure`: True if the noise is Laplace noise, False if Gaussian.
 
     Attributes:
         logits: Logits of the present rows, rows x columns.width; the rows of other fits may take
@@ -80,6 +80,7 @@ class MixtureFit:
         learning_rate: float,
         random: torch.Generator,
         device: torch.device | str = "cpu",
+        pure: bool = False,
     ) -> None:
         self._columns, self._device = columns, device
         self._measurements, self._total = list(measurements), total
@@ -91,6 +92,7 @@ class MixtureFit:
         self._missed = float(self._misfit(self.independent))
         self._rate = learning_rate
         self._cells = sum(len(m.values) for m in measurements)
+        self._of_square = 5.0 if pure else 2.0  # the variance of the square of standard noise
         most = max(1.0, self._missed / self._cells)
         self.last_level = math.ceil(math.log2(most / _LEAST_WEIGHT))
 
@@ -146,16 +148,17 @@ class MixtureFit:
         """Change rows that the levels before `level` have led to by `steps` steps at `level`, and
         by as many more as their misfit asks for.
 
-        Noise explains a misfit near the number of measured cells, with the variance of twice that.
-        While the misfit of the rows is larger, twice as many steps at `level` follow as before, but
-        no more than all levels had, and none after steps that lowered it by less than a standard
-        deviation. With little noise the error of the rows would otherwise be that of the descent.
-        Tables that the penalty holds back then get more weight (`_correct`).
+        Noise explains a misfit near the number of measured cells, with the variance of twice that,
+        or of five times that if it is Laplace noise. While the misfit of the rows is larger, twice
+        as many steps at `level` follow as before, but no more than all levels had, and none after
+        steps that lowered it by less than a standard deviation. With little noise the error of the
+        rows would otherwise be that of the descent. Tables that the penalty holds back then get
+        more weight (`_correct`).
         """
         whole = steps * (math.ceil(level) + 1)
         self.run(steps, level)
         before, missed = math.inf, float(self._misfit(self.rows))
-        noise = (2 * self._cells) ** 0.5
+        noise = (self._of_square * self._cells) ** 0.5
         while missed > self._cells and before - missed > noise and 2 * steps <= whole:
             steps *= 2
             self.run(steps, level)
@@ -170,12 +173,11 @@ class MixtureFit:
 
         One penalty serves all tables. Where most are near independence it is large, and the few
         that are far from it are fitted worse than their noise explains. The misfit of a table of n
-        cells is n + z sqrt(2 n), where z is near a standard normal value if noise explains it; the
-        largest z of m such tables is hardly above sqrt(2 log m) (Donoho and Johnstone, "Ideal
-        spatial adaptation by wavelet shrinkage", 1994). The weight of a table with a larger z is
-        multiplied by its misfit divided by n, and again after each round of steps, until z is at
-        most 1 or falls by less than 1. With Laplace noise z varies more, since the variance of the
-        misfit is 5 n, and more tables get weight.
+        cells is n + z sqrt(2 n), or n + z sqrt(5 n) with Laplace noise, where z is near a standard
+        normal value if noise explains it; the largest z of m such tables is hardly above
+        sqrt(2 log m) (Donoho and Johnstone, "Ideal spatial adaptation by wavelet shrinkage", 1994).
+        The weight of a table with a larger z is multiplied by its misfit divided by n, and again
+        after each round of steps, until z is at most 1 or falls by less than 1.
         """
         noisy = {i: m for i, m in enumerate(self._measurements) if len(m.clique) > 1}
         largest = math.sqrt(2 * math.log(max(1, len(noisy))))
@@ -184,7 +186,7 @@ class MixtureFit:
         behind: set[int] = set()
         for _ in range(FEW_ROUNDS):
             missed = self._misfits(noisy)
-            excess = {i: (missed[i] - n) / (2 * n) ** 0.5 for i, n in cells.items()}
+            excess = {i: (missed[i] - n) / (self._of_square * n) ** 0.5 for i, n in cells.items()}
             behind |= {i for i, z in excess.items() if z > largest}
             behind = {i for i in behind if 1 < excess[i] < before[i] - 1}
             if not behind:

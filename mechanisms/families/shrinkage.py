@@ -76,19 +76,25 @@ def independent_columns(
     return ProductMixtureModel(domain, row[None], total)
 
 
-def beyond_noise(domain: Domain, measurements: Sequence[Measurement], total: float) -> Array:
+def beyond_noise(
+    domain: Domain, measurements: Sequence[Measurement], total: float, *, pure: bool
+) -> Array:
     """Return by how many standard deviations of noise the squared interaction of each table of
     several attributes exceeds that of noise. Tables that cannot hold an interaction are left out.
 
-    `measurements`: as in `near_independence`. In units of the noise's variance the squared
-    interaction is near d with the variance 2 d for noise in d degrees of freedom.
+    `measurements`: as in `near_independence`. `pure`: True for Laplace noise in whole tables, False
+    for Gaussian noise. In units of the noise's variance the squared interaction of noise in d
+    degrees of freedom is near d. Its variance is 2 d for Gaussian noise. The fourth moment of
+    Laplace noise adds 3 times the sum of the squared weights of the cells in it, each of which is
+    d / N in a table of N cells.
     """
     shares = _shares(_single(domain, measurements), total)
     found = []
     for each in measurements:
-        *_, degrees, squares = _beyond(domain, each, shares, total)
+        noisy, _, degrees, squares = _beyond(domain, each, shares, total)
         if degrees:
-            found.append((squares / each.stddev**2 - degrees) / (2 * degrees) ** 0.5)
+            variance = 2 * degrees + (3 * degrees**2 / noisy.size if pure else 0.0)
+            found.append((squares / each.stddev**2 - degrees) / variance**0.5)
     return np.array(found)
 
 

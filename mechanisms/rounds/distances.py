@@ -27,24 +27,31 @@ class Distances:
     stddev: float
 
     def likely(
-        self, pairs: Sequence[Clique], counts: Mapping[str, Array], known: Mapping[str, float]
+        self,
+        pairs: Sequence[Clique],
+        counts: Mapping[str, Array],
+        known: Mapping[str, float],
+        *,
+        pure: bool,
     ) -> Array:
         """Return the likely distances of the pairs' marginals from the product of their exact
         one-way marginals, in counts and at least 0, if the model has independent columns.
 
         `counts`: by attribute, the model's counts of its codes, at least 0; `known`: by attribute,
         the expected absolute noise in such a count. Since counts are not below 0, the noise is
-        taken to be at most twice the count.
+        taken to be at most twice the count. `pure`: True for Laplace noise, False for Gaussian.
 
         Distances are first shrunk towards their mean by the factor 1 - (noise variance) / (observed
-        variance). The square of a distance is then near the sum of three squares: of the distance
-        that is sought, and of the L1 noise in the counts of each of the two attributes. The last
-        two are subtracted. The rest is noisy and may be negative, so the result is the root of the
+        variance). The square of a distance is then near the sum of two squares: of the distance
+        that is sought, and of the L1 noise that the counts of both attributes bring. The latter is
+        subtracted. With the L1 noise a and b of the two it is a^2 + b^2 if noise is Gaussian, and
+        otherwise the square of (a^2 + a b + b^2) / (a + b), the mean absolute value of a sum of two
+        Laplace variables. The rest is noisy and may be negative, so the result is the root of the
         expected value of its positive part.
 
         >>> found = Distances({("a", "b"): 50.0}, stddev=0.1)
         >>> counts = {"a": np.array([40.0, 60.0]), "b": np.array([50.0, 50.0])}
-        >>> found.likely([("a", "b")], counts, {"a": 15.0, "b": 0.0}).round(2)
+        >>> found.likely([("a", "b")], counts, {"a": 15.0, "b": 0.0}, pure=False).round(2)
         array([40.])
         """
         found = np.array([self.of[pair] for pair in pairs])
@@ -52,7 +59,9 @@ class Distances:
         trust = max(0.0, 1 - self.stddev**2 / variance) if variance > 0 else 0.0
         whole = np.maximum(mean + trust * (found - mean), 0.0)
         wrong = {name: np.minimum(known[name], 2 * of).sum() for name, of in counts.items()}
-        excess = whole**2 - np.array([wrong[a] ** 2 + wrong[b] ** 2 for a, b in pairs])
+        ends = np.array([[wrong[a], wrong[b]] for a, b in pairs])
+        squares, both = (ends**2).sum(1), np.maximum(ends.sum(1), np.finfo(float).eps)
+        excess = whole**2 - (((squares + ends.prod(1)) / both) ** 2 if pure else squares)
         # The noise in a mean of n distances is that of one distance, divided by sqrt(n).
         noise = self.stddev * math.sqrt(trust**2 + (1 - trust**2) / len(pairs))
         spread = 2 * whole * noise + np.finfo(float).eps

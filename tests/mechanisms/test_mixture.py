@@ -496,7 +496,9 @@ def test_likely_distances_are_those_from_exact_columns(
         pairs = list(itertools.combinations(data.domain, 2))
         found = measure_distances(curator, alone, pairs, 0.05 * curator.remaining, step="errors")
         counts = {name: alone.marginal((name,)) for name in data.domain}
-        likely = found.likely(pairs, counts, known_noise([*data.domain], first, pure=False))
+        likely = found.likely(
+            pairs, counts, known_noise([*data.domain], first, pure=False), pure=False
+        )
         single = {name: data.marginal((name,)) for name in data.domain}
         truth = [
             np.abs(data.marginal((a, b)) - np.outer(single[a], single[b]) / 1000).sum()
@@ -639,13 +641,14 @@ class Scripted(MixtureFit):
         self.logits = torch.log(torch.tensor([shares], dtype=torch.float32))
 
 
-def scripted(script: list[tuple[float, float]], pairs: int = 1) -> Scripted:
+def scripted(script: list[tuple[float, float]], pairs: int = 1, *, pure: bool = False) -> Scripted:
     domain = Domain(dict.fromkeys("abcd", 2))
     noisy = [Measurement((name,), [500.0, 500.0], 1e6) for name in domain]
     cliques = [("a", "b"), ("c", "d")][:pairs]
     noisy += [Measurement(clique, np.full((2, 2), 250.0), 1.0) for clique in cliques]
     random = torch.Generator().manual_seed(0)
-    fit = Scripted(Columns(domain), noisy, 1000.0, rows=1, learning_rate=0.1, random=random)
+    columns = Columns(domain)
+    fit = Scripted(columns, noisy, 1000.0, rows=1, learning_rate=0.1, random=random, pure=pure)
     fit.script, fit.steps = script, []
     return fit
 
@@ -665,11 +668,15 @@ def test_steps_double_while_noise_cannot_explain_the_misfit(
 ) -> None:
     corrected: list[object] = []
     monkeypatch.setattr(Scripted, "_correct", lambda _self, *args: corrected.append(args))
-    fit = scripted([(each, 0.0) for each in misfits])
-    fit.finish(10, 2.5)
-    assert fit.steps == steps and corrected == [(steps[-1], 40, 2.5)]
+    # Squares of Laplace noise have the variance 5 in place of 2.
+    for pure, factor in [(False, 1.0), (True, 2.5**0.5)]:
+        corrected.clear()
+        fit = scripted([(12 + factor * (each - 12), 0.0) for each in misfits], pure=pure)
+        fit.finish(10, 2.5)
+        assert fit.steps == steps and corrected == [(steps[-1], 40, 2.5)]
 
 
+@pytest.mark.parametrize("pure", [True, False])
 @pytest.mark.parametrize(
     ("excesses", "steps"),
     [
@@ -680,10 +687,12 @@ def test_steps_double_while_noise_cannot_explain_the_misfit(
         ([10.0, 8.5, 3.0, 0.0], [10, 20, 40, 40]),
     ],
 )
-def test_tables_that_are_held_back_get_weight(excesses: list[float], steps: list[int]) -> None:
-    """The misfit of a table of 4 cells is 4 with the variance 8 for noise alone."""
-    misfits = [4 + each * 8**0.5 for each in excesses]
-    fit = scripted([(each, 0.0) for each in misfits])
+def test_tables_that_are_held_back_get_weight(
+    excesses: list[float], steps: list[int], pure: bool
+) -> None:
+    """The misfit of a table of 4 cells is 4 with the variance 8, or 20, for noise alone."""
+    misfits = [4 + each * (20 if pure else 8) ** 0.5 for each in excesses]
+    fit = scripted([(each, 0.0) for each in misfits], pure=pure)
     fit.run(10, 2.5)
     fit._correct(10, 40, 2.5)
     assert fit.steps == steps

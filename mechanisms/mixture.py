@@ -6,10 +6,11 @@ and no budget goes to selection. Counts of single attributes are smoothed
 (`mechanisms.families.smoothing`). The shares of the budget for pairs and single attributes minimise
 their predicted error (see `mechanisms.rounds.merging.best_tables`), in which pairs have the
 workload's weights, and which depends on the pairs' distances from independence. A fiftieth of the
-budget measures these distances for all pairs together. Noise is kept out of the fit in two ways:
-each noisy table is shrunk towards independence, the more the larger its own noise (see
-`mechanisms.families.shrinkage`), and a penalty keeps the rows near the independent model (see
-`MixtureFit`); the size of the penalty follows from the noisy tables (see
+budget measures these distances for all pairs together. If Gaussian noise is expected to hide all
+pairs at their shares, no pair is measured, and single attributes get all that is left. Noise is
+kept out of the fit in two ways: each noisy table is shrunk towards independence, the more the
+larger its own noise (see `mechanisms.families.shrinkage`), and a penalty keeps the rows near the
+independent model (see `MixtureFit`); the size of the penalty follows from the noisy tables (see
 `mechanisms.families.held_out`).
 
 RAPsoftmax (Liu, Vietri and Wu 2021; Aydore et al. 2021) selects queries in rounds; this mechanism
@@ -34,6 +35,7 @@ from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
 from mechanisms.families.shrinkage import (
     all_hidden,
+    all_stay_hidden,
     beyond_noise,
     independent_columns,
     near_independence,
@@ -231,10 +233,11 @@ def _measured(
 
     For pairs the merged cells and the shares are those of least predicted error
     (`mechanisms.rounds.merging`), weighted as in the workload; single attributes are measured again
-    with shares of their own. Larger cliques are measured on all cells, with equal shares. `alone`:
-    the model of independent columns estimated from `first`. `distances`: the noisy distances of the
-    pairs from it. `bins`: as in `mixture`. `frequent`: an attribute's codes that are rare there are
-    one code in pairs.
+    with shares of their own. Residuals of pairs are not measured if noise is expected to hide all
+    of them. Larger cliques are measured on all cells, with equal shares. `alone`: the model of
+    independent columns estimated from `first`. `distances`: the noisy distances of the pairs from
+    it. `bins`: as in `mixture`. `frequent`: an attribute's codes that are rare there are one code
+    in pairs.
     """
     # Each number of attributes has half the budget of the number before.
     shares = 0.5 ** np.arange(len(orders))
@@ -263,6 +266,9 @@ def _measured(
     ]
     least = _LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs))
     parts = np.maximum(tables.pairs, least)
+    # A whole table tells about its attributes even if noise hides the pair; a residual does not.
+    if not pure and all_stay_hidden(tables.excess(far, noise)):
+        parts = np.zeros(len(pairs))
     tables = replace(tables, groups=groups, pairs=parts)
     measurements = measure_tables(
         curator, names, pairs, tables, float(shares[0]), residuals=not pure

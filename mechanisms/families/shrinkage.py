@@ -33,6 +33,7 @@ from mechanisms.families.smoothing import smoothed
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.arrays import Array
+from pgmkit.runtime.chances import DEVIATIONS, expected_positive
 
 
 def near_independence(
@@ -107,6 +108,22 @@ def all_hidden(excess: Array) -> bool:
     """
     together = float((np.maximum(excess, 0.0) ** 2).sum())
     return together <= len(excess) / 2 + math.sqrt(5 * len(excess) / 4)
+
+
+def all_stay_hidden(expected: Array) -> bool:
+    """Return True if noise is expected to hide what tables of several attributes have beyond
+    independence, so that they are not worth measuring.
+
+    `expected`: the expected value of `beyond_noise`. The sum of `all_hidden` is then expected to be
+    that of noise and at most `DEVIATIONS` standard deviations more, since a fit has to pass a
+    second test of held-out noise (`mechanisms.families.held_out`). A standard normal value more
+    than z has a positive part with the expected square z E + P, where E is the expected value of
+    that part and P the probability that it is not 0.
+    """
+    from scipy.special import ndtr
+
+    together = float((expected * expected_positive(expected, 1.0) + ndtr(expected)).sum())
+    return together <= len(expected) / 2 + DEVIATIONS * math.sqrt(5 * len(expected) / 4)
 
 
 def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]:

@@ -59,6 +59,21 @@ class Tables:
     pairs: Array
     singles: Array
 
+    def excess(self, distances: Array, cell: float) -> Array:
+        """Return what `mechanisms.families.shrinkage.beyond_noise` is expected to return if the
+        residuals of these pairs are measured with Gaussian noise.
+
+        `distances`: the L1 distances of the pairs from independence, in counts. `cell`: the
+        expected absolute noise of a cell measured with the whole budget. The dependence in N cells
+        is taken for draws from a normal distribution, as the noise is, so that the ratio of both
+        sums of squares is the square of the ratio of both L1 norms.
+        """
+        sides = 1.0 + np.array([[a.max(), b.max()] for a, b in self.groups])
+        cells, degrees = sides.prod(1), (sides - 1).prod(1)
+        return np.asarray(
+            (distances / (cell * cells)) ** 2 * self.pairs * cells / (2 * degrees) ** 0.5
+        )
+
 
 @dataclass(frozen=True)
 class Noise:

@@ -482,6 +482,23 @@ def test_single_attributes_get_nearly_all_where_noise_hides_all_pairs() -> None:
     assert np.mean(shares) < 0.2
 
 
+def test_pairs_that_noise_would_hide_are_not_measured() -> None:
+    """None of 20 draws of independent columns at epsilon 0.3 measures a pair, and each of six with
+    strong dependence at 10 measures all.
+    """
+    for same, epsilon, draws, measured in [(0.0, 0.3, 20, 0), (0.9, 10.0, 6, 15)]:
+        for seed in range(draws):
+            data = uniform(np.random.default_rng([seed, 7]), same)
+            curator = Curator(data, Budget(epsilon, 1e-7), neighbours="add/remove", seed=seed)
+            release = mixture(curator, k_way(data.domain, 2), Mixture(rows=2, steps=1))
+            assert sum(len(m.clique) == 2 for m in release.measurements) == measured
+            assert curator.remaining == pytest.approx(0.0, abs=1e-9)
+            if not measured:
+                single = [release.model.marginal((name,)) for name in ("x0", "x1")]
+                pair = release.model.marginal(("x0", "x1"))
+                np.testing.assert_allclose(pair, np.outer(*single) / release.model.total, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("same", "limits"), [(0.0, (0.0, 0.6)), (0.6, (0.9, 1.1))])
 def test_likely_distances_are_those_from_exact_columns(
     same: float, limits: tuple[float, float]

@@ -8,8 +8,15 @@ import pytest
 from chance import DEVIATIONS
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import integrate, optimize
+from scipy.stats import norm
 
-from mechanisms.families.shrinkage import all_hidden, beyond_noise, near_independence
+from mechanisms.families.shrinkage import (
+    all_hidden,
+    all_stay_hidden,
+    beyond_noise,
+    near_independence,
+)
 from mechanisms.families.smoothing import smoothed
 from pgmkit.domain import Domain
 from pgmkit.measurement import Measurement
@@ -178,6 +185,22 @@ def test_the_limit_of_what_is_hidden(factor: float, hidden: bool, tables: int) -
     excess = np.full(tables, -3.0)
     excess[0] = (factor * (tables / 2 + (5 / 4 * tables) ** 0.5)) ** 0.5
     assert all_hidden(excess) == hidden
+
+
+@pytest.mark.parametrize("tables", [[0.0] * 20 + [1.0], [0.3, 1.0, 2.5], [1.0] * 40])
+def test_tables_stay_hidden_up_to_two_standard_deviations_of_noise(tables: list[float]) -> None:
+    """The expected squares of max(0, z) around the factor at which two deviations are reached."""
+
+    def together(factor: float) -> float:
+        return sum(
+            integrate.quad(lambda x, at=factor * z: x**2 * norm.pdf(x - at), 0, 60, limit=500)[0]
+            for z in tables
+        )
+
+    limit = len(tables) / 2 + 2 * (5 / 4 * len(tables)) ** 0.5
+    factor = optimize.brentq(lambda f: together(f) - limit, 0.0, 30.0)
+    assert all_stay_hidden(0.999 * factor * np.array(tables))
+    assert not all_stay_hidden(1.001 * factor * np.array(tables))
 
 
 @pytest.mark.parametrize(("off", "kept"), [(0.0, 0.02), (1.0, 0.02), (5.0, 0.75)])

@@ -185,7 +185,13 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
         )
     if not any(workload.cliques):
         raise InvalidInput("the workload asks for the total alone; name at least one column")
-    smallest = min(model_megabytes(domain, [clique]) for clique in workload.cliques)
+    singles = sum(domain.shape())  # the model of one clique has the other attributes alone
+    smallest = megabytes(
+        min(
+            domain.size(clique) + singles - sum(domain.shape(clique))
+            for clique in workload.cliques
+        )
+    )
     if smallest > limit:
         raise InvalidInput(
             f"no workload clique fits in model_mb = {limit:g}; the smallest needs "

@@ -182,17 +182,25 @@ def test_a_set_that_is_sought_has_a_tenth_of_the_budget(relation: str, delta: fl
 
 @pytest.mark.parametrize("delta", [0.0, 1e-7])
 def test_pairs_share_the_budget_by_the_weights_of_the_workload(delta: float) -> None:
-    def noise_of(weighted: Workload) -> np.ndarray:
+    def noise_of(cliques: list[tuple[str, ...]], weights: list[float]) -> np.ndarray:
         curator = Curator(DATA, Budget(1.0, delta), neighbours="add/remove", seed=0)
+        weighted = Workload(DATA.domain, cliques, weights)
         found = mixture(curator, weighted, Mixture(**QUICK)).measurements
         by_pair = {m.clique: m.stddev for m in found if len(m.clique) == 2}
         return np.array([by_pair[pair] for pair in PAIRS.cliques])
 
-    plain = noise_of(PAIRS)
-    held = np.array(["sex" in pair for pair in PAIRS.cliques])
-    alike = Workload(DATA.domain, PAIRS.cliques, [4.0] * len(held))
-    np.testing.assert_allclose(noise_of(alike), plain, rtol=1e-12)
-    ratios = noise_of(Workload(DATA.domain, PAIRS.cliques, np.where(held, 4.0, 1.0))) / plain
+    pairs = [*PAIRS.cliques]
+    plain = noise_of(pairs, [1.0] * 6)
+    np.testing.assert_allclose(noise_of(pairs, [4.0] * 6), plain, rtol=1e-12)
+    held = np.array(["sex" in pair for pair in pairs])
+    ratios = noise_of(pairs, np.where(held, 4.0, 1.0).tolist()) / plain
+    assert ratios[held].max() < 0.9 and ratios[~held].min() > 1.02
+
+    # A pair has the weight of the heaviest clique that holds it.
+    triple = ("sex", "work", "hours")
+    held = np.array([set(pair) <= set(triple) for pair in pairs])
+    heavy = noise_of([triple, *pairs], [4.0] + [1.0] * 6)
+    ratios = heavy / noise_of([triple, *pairs], [1.0] * 7)
     assert ratios[held].max() < 0.9 and ratios[~held].min() > 1.02
 
 

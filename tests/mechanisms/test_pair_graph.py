@@ -22,6 +22,7 @@ from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.workload import k_way
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
+from pgmkit.graphs.junction_tree import junction_tree
 from pgmkit.records.dataset import Dataset
 
 
@@ -287,3 +288,28 @@ def test_half_as_many_pairs_as_columns_are_drawn(
     pair_graph(curator, k_way(data.domain, 2))
     ((args, _, drawn, _),) = calls
     assert args[3] == len(drawn) == half
+
+
+def test_pairs_are_drawn_among_those_that_fit_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = spied(monkeypatch, "worst_pairs")
+    domain, rng = Domain({"a": 2, "b": 16, "c": 5, "d": 9}), np.random.default_rng(0)
+    shared = rng.random(2000)
+    columns = {
+        n: np.where(rng.random(2000) < 0.7, shared * size, rng.random(2000) * size).astype(int)
+        for n, size in domain.sizes.items()
+    }
+    fitting = []
+    for cells in (300, 400, 800):
+        curator = Curator(
+            Dataset(domain, columns), Budget(100.0, 1e-8), neighbours="add/remove", seed=0
+        )
+        release = pair_graph(curator, k_way(domain, 2), PairGraph(model_mb=cells * 8 / 2**20))
+        forest = pairs_in(release)[:3]
+        fit = [
+            pair
+            for pair in itertools.combinations(domain, 2)
+            if junction_tree(domain, [*forest, pair]).cells <= cells
+        ]
+        fitting.append(calls[-1][0][1])
+        assert {*forest} <= {*fitting[-1]} <= {*fit}
+    assert [*map(len, fitting)] == sorted({*map(len, fitting)})

@@ -313,3 +313,28 @@ def test_pairs_are_drawn_among_those_that_fit_one_by_one(monkeypatch: pytest.Mon
         fitting.append(calls[-1][0][1])
         assert {*forest} <= {*fitting[-1]} <= {*fit}
     assert [*map(len, fitting)] == [3, 3, 5]
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-8])
+def test_a_pair_is_hidden_from_a_ratio_of_noise_to_distance_on(
+    delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first turn ends at once where the largest ratio is allowed, and otherwise goes on."""
+    calls = spied(monkeypatch, "best_tables")
+
+    def first_turn(hidden: float) -> tuple[float, list[Any]]:
+        calls.clear()
+        curator = Curator(small_data(1500), Budget(3.0, delta), neighbours="add/remove", seed=1)
+        pair_graph(curator, k_way(curator.domain, 2), PairGraph(hidden=hidden))
+        (pairs, counts, *_), *_ = calls[0]
+        return float(counts["sex"].sum()), [call for call in calls if call[0][0] == pairs]
+
+    total, (((_, _, far, noise), _, best, _),) = first_turn(1e9)
+    ratios = []
+    for i, (one, other) in enumerate(best.groups):
+        sides = len({*one.tolist()}), len({*other.tolist()})
+        filled = max(sides[0] * sides[1] * (1 - far[i] / total / 2), *sides)
+        share = best.pairs[i] if delta == 0 else math.sqrt(best.pairs[i])
+        ratios.append(noise.cell * filled / (far[i] * share) if share else 0.0)
+    assert len(first_turn(max(ratios) * (1 + 1e-5))[1]) == 1
+    assert len(first_turn(max(ratios) * (1 - 1e-5))[1]) > 1

@@ -27,10 +27,8 @@ def test_the_network_is_that_of_the_paper() -> None:
     """Layer by layer in numpy: concatenated inputs, normalised by the batch, rectified."""
     generator = made()
     with torch.no_grad():
-        for number, parameter in enumerate(generator.parameters()):
-            parameter += (
-                0.1 * torch.arange(parameter.numel()).reshape(parameter.shape).sin() * number
-            )
+        for number, parameter in enumerate(generator.parameters(), 1):
+            parameter += 0.1 * number * torch.arange(parameter.numel()).reshape_as(parameter).sin()
     values = generator.noise.numpy().astype(float)
     assert values.shape == (7, 3)
     for width, layer, scale, shift in zip(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mechanisms.privacy.neighbours import relation
 from mechanisms.queries.query_sets import QuerySet
 from mechanisms.strategies import bases
 from mechanisms.strategies.least_error import split
 from mechanisms.strategies.own_rows import OwnRows, rated
 from mechanisms.strategies.residual_lattice import Lattice
+from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.least_squares.residual_tables import ResidualBasis
@@ -115,3 +117,23 @@ def test_entries_of_four_bits_are_the_coarsest() -> None:
             continue
         with pytest.raises(InvalidInput, match="whole numbers of 30 bits"):
             bases.residual_rows(lattice)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_residuals_that_are_charged_at_once_use_all_that_the_total_leaves(known: bool) -> None:
+    """By the largest squared distance of two columns, of all residuals below each other."""
+    domain = Domain({"a": 3, "b": 2})
+    asked = [QuerySet(("a", "b"), ("identity", "identity")), QuerySet(("b",), ("identity",), 5.0)]
+    found = residuals_strategy(domain, asked, relation("replace-one"), 2, total_known=known)
+    lines, alone = [], 0.0
+    for part, variance in found.noise.variances.items():
+        if part:
+            own = dict(zip(part, found.rows(part), strict=True))
+            factors = [own.get(name, np.ones((1, n))) for name, n in domain.sizes.items()]
+            lines.append(np.kron(*factors) / np.sqrt(variance))
+            columns = lines[-1].T
+            alone += ((columns[:, None] - columns) ** 2).sum(2).max() / 2
+    columns = np.vstack(lines).T
+    worst = ((columns[:, None] - columns) ** 2).sum(2).max() / 2
+    assert worst == pytest.approx(1 - found.shares.get((), 0.0), rel=1e-6) and worst < 0.95 * alone
+    assert (() in found.shares) is not known and sum(found.shares.values()) == pytest.approx(1)

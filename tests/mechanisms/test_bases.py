@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from mechanisms.strategies.residual_lattice import Lattice
 from mechanisms.strategies.residuals import residuals_strategy
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
-from pgmkit.least_squares.residual_tables import ResidualBasis
+from pgmkit.least_squares.residual_tables import ResidualBasis, ResidualNoise
 
 DOMAIN = Domain({"a": 7, "b": 5, "c": 4, "d": 1})
 MIXED = [
@@ -121,19 +123,61 @@ def test_entries_of_four_bits_are_the_coarsest() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_residuals_that_are_charged_at_once_use_all_that_the_total_leaves(known: bool) -> None:
-    """By the largest squared distance of two columns, of all residuals below each other."""
+    """By the largest squared distance of two columns, of all residuals below each other; a general
+    optimiser on the variances finds nothing better.
+    """
+    from scipy.optimize import minimize
+
     domain = Domain({"a": 3, "b": 2})
     asked = [QuerySet(("a", "b"), ("identity", "identity")), QuerySet(("b",), ("identity",), 5.0)]
     found = residuals_strategy(domain, asked, relation("replace-one"), 2, total_known=known)
-    lines, alone = [], 0.0
-    for part, variance in found.noise.variances.items():
-        if part:
-            own = dict(zip(part, found.rows(part), strict=True))
-            factors = [own.get(name, np.ones((1, n))) for name, n in domain.sizes.items()]
-            lines.append(np.kron(*factors) / np.sqrt(variance))
-            columns = lines[-1].T
-            alone += ((columns[:, None] - columns) ** 2).sum(2).max() / 2
-    columns = np.vstack(lines).T
-    worst = ((columns[:, None] - columns) ** 2).sum(2).max() / 2
-    assert worst == pytest.approx(1 - found.shares.get((), 0.0), rel=1e-6) and worst < 0.95 * alone
+    parts = [part for part in found.noise.variances if part]
+    moved = []
+    for part in parts:
+        own = dict(zip(part, found.rows(part), strict=True))
+        factors = [own.get(name, np.ones((1, n))) for name, n in domain.sizes.items()]
+        columns = np.kron(*factors).T
+        moved.append(((columns[:, None] - columns) ** 2).sum(2) / 2)
+
+    def worst(variances: np.ndarray) -> float:
+        return float(np.tensordot(1 / variances, moved, axes=1).max())
+
+    variances = np.array([found.noise.variances[part] for part in parts])
+    left = 1 - found.shares.get((), 0.0)
+    assert worst(variances) == pytest.approx(left, rel=1e-6)
+    assert worst(variances) < 0.95 * sum(m.max() / v for m, v in zip(moved, variances, strict=True))
     assert (() in found.shares) is not known and sum(found.shares.values()) == pytest.approx(1)
+    weights = []
+    for part in parts:
+        alone = ResidualNoise(
+            domain, found.noise.bases, {(): 0.0, **{p: float(p == part) for p in parts}}
+        )
+        weights.append(sum(q.weight * alone.variance(q.clique).sum() for q in asked))
+    best = minimize(
+        lambda logs: worst(np.exp(logs)) * (weights @ np.exp(logs)),
+        np.log(variances) + 0.3,
+        method="Nelder-Mead",
+    )
+    own = worst(variances) * (weights @ variances)
+    assert own <= best.fun * 1.002 and best.fun <= own * 1.002
+    assert found.objective == pytest.approx(found.expected_error, rel=1e-9)
+    assert found.lower_bound <= found.objective <= 1.001 * found.lower_bound
+
+
+@pytest.mark.parametrize("objective", ["sum", "largest"])
+def test_errors_and_bounds_are_in_the_unit_of_the_weights(
+    objective: Literal["sum", "largest"],
+) -> None:
+    found = [
+        residuals_strategy(
+            DOMAIN,
+            [QuerySet(each.clique, each.asked, unit * each.weight) for each in MIXED],
+            relation("replace-one"),
+            2,
+            total_known=False,
+            objective=objective,
+        )
+        for unit in (1.0, 1e-6)
+    ]
+    assert found[1].objective == pytest.approx(1e-6 * found[0].objective, rel=2e-3)
+    assert found[1].lower_bound == pytest.approx(1e-6 * found[0].lower_bound, rel=2e-3)

@@ -99,6 +99,16 @@ def test_named_queries_row_by_row() -> None:
         query_gram("prefixes", 3)
 
 
+def test_named_queries_of_one_and_two_codes_and_levels_of_five() -> None:
+    assert query_rows("moments", 1).tolist() == [[1], [0], [0]]
+    assert query_rows("moments", 2).tolist() == [[1, 1], [-1, 1], [1, 1]]
+    assert query_rows("distance", 1).tolist() == [[1]]
+    assert query_rows("distance", 2).tolist() == [[0, 1], [1, 0]]
+    assert len(query_rows("hierarchy", 5)) == 5 + 3 + 2 + 1
+    sets = QuerySet(("b", "a"), ("prefix", "range"))
+    assert [sets.along(name) for name in "ab"] == ["range", "prefix"] and sets.weight == 1.0
+
+
 @pytest.mark.parametrize("kind", QUERIES)
 def test_p_identity(kind: str) -> None:
     gram, queries = query_gram(kind, 20), query_rows(kind, 20)

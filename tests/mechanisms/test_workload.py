@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 
 from mechanisms.workload import (
     Workload,
     downward_closure,
     k_way,
+    pairs_of,
+    random_k_way,
     table_workload,
     with_predictors,
 )
@@ -141,3 +144,28 @@ def test_predictors_vary_and_have_few_cells() -> None:
     assert with_predictors(pairs, "y").by_clique == {("y", "a"): 3.0, ("a", "b", "c", "y"): 3.0}
     there = Workload(Domain(sizes), [("c", "y", "b", "a")])
     assert with_predictors(there, "y").by_clique == there.by_clique
+
+
+@pytest.mark.parametrize(("others", "sizes"), [(10, range(3, 11)), (13, range(3, 4))])
+def test_all_sets_of_two_and_more_count_towards_the_most(others: int, sizes: range) -> None:
+    """Of 10 columns there are 1,013 sets of two and more; of 13 there are 1,079 of two to four."""
+    pairs = table_workload(Domain(dict.fromkeys([*map(str, range(others)), "y"], 2)), 2, "y")
+    more = [len(clique) - 1 for clique in with_predictors(pairs, "y").cliques[len(pairs) :]]
+    few = [size for size in sizes if 2 ** (size + 1) <= FEW_CELLS]
+    assert {size: more.count(size) for size in more} == {k: math.comb(others, k) for k in few}
+
+
+def test_pairs_within_cliques_are_of_columns_that_vary() -> None:
+    domain = Domain({"a": 2, "one": 1, "b": 3, "c": 2})
+    assert list(pairs_of(domain, [("c", "one", "a"), ("b",)])) == [("a", "c")]
+    assert set(pairs_of(domain, [("c", "b", "a")])) == {("a", "b"), ("a", "c"), ("b", "c")}
+
+
+def test_some_cliques_are_drawn_without_repetition_and_in_order() -> None:
+    every = list(itertools.combinations("abcd", 2))
+    for count in (1, 3, 6):
+        found = random_k_way(DOMAIN, 2, count, np.random.default_rng(0)).cliques
+        assert len({*found}) == count and list(found) == [c for c in every if c in found]
+    for count in (0, 7):
+        with pytest.raises(InvalidInput):
+            random_k_way(DOMAIN, 2, count, np.random.default_rng(0))

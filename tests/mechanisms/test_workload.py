@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from mechanisms.queries.query_sets import QuerySet
 from mechanisms.workload import (
     Workload,
     downward_closure,
@@ -15,6 +16,7 @@ from mechanisms.workload import (
     pairs_of,
     random_k_way,
     table_workload,
+    target_biased,
     with_predictors,
 )
 from pgmkit.domain import Domain
@@ -169,3 +171,17 @@ def test_some_cliques_are_drawn_without_repetition_and_in_order() -> None:
     for count in (0, 7):
         with pytest.raises(InvalidInput):
             random_k_way(DOMAIN, 2, count, np.random.default_rng(0))
+
+
+def test_cliques_in_another_order_are_the_same_and_unknown_columns_are_refused() -> None:
+    sets = [
+        QuerySet(("a", "b"), ("prefix", "identity"), 2.0),
+        QuerySet(("b", "a"), ("identity",) * 2),
+    ]
+    assert [set(clique) for clique in Workload.of(DOMAIN, sets).cliques] == [{"a", "b"}]
+    with pytest.raises(InvalidInput):
+        Workload(DOMAIN, [("a", "b"), ("b", "a")])
+    with pytest.raises(InvalidInput, match="'z'"):
+        k_way(DOMAIN, 2).asking({"z": "prefix"})
+    with pytest.raises(InvalidInput, match="target: there is no column 'z'"):
+        target_biased(DOMAIN, 2, "z")

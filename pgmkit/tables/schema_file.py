@@ -148,7 +148,9 @@ def dump_yaml(stored: Mapping[str, Any]) -> str:
     """Return plain values as YAML in block style, with keys in the given order."""
     import yaml
 
-    return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=True, width=100))
+    # PyYAML reads these line ends back as others, or as spaces, unless they are escaped.
+    plain = not {"\x85", "\u2028", "\u2029"} & set(json.dumps(stored, ensure_ascii=False))
+    return str(yaml.safe_dump(dict(stored), sort_keys=False, allow_unicode=plain, width=100))
 
 
 @typed

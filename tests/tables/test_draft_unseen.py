@@ -6,6 +6,8 @@ import datetime
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -362,3 +364,15 @@ def test_a_header_that_is_repeated_among_the_records_is_named(tmp_path: Path) ->
         "\n".join(["a,b,1", "a,b,1", *(f"c,{x},{i}" for i, x in enumerate("bd" * 20))]) + "\n"
     )
     assert "is a record and no header" in draft(path, look=True)
+
+
+@pytest.mark.parametrize("look", [True, False])
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029"])
+def test_line_ends_in_names_do_not_break_the_draft(look: bool, end: str, tmp_path: Path) -> None:
+    """With a look the second column is left out, so that both kinds of comments are checked."""
+    names = [f"sex{end}F: 1", f"columns{end}x: 2{end}patient_id"]
+    rows = {names[0]: ["F", "M"] * 200, names[1]: [f"p{i}x" for i in range(400)]}
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    (tmp_path / "s.yaml").write_text(draft(tmp_path / "t.parquet", look=look), encoding="utf-8")
+    schema = Schema.load(tmp_path / "s.yaml")
+    assert [*schema.columns, *schema.file.ignore] == names

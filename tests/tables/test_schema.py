@@ -259,6 +259,16 @@ def test_schema_files_come_back_the_same(tmp_path: Path, suffix: str, name: str)
     assert Schema.load(tmp_path / f"schema.{suffix}") == schema
 
 
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_labels_and_names_with_any_character_come_back(tmp_path: Path, suffix: str) -> None:
+    signs = (*range(1, 0x180), *range(0x2000, 0x2070), 0xFEFF, 0xFFFD, 0xFFFF, 0x1F600)
+    labels = tuple(f"a{chr(sign)}b" for sign in signs)
+    columns = {"so\x85so": Categorical(labels), "a\u2028\rb": Categorical(("1", "2"))}
+    Schema(columns).save(tmp_path / f"s.{suffix}")
+    found = Schema.load(tmp_path / f"s.{suffix}").columns
+    assert list(found) == list(columns) and found["so\x85so"].labels == labels
+
+
 def test_yaml_words_are_texts_and_doubled_keys_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("columns:\n  ok: {type: categorical, values: [no, yes]}\n")

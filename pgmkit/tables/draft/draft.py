@@ -227,12 +227,12 @@ def _order(text: str) -> tuple[float, str]:
 
 
 def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
-    """Return the schema with a comment before each column; those left out are described at
-    the top.
+    """Return the schema as YAML with a comment of one line before each column. Those left out have
+    their comments at the top.
     """
     stored = schema.to_dict()
     lines = [
-        f"# {name or '(unnamed)'}: {note}"
+        on_one_line(f"# {name or '(unnamed)'}: {note}")
         for name, note in notes.items()
         if name not in schema.columns
     ]
@@ -240,7 +240,7 @@ def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:
         lines.append(dump_yaml({"file": stored["file"]}).rstrip())
     lines.append("columns:")
     for name, column in stored["columns"].items():
-        lines.append(f"  # {name}: {notes[name]}".replace("\n", " "))
+        lines.append(on_one_line(f"  # {name}: {notes[name]}"))
         lines += [f"  {line}" for line in dump_yaml({name: column}).rstrip().split("\n")]
     return "\n".join(lines) + "\n"
 

@@ -66,10 +66,11 @@ def estimate_many(
     of a pass are large but take few multiplications, as many are estimated at a time as there are
     cores and as fit into memory; otherwise one is estimated after the other.
 
-    With a ``warm_start``, sets with up to 4,096 cells of cliques and 4,096 measured values are
-    estimated together in any case, unless the matrices are so dense that cells times entries exceed
-    4,096^2. Proximal steps in the earlier model's metric, which all share, bring them to within a
-    few hundredths of a noise unit of the optimum, whatever the tolerance.
+    With a ``warm_start``, the squared loss and no method given, sets with up to 4,096 cells of
+    cliques and 4,096 measured values are estimated together, however large their tables, unless the
+    matrices are so dense that cells times entries exceed 4,096^2. Proximal steps in the earlier
+    model's metric, which all share, bring them to within a few hundredths of a noise unit of the
+    optimum, whatever the tolerance.
 
     Args:
         domain: the attributes.
@@ -84,8 +85,9 @@ def estimate_many(
             model, for all), ``tolerance``, ``device``, ``dtype`` and ``memory_limit``.
 
     Raises:
-        InvalidInput: as ``estimate``, and if the sets' structures differ. Like ``NumericalFailure``
-            and ``TotalUndetermined`` its message names the set.
+        InvalidInput: as ``estimate``, and if the sets' structures differ. Like that of
+            ``NumericalFailure`` its message names the set.
+        TotalUndetermined: as ``estimate``, from all sets alike.
         ModelTooLarge: if a single model does not fit; sets that do not fit together are estimated
             in smaller groups.
 
@@ -161,9 +163,12 @@ class ManyEstimates:
             with _naming(place):
                 total = positive(number) if implied else self._request(first, number).known_total()
                 found.append(total)
+        least, most = int(np.argmin(found)), int(np.argmax(found))
         for m, measured in zip(first, values, strict=True):
-            for total in (min(found), max(found)):
-                check_scale(m, measured, total)
+            # If any set fails the check, so does one of these.
+            for place in (least, most, int(np.abs(measured).max(axis=0).argmax())):
+                with _naming(place):
+                    check_scale(m, measured[:, place], found[place])
         return found
 
     def chunks(self, deadline: float) -> Iterator[list[GraphicalModel]]:

@@ -314,6 +314,12 @@ class TestRefusals:
         self.check_refused(
             self.sets(), r"measurement_sets\[2\]: total \(-1", total=[1.0, 1.0, -1.0]
         )
+        sets = self.sets()
+        sets[1][0] = Measurement(sets[1][0].clique, 1e200 * sets[1][0].values, sets[1][0].stddev)
+        self.check_refused(sets, r"measurement_sets\[1\]: .*has stddev", total=1.0)
+        self.check_refused(
+            self.sets(), r"measurement_sets\[2\]: .*at most 2\^53", total=[1.0, 1.0, 2e-16]
+        )
 
     def test_totals(self) -> None:
         self.check_refused(self.sets(), "total has 2 numbers for 3", total=[90.0, 90.0])

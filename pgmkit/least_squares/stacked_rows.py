@@ -104,7 +104,7 @@ class Rows:
     def is_table(self) -> bool:
         """True if the rows are the cells, each one once, and all have the same weight."""
         rows, cells = self.matrix.shape
-        if not rows == cells == self.matrix.nnz or np.ptp(self.weights):
+        if rows != cells or (np.diff(self.matrix.indptr) != 1).any() or np.ptp(self.weights):
             return False
         return bool((self.matrix.data == 1).all()) and len(np.unique(self.matrix.indices)) == cells
 

@@ -15,6 +15,7 @@ import pgmkit.losses
 from benchmarks.many_measurements import optimum, problem
 from pgmkit import Domain, Measurement, estimate
 from pgmkit.estimation.many import estimate_many
+from pgmkit.least_squares.stacked_rows import Rows
 from pgmkit.least_squares.sufficient_statistics import combined, side_by_side
 from pgmkit.linear.kronecker import Kronecker
 
@@ -279,3 +280,14 @@ def test_zero_matrices_tell_nothing_and_cost_their_values(times: int, penalty: s
     table = Measurement(("a",), [10.0, 8.0, 6.0], 1.0)
     beside = estimate(DOMAIN, [table, *nothing], total=24.0, loss=penalty)
     assert expected <= beside.loss <= expected + 0.1 * beside.unit
+
+
+def test_rows_are_a_table_only_if_each_has_one_cell_of_its_own() -> None:
+    for matrix, expected in (
+        ([[0, 1], [1, 0]], True),
+        ([[1, 1], [0, 0]], False),
+        ([[1, 0], [1, 0]], False),
+        ([[1, 0], [0, 2]], False),
+    ):
+        rows = scipy.sparse.csr_array(np.array(matrix, dtype=float))
+        assert Rows(("a",), rows, np.ones(2), np.ones(2)).is_table is expected

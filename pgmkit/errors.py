@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 
 class PgmkitError(Exception):
-    """Base class of every error that pgmkit raises on purpose."""
+    """Base class of pgmkit's errors. A file that is missing, or that cannot be written, raises
+    OSError instead, as `open` does.
+    """
 
 
 class InvalidInput(PgmkitError, ValueError):

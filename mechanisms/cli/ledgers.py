@@ -76,7 +76,7 @@ def ledger(
 
 
 def _emit_tables(release: Release) -> None:
-    """Print the noisy tables of a model that has no ledger."""
+    """Print a line about each noisy table of a release that has no ledger."""
     tables = [
         {"columns": m.clique, "values": len(m.values), "stddev": m.stddev}
         for m in release.measurements

@@ -61,8 +61,8 @@ def plan(rows: int, **options: Any) -> None:
     files = Files.taken_from(options)
     schema = cli.read_schema(files.schema, **{name: options.pop(name) for name in cli.FORMAT})
     cli.settle_budget(options, rows)
-    # `synth` spends a part of the budget on reporting values that it cannot read, so the plan
-    # includes that cost.
+    # Without --strict, `synth` spends a part of the budget on reporting values that it cannot read,
+    # so the plan includes that cost.
     request = Request(schema=schema, report_unread=bool(asked_about(schema, True)), **options)
     preflight(request, files)
     choice = request.choice(assumed(schema), request.likely, rows)

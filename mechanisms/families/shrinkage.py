@@ -44,11 +44,10 @@ def near_independence(
     independence.
 
     `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
-    attribute that has more than one value. All that they say about one attribute is averaged by
-    inverse variance. `total`: the number of records. The `stddev` of a returned table is the
-    standard deviation of the weighted mean of y and q (see the module docstring). `strength`: a
-    factor on the precision of the prior; with 0 tables are returned unchanged, with 1 the result is
-    this mean.
+    attribute's unmerged codes, unless it has one value only. What they say about these codes is
+    averaged by inverse variance. `total`: the number of records. `strength`: a factor on the
+    precision of the prior; with 0 tables are returned unchanged, with 1 the result is the weighted
+    mean of y and q (see the module docstring). A returned table has the `stddev` of its mean.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})

@@ -174,8 +174,7 @@ def synthesize_linked(
             **options,
         )
     for request in requests.values():
-        # A run on made-up records raises every error that the mechanism would raise for any table,
-        # before the first table is charged to the budget.
+        # The dry run raises the mechanism's refusals before any table is charged to the budget.
         choice = request.choice(request.schema, request.likely)
         dry_run(request, choice, request.schema, request.likely)
     random = None if seed is None else np.random.default_rng(seed)

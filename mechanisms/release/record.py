@@ -90,8 +90,8 @@ class Release:
 
     @property
     def caution(self) -> str:
-        """The warning to be shown with anything from an insecure release; empty for a
-        secure one.
+        """The warning to be shown with anything from a release whose noise came from a seed or
+        whose file was modified; empty for any other.
         """
         seeded = "INSECURE: noise came from a seeded generator; do not release"
         modified = "INSECURE: modified after it was written; rely on nothing in it"

@@ -259,8 +259,9 @@ def measure_tables(
     *,
     residuals: bool,
 ) -> list[Measurement]:
-    """Measure the attributes `names` by themselves, and residuals (or tables, unless `residuals`)
-    of the pairs, at their shares of `cost`; attributes and pairs with the share 0 are not measured.
+    """Measure the attributes `names` by themselves, and the residuals (or tables, unless
+    `residuals`) of the pairs on the groups of codes in `tables`. Each takes its share in `tables`
+    of `cost`; attributes and pairs with the share 0 are not measured.
     """
     measure_pair = _measure_residual if residuals else _measure_table
     scale = cost / (tables.pairs.sum() + tables.singles.sum())

@@ -132,7 +132,8 @@ def choose_mechanism(
             f"{columns} columns: of their pairs those are measured that depend most, and that a "
             "small graphical model holds",
         )
-    # More rows take longer; an unknown number is taken for a large one.
+    # The time grows with the number of rows in units of the noise, which grows with `max_rows`. An
+    # unknown number is taken for a large one.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb)
 
@@ -158,8 +159,8 @@ def _by_time(
     """Return AIM with the largest model, up to the default size and `most_mb`, that it can estimate
     in `seconds`, or else a faster mechanism.
 
-    `marginals`: the number of the workload's cliques. `rows`: the number of protected units.
-    `most_mb`: the largest model that the memory holds, in MB.
+    `marginals`: the number of the workload's cliques. `rows`: the number of rows, divided by
+    that of the largest protected unit. `most_mb`: the largest model that the memory holds, in MB.
     """
     from mechanisms.aim import Aim  # it loads what takes long to import
 

@@ -71,9 +71,7 @@ class Joint:
         return found.reshape(len(found), -1)
 
     def given(self, evidence: Evidence) -> GivenJoint:
-        """Return the distribution given the evidence. Raises Underflow if the probability of the
-        evidence is zero or nearly so.
-        """
+        """Return the distribution given the evidence. Raises Underflow as `GivenJoint` does."""
         table = self.table
         for name, code in evidence.codes.items():
             table = table * self.reader[self.place[(name,)].start + code]

@@ -301,7 +301,9 @@ class _Joint:
         return np.asarray(lag - shares @ lag)
 
     def _force(self, state: _State) -> tuple[Array, Array]:
-        """Return the probabilities of the cells, and the gradient of the dual objective."""
+        """Return the probabilities of the cells, and the gradient of the dual objective with its
+        barrier, less rounding errors.
+        """
         shares = state.shares
         force = self.curvature * state.dual - self.residual(shares)
         force += state.barrier * (1 / state.above - 1 / state.below)

@@ -140,7 +140,9 @@ class Search:
             self.best, self.cells = steps, cells
 
     def _greedy(self, rank: Rank) -> list[Step]:
-        """Return the order that always eliminates the attribute with the lowest rank next."""
+        """Return the prefix, followed by the order that always eliminates the attribute with the
+        lowest rank next, until the rest is one clique.
+        """
         steps = [*self.prefix]
         neighbours, left = list(self.neighbours), self.left
         ranks = {v: rank(measure) for v, measure in self.measures.items()}

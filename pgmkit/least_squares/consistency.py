@@ -282,7 +282,7 @@ def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:
 
     The sets within a clique are all its subsets, or its intersections with other cliques if these
     are fewer. So an attribute in thousands of cliques does not lead to all pairs of them. A subset
-    that is no intersection adds no constraint, since its tables share a further attribute.
+    that is no intersection adds no constraint, since any two of its tables share a further one.
     """
     found: set[frozenset[str]] = set()
     for place, held in enumerate(index.sets):

@@ -236,8 +236,8 @@ class _Kept:
         return len(cells), [rows[cells] for rows in self.kept[1]]
 
     def of_kept(self, multipliers: Array) -> Array:
-        """Return the kept cells, in counts, of the table that minimises the Lagrangian with these
-        multipliers.
+        """Return the kept cells, in counts, of the nonnegative table that minimises the Lagrangian
+        with these multipliers.
         """
         x = self.spread(multipliers, self.kept)
         x *= self.variance
@@ -262,7 +262,9 @@ class _Kept:
             sums[part] += added if squared else sign * added
 
     def whole(self, multipliers: Array) -> Array:
-        """Return the table, in counts, that minimises the Lagrangian with these multipliers."""
+        """Return the nonnegative table, in counts, that minimises the Lagrangian with these
+        multipliers.
+        """
         x = np.full(self._domain.shape(self.clique), multipliers[self.row])
         for names, part, sign in self.shared:
             own = multipliers[part].reshape(self._domain.shape(names))

@@ -128,7 +128,7 @@ class RegionModel(QueryAnswers):
 
     @property
     def poor_fit(self) -> bool:
-        """True if the search may have ended more than a noise unit from the best fit."""
+        """True if the model is not certified, and its gap is above one noise unit."""
         return not self.certified and self.gap > self.unit
 
     @property

@@ -42,6 +42,7 @@ def deviations(chance: float, *, laplace: bool) -> float:
     """
     if laplace:
         # Noise exceeds t times its scale, which is 1 / sqrt(2) standard deviations, with
-        # probability exp(-t) / 2. The factor 1 / 2 is left out for small further noise.
+        # probability exp(-t) / 2. The factor 1 / 2 is left out, to allow for small noise of other
+        # kinds that is added to it.
         return math.log(1 / chance) / math.sqrt(2)
     return NormalDist().inv_cdf(1 - chance)

@@ -252,7 +252,9 @@ def _summary(schema: Schema, part: str) -> Summary | None:
 
 
 def _joined(schema: Schema, part: str) -> list[str]:
-    """Return the conditions that "and" joins; an "and" within a name or a value joins nothing."""
+    """Return the conditions that "and" joins. An "and" before anything but a condition or the name
+    of a column or level is a part of the name or value in which it stands.
+    """
     found: list[str] = []
     pieces = pieces_of(part, _AND, "{}")
     for i, piece in enumerate(pieces):

@@ -205,8 +205,8 @@ def _padded(values: Any, column: Column) -> Any:
     """Return the texts of numbers, with trailing zeros if the column asks for them, but never fewer
     decimals than the number has, as a special value may.
 
-    Beyond 2^53 steps float64 cannot represent the last decimal: such columns have no trailing
-    zeros.
+    Values of 2^53 or more units of the last decimal are not exact in float64: columns with such
+    values have no trailing zeros.
     """
     texts = values.cast(pa.string())
     if not isinstance(column, Numeric) or not column.trailing_zeros or column.kind != "number":

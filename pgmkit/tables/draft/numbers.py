@@ -131,8 +131,8 @@ def _whole(numbers: Counter[int], missing: tuple[str, ...] | None, most_values: 
     usual = Counter({n: times for n, times in numbers.items() if n not in special})
     low, high = min(usual), max(usual)
     width = high - low + 1
-    # A few whole numbers (`most_values`) that fill less than half of their range, and that several
-    # rows have each, are taken for codes, not quantities.
+    # At most `most_values` whole numbers, with three rows each on average, are taken for codes, not
+    # quantities, if they fill less than half of their range or if there is only one.
     dense = 2 * len(usual) >= width and len(usual) > 1
     if len(numbers) <= most_values and rows >= 3 * len(numbers) and not dense:
         found = sorted(numbers)

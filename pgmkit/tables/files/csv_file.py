@@ -74,8 +74,8 @@ def separator_of(path: str, form: FileFormat) -> str:
 
 @contextmanager
 def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise InvalidInput, with the file's name, if Python's csv module cannot divide a line in the
-    block.
+    """Raise InvalidInput, with the file's name, if Python's csv module fails to divide a line into
+    values inside the ``with`` statement.
     """
     try:
         yield

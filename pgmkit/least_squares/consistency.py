@@ -105,7 +105,9 @@ class Relaxation:
         return other
 
     def flat_tables(self, multipliers: Array) -> Array:
-        """Return the tables that minimise the Lagrangian, one after the other in one vector."""
+        """Return the nonnegative tables that minimise the Lagrangian, one after the other in one
+        vector.
+        """
         x = self._weighted @ multipliers
         x += self.y
         return np.asarray(np.clip(x, 0.0, self._highest, out=x))
@@ -120,8 +122,8 @@ class Relaxation:
         return np.asarray(linear - self.precisions @ moved / 2), violated
 
     def tables(self, multipliers: Array) -> dict[Clique, Array]:
-        """Return the tables that minimise the Lagrangian, by clique, in counts. The axes of the
-        multipliers after the first, if any, are the last axes of each table.
+        """Return the nonnegative tables that minimise the Lagrangian, by clique, in counts. The
+        axes of the multipliers after the first, if any, are the last axes of each table.
         """
         x = self.flat_tables(multipliers)
         sizes = [self.domain.size(clique) for clique in self.cliques]

@@ -35,12 +35,12 @@ from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat, dump_yaml
 from pgmkit.tables.values import is_number, number_of, with_point
 
-_NAMED_IDENTIFIER = re.compile(r"(?i:(^|.*[_. -])(id|uid|uuid|guid))|.*[a-z](ID|Id)")
+_NAMED_IDENTIFIER = re.compile(r"(?is:(^|.*[_.\s-])(id|uid|uuid|guid))|(?s:.*)[a-z](ID|Id)")
 _NAMED_UNIT = re.compile(
-    r"(?i:(.*[_. -])?((household|hh|haushalt|family|patient|person|respondent|participant|subject|"
+    r"(?is:(.*[_.\s-])?((household|hh|haushalt|family|patient|person|respondent|participant|subject|"
     r"customer|client|pupil|student|employee|member|account|case|firm|school|hospital|clinic|ssn|"
     r"mom|individual|user|community|comm|village|cluster|psu)"
-    r"([_. -]?(id|nr|no|num|number|key|code))?|(child|class|teacher|u?subj|emp|cust)(id|nr|key)))"
+    r"([_.\s-]?(id|nr|no|num|number|key|code))?|(child|class|teacher|u?subj|emp|cust)(id|nr|key)))"
 )
 """Matches names of columns that say to which person, household or school a row belongs."""
 _DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")

@@ -120,8 +120,8 @@ class Discovering(Selecting):
         unread = getattr(self._data, "unread", None)
         if unread is None:
             raise InvalidInput(
-                "it is not known which values of these records could be read; give a data frame "
-                "in memory, or records of encode_file"
+                "it is not known which values of these records could be read; give a data frame, "
+                "or records of encode_file"
             )
         exact = [*unread.values(), *([] if self.neighbours.rows_public else [len(self._data)])]
         most, count = self.neighbours.max_rows, len(exact)

@@ -329,12 +329,13 @@ class Binned(Column):
         return self._from_positions(rng.integers(low, high), rng)
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
+        ends = "..".join("" if end is None else str(end) for end in (low, high))
         try:
             first = -math.inf if low is None else self._end_of(low, behind=False)
             end = math.inf if high is None else self._end_of(high, behind=closed and self.whole)
         except (ValueError, TypeError):
             raise InvalidInput(
-                f"{low!r}..{high!r} is not a range of a column of type {self.type}; {self.listed()}"
+                f"{ends} is not a range of a column of type {self.type}; {self.listed()}"
             ) from None
         starts, stops = self.positions[:-1], self.positions[1:]
         shut = closed and not self.whole
@@ -348,8 +349,7 @@ class Binned(Column):
         cut = ((starts < first) & (first < stops)) | ((starts < end) & (end < stops))
         if cut.any():
             raise InvalidInput(
-                f"the range {'' if low is None else low}..{'' if high is None else high}"
-                f"{'' if closed else ' without its end'} cuts the bin "
+                f"the range {ends}{'' if closed else ' without its end'} cuts the bin "
                 f"{self.labels[int(np.argmax(cut))]}; use the bins' ends"
             )
         mask = np.zeros(self.size, dtype=bool)

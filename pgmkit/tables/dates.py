@@ -8,7 +8,7 @@ import re
 import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,10 @@ _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
 _WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaA", "M": "mbBh"}
 _ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
+_HOUR = re.compile(r"(\d\d?)((:\d\d){0,2})", re.ASCII)
+"""The pattern of a time of day: its hour, and its minutes and seconds."""
+_EVERY_DAY = "1900-01-01T"
+"""What numpy writes before a time of day, for the day that Python gives to times without a date."""
 _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of such texts."""
 
@@ -42,6 +46,10 @@ class _Temporal(Binned):
     texts in this format, which is for years of four digits. With `decode_as: datetime` they are
     decoded as datetimes, and only CSV files have the format, or ISO 8601 if it holds "%-". With
     `decode_as: date` they are decoded as dates, which CSV files have in ISO 8601.
+
+    With a format that begins with the hour and has no date, such as "%H:%M:%S", values are times of
+    day, on 1 January 1900. Labels and the ends of ranges are then such as 11 (the whole hour),
+    11:30 or 11:30:15.
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -57,7 +65,7 @@ class _Temporal(Binned):
             raise InvalidInput(f'format must be like "%d/%m/%Y", got {self.format!r}')
         super().__post_init__()
         ends = [self.positions[0], self.positions[-1] - 1, *map(self._position, self.special)]
-        shown = self._all_shown(np.array(ends))
+        shown = np.array(ends).astype(f"datetime64[{self.step}]").astype(str)
         if self.format is not None and not all(re.match("[1-9]...(-|$)", each) for each in shown):
             raise InvalidInput(
                 f"a format is for the years 1000 to 9999, got {', '.join(shown)}; leave it out, "
@@ -79,6 +87,17 @@ class _Temporal(Binned):
     def step(self) -> str:
         """numpy's code of the unit."""
         return self.units[self.unit]
+
+    @cached_property
+    def _of_day(self) -> bool:
+        """True if the format begins with the hour of the day, and writes no date."""
+        if self.format is None or re.match("%(-?[HI]|[RT])", self.format) is None:
+            return False
+        days = [datetime.datetime(1999, 10, 12), datetime.datetime(2001, 2, 3)]
+        one, other = (
+            [day.replace(hour=h).strftime(self.format) for h in range(24)] for day in days
+        )
+        return one == other and len(set(one)) == len(one)
 
     def position(self, value: object) -> int:
         position = _position_of_text if isinstance(value, str) else _position
@@ -112,7 +131,9 @@ class _Temporal(Binned):
         """Return the position where what a value states begins, or where it ends if `behind`: a
         day, a month or a minute, as the text says. Half a unit is added if that is within a unit.
         """
-        moment = _moment(value, self.format)
+        clock = _HOUR.fullmatch(value.strip()) if self._of_day and isinstance(value, str) else None
+        iso = value if clock is None else f"{_EVERY_DAY}{clock[1]:0>2}{clock[2]}"
+        moment = _moment(iso, None if clock else self.format)
         stated, order = np.datetime_data(moment.dtype)[0], "YMDhms"
         if isinstance(value, datetime.datetime | np.datetime64):
             stated = self.step if moment == moment.astype(f"datetime64[{self.step}]") else stated
@@ -151,7 +172,7 @@ class _Temporal(Binned):
     def _all_shown(self, positions: NDArray[Any]) -> list[str]:
         moments = positions.astype(np.int64).astype(f"datetime64[{self.step}]")
         texts: list[str] = moments.astype(str).tolist()
-        return texts
+        return [text.removeprefix(_EVERY_DAY) for text in texts] if self._of_day else texts
 
 
 def _position(value: object, form: str | None, step: str) -> int:

@@ -19,7 +19,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.numbers import Numbers
 from pgmkit.tables.question_grammar import Question, parse
 from pgmkit.tables.schema import Schema
-from pgmkit.tables.summaries import Summary
+from pgmkit.tables.summaries import SUMMARIES, Summary
 from pgmkit.uncertainty import Interval
 
 
@@ -250,7 +250,7 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
     if not count:
         raise InvalidInput(f"{text!r}: the conditions leave no value to summarise")
     kind, unit, shown, weights = question.summary.kind, 1.0, slice(0, count), np.tri(count)
-    if kind in ("sum", "mean"):
+    if SUMMARIES[kind].weighted:
         values = plan.middles
         if kind == "mean":
             values = values - (values.min() + values.max()) / 2

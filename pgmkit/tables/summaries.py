@@ -7,20 +7,22 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """A kind of summary: whether it needs a column of numbers, and the unit in which the errors of
-    the sums are stated from which it is computed (`linear_parts`).
+    """A kind of summary: whether it needs a column of numbers, whether it is computed from weighted
+    sums (otherwise it is from cumulative counts), and the unit in which the errors of these are
+    stated (`linear_parts`).
     """
 
     numbers: bool
+    weighted: bool
     unit: str
 
 
 SUMMARIES = {
-    "cdf": Kind(False, "records"),
-    "sum": Kind(True, ""),
-    "mean": Kind(True, "/ records of the group"),
-    "median": Kind(True, "records in rank"),
-    "quantile": Kind(True, "records in rank"),
+    "cdf": Kind(False, False, "records"),
+    "sum": Kind(True, True, ""),
+    "mean": Kind(True, True, "/ records of the group"),
+    "median": Kind(True, False, "records in rank"),
+    "quantile": Kind(True, False, "records in rank"),
 }
 """The kinds of summaries of a column, by name."""
 

@@ -29,7 +29,7 @@ from pgmkit.tables.engines.frames import FrameForm, counts_of, encode
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan, code_type, gathered
-from pgmkit.tables.engines.tally import Tally
+from pgmkit.tables.engines.tally import TextTally, UnreadTally
 
 SCHEMA = Schema({"age": Integer(0, 8), "kids": Integer(0, 2, missing=()), "ill": Boolean()})
 CLIQUES = (("age", "ill"), ("kids",), ())
@@ -126,7 +126,7 @@ def test_times_with_a_zone_are_coded_by_the_clock_there() -> None:
     codec = Codec({"when": column})
     for records in (frame, pa.Table.from_pandas(frame)):
         assert codec.coded(records)["when"].tolist() == [20, 22, 24, 26, 28]
-        texts = Tally("when", OpenCategorical()).counted([records])
+        texts = TextTally("when", OpenCategorical()).counted([records])
         assert set(texts) == {f"2020-01-{day} {hour}:30:00" for day, hour in SHOWN}
 
 
@@ -137,7 +137,7 @@ SHOWN = [("01", "20"), ("01", "22"), ("02", "00"), ("02", "02"), ("02", "04")]
 def test_texts_are_counted_over_all_batches() -> None:
     texts = [["a", None, "b"], [], ["b", "b"], ["?"]]
     given = [pa.RecordBatch.from_pydict({"t": pa.array(t, pa.string())}) for t in texts]
-    tally = Tally("t", OpenCategorical(missing=("?",)))
+    tally = TextTally("t", OpenCategorical(missing=("?",)))
     wanted = Counter({"b": 3, "a": 1, None: 2})
     assert tally.counted(gathered(given)) == wanted
     rows = pa.Table.from_batches(tally.rows_of_counts(given)).to_pylist()
@@ -187,6 +187,41 @@ def test_records_that_change_between_passes_are_refused(change: str, keep: bool)
     assert len(counts) == 50
 
 
+@pytest.mark.parametrize("library", ["duckdb", "dask"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_values_that_cannot_be_read_are_counted_as_in_memory(library: str, keep: bool) -> None:
+    frame = people(90)
+    frame["age"] = [*["unknown"] * 4, *map(str, frame["age"][4:])]
+    frame["kids"] = [*map(str, frame["kids"][5:]), "?", "many", "", "1.5", "1.0"]
+    frame["town"] = ["x"] * 90
+    schema = Schema({**SCHEMA.columns, "town": Categorical(("y",), other="else")}).placed()
+    given = stored(frame).sql("select * from people")
+    if library == "dask":
+        given = pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=3)
+    counts = counts_of(given, schema, keep=keep)
+    assert counts.unread == encode(frame, schema).unread
+    assert counts.unread == {"age": 4, "kids": 2, "ill": 0, "town": 0}
+    assert counts.scans == 2
+
+
+def test_another_number_of_rows_in_the_pass_for_unread_values_is_refused() -> None:
+    engine = stored(people(50))
+    counts = counts_of(engine.sql("select * from people"), SCHEMA)
+    engine.execute("insert into people values (3, 1, true)")
+    with pytest.raises(InvalidInput, match="gave other records in this pass"):
+        assert counts.unread
+
+
+def test_spark_gets_the_unread_values_as_an_arrow_batch() -> None:
+    given = batches([5, 0, 700])
+    tally = UnreadTally(SCHEMA.columns)
+    rows = pa.Table.from_batches(tally.rows_of_counts(given)).to_pylist()
+    found = {row["text"]: row["rows"] for row in rows}
+    assert found == tally.counted([pa.Table.from_batches(given)]) and found[None] == 705
+    values = pa.Table.from_batches(given).to_pandas()
+    assert found["age"] == (values["age"].isna() | (values["age"] == 9)).sum()
+
+
 @pytest.mark.parametrize("cells", [1, 12, 21, 40, 10_000])
 def test_a_pass_counts_no_more_cells_than_it_may(
     cells: int, monkeypatch: pytest.MonkeyPatch
@@ -194,13 +229,13 @@ def test_a_pass_counts_no_more_cells_than_it_may(
     """Unless one table is larger; expected tables come with the first pass that has room."""
     monkeypatch.setattr(pushdown, "_SCAN_CELLS", cells)
     passes: list[Scan] = []
-    line = FrameCounts._line
+    run = FrameCounts._run
 
-    def counted(self: FrameCounts, each: Scan) -> Any:
+    def counted(self: FrameCounts, line: Any, each: Scan) -> Any:
         passes.append(each)
-        return line(self, each)
+        return run(self, line, each)
 
-    monkeypatch.setattr(FrameCounts, "_line", counted)
+    monkeypatch.setattr(FrameCounts, "_run", counted)
     data = encode(people(60), SCHEMA)
     expected = [("kids", "ill"), ("ill", "age"), ("age", "kids")]
     counts = counts_of(stored(people(60)).sql("select * from people"), SCHEMA, expected)

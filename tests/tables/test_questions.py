@@ -23,10 +23,12 @@ from pgmkit import (
     estimate,
 )
 from pgmkit.factor import Factor
-from pgmkit.tables.question_grammar import parse
+from pgmkit.tables import question_plan
+from pgmkit.tables.question_grammar import Question, parse
 from pgmkit.tables.question_plan import QuestionPlan, linear_parts
 from pgmkit.tables.questions import ask
 from pgmkit.tables.reply import Reply
+from pgmkit.tables.summaries import Summary
 from pgmkit.uncertainty import error_bars
 
 SCHEMA = Schema(
@@ -577,14 +579,70 @@ def test_the_interval_of_a_quantile_that_is_a_spike_is_the_spike() -> None:
     assert str(reply).splitlines()[1].split()[0] == "45"
 
 
+@pytest.mark.parametrize("form", ["%H:%M:%S", "%H:%M", "%-H:%M", "%H%M", "%I:%M %p"])
+@pytest.mark.parametrize("width", [1, 30, 60, 240])
+def test_times_of_day_are_asked_for_as_people_write_them(form: str, width: int) -> None:
+    """Against the minutes of a day: a range holds whole bins of `width` minutes, or is refused."""
+    unit, bins = ("minute", 1440 // width) if width < 60 else ("hour", 1440 // width)
+    first, last = "1900-01-01T00:00", "1900-01-01T23:59"
+    column = DateTime(first, last, unit=unit, bins=bins, format=form)
+    schema, minutes = Schema({"time": column}), np.arange(1440)
+
+    def met(condition: str) -> list[bool]:
+        return parse(schema, f"count | time {condition}").allowed["time"].tolist()
+
+    conditions = {
+        "in 8:00..11:59": (minutes >= 480) & (minutes < 720),
+        "in 08..11": (minutes >= 480) & (minutes < 720),
+        ">= 20:00": minutes >= 1200,
+        "< 4": minutes < 240,
+        "<= 03:59": minutes < 240,
+        "= 5": minutes // 60 == 5,
+        "in 9:30..9:59": (minutes >= 570) & (minutes < 600),
+    }
+    for condition, wanted in conditions.items():
+        shares = wanted.reshape(-1, width).mean(axis=1)
+        if np.isin(shares, [0.0, 1.0]).all():
+            assert met(condition) == (shares == 1.0).tolist()
+        else:
+            with pytest.raises(InvalidInput, match="cuts the bin"):
+                met(condition)
+    for place, label in enumerate(column.labels):
+        assert label == label.replace("1900", "")
+        assert met(f"in {label if '..' in label else f'{label}..{label}'}").index(True) == place
+    written = pd.Timestamp("1900-01-01T20:00").strftime(form)
+    assert met(f">= {written}") == met(">= 20:00") == met(">= 1900-01-01T20:00")
+
+
 def test_a_range_that_is_none_is_refused_with_the_values_there_are() -> None:
     clock = DateTime("1900-01-01T00:00", "1900-01-01T23:00", unit="hour", format="%H:%M:%S")
-    schema = Schema({"time": clock})
-    with pytest.raises(InvalidInput, match="is not a range of .*; the values are 1900-01-01T00, "):
-        parse(schema, "count | time in 12:00..12:59")
-    for asked in ("1900-01-01T12..1900-01-01T13", "12:00:00..13:59:59"):
-        hours = parse(schema, f"count | time in {asked}").allowed["time"]
-        assert np.flatnonzero(hours).tolist() == [12, 13]
+    with pytest.raises(InvalidInput, match=r": \.\.24:00 is not a range .* values are 00, 01, 02"):
+        parse(Schema({"time": clock}), "count | time >= 24:00")
+
+
+def test_minutes_and_seconds_are_no_times_of_day() -> None:
+    first, last = "1900-01-01T00:00:00", "1900-01-01T00:59:59"
+    laps = DateTime(first, last, unit="minute", format="%M:%S")
+    assert laps.within("05:00", "06:59").nonzero()[0].tolist() == [5, 6]
+    assert laps.labels[5] == "1900-01-01T00:05"
+    days = DateTime("2024-01-01", "2024-01-02", unit="hour", format="%H:00 %d/%m/%Y")
+    assert days.labels[20] == "2024-01-01T20"
+
+
+@pytest.mark.parametrize("kind", ["cdf", "sum", "mean", "median", "quantile", "mode"])
+def test_a_summary_that_is_not_known_has_no_linear_parts(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a known one are weighted sums exactly where its reply is computed from them."""
+    column = Summary(kind, "age")
+    asked = Question((), column, {})
+    monkeypatch.setattr(question_plan, "parse", lambda *_: asked)
+    if kind == "mode":
+        with pytest.raises(KeyError):
+            linear_parts(SCHEMA, "")
+        return
+    rows = linear_parts(SCHEMA, "").query.factors["age"]
+    assert (len(rows) < 3) == (kind in ("sum", "mean"))
 
 
 @pytest.mark.parametrize("form", [None, "%d/%m/%Y", "%-m/%-d/%Y %-H:%M:%S"])

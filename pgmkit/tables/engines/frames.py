@@ -22,7 +22,7 @@ from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted, without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.engines.tally import Tally
+from pgmkit.tables.engines.tally import TextTally
 from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.records import arrow_table
@@ -133,7 +133,7 @@ def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | No
     """
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
-        return engine_of(wrapped, [name]).tally(Tally(name, column))
+        return engine_of(wrapped, [name]).tally(TextTally(name, column))
     return column.tally(columns_of(frame, [name])[name])
 
 

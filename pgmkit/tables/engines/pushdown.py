@@ -6,8 +6,9 @@ memory allows. Tables of subsets of counted columns are sums of counted tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
 import narwhals as nw
 import numpy as np
@@ -21,8 +22,11 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
+from pgmkit.tables.engines.tally import UnreadTally
 from pgmkit.tables.schema import Schema, outside_error
 
+S = TypeVar("S")
+T = TypeVar("T")
 _SCAN_CELLS = 2 * TABLE_CELLS
 """The most cells that one pass counts (64 MiB of counts in every worker), unless a single table is
 larger.
@@ -57,7 +61,7 @@ class FrameCounts:
         self.library = frame.implementation
         self.domain = schema.domain
         self._codec = Codec(schema.columns)
-        self._engine = engine_of(frame, list(schema.columns))
+        self._engine = self._values = engine_of(frame, list(schema.columns))
         if keep:
             self._engine = self._engine.kept(self._codec)
             self._codec = KeptCodes(schema.columns)
@@ -76,6 +80,17 @@ class FrameCounts:
 
     def __len__(self) -> int:
         return self._rows
+
+    @cached_property
+    def unread(self) -> Mapping[str, int]:
+        """As `Dataset.unread`; counted in one more pass over the values, the first time.
+
+        Raises InvalidInput if this pass has another number of rows, and EngineFailed if it fails.
+        """
+        found = self._run(self._values.tally, UnreadTally(self._codec.columns))
+        if found[None] != self._rows:
+            raise self._changed()
+        return {name: found[name] for name in self.domain}
 
     def marginal(self, attrs: Iterable[str]) -> NDArray[np.int64]:
         """Return the int64 counts over the attributes, with axes in their order."""
@@ -103,8 +118,7 @@ class FrameCounts:
             read = [n for n in self.domain if first or any(n in clique for clique in chosen)]
             codec = type(self._codec)({n: self._codec.columns[n] for n in read})
             scan = Scan(codec, tuple(chosen))
-            line = self._line(scan)
-            self.scans += 1
+            line = self._run(self._engine.line, scan)
             if first:
                 self._outside = line[: len(read)]
                 self._rows = int(line[scan.places[chosen[0]]].sum())
@@ -114,13 +128,16 @@ class FrameCounts:
             if not first:
                 self._check_same(line[: len(read)], chosen)
 
-    def _line(self, scan: Scan) -> NDArray[np.int64]:
-        return without_quotes(
+    def _run(self, counted: Callable[[S], T], scan: S) -> T:
+        """Return what one pass over the records counts."""
+        found = without_quotes(
             f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records, in "
             "which nothing was counted (once the engine runs again, give its frame anew)",
-            self._engine.line,
+            counted,
             scan,
         )
+        self.scans += 1
+        return found
 
     def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
         """Raise InvalidInput if a pass shows that the records are not those of the first pass: if
@@ -131,10 +148,13 @@ class FrameCounts:
         """
         sums = {int(self._tables[clique].sum()) for clique in counted}
         if outside.any() or sums != {self._rows}:
-            raise InvalidInput(
-                "the frame gave other records in this pass than in the first; persist it (cache), "
-                "or store it and read that"
-            )
+            raise self._changed()
+
+    def _changed(self) -> InvalidInput:
+        return InvalidInput(
+            "the frame gave other records in this pass than in the first; persist it (cache), or "
+            "store it and read that"
+        )
 
     def _filled(self, needed: list[Clique]) -> list[Clique]:
         """Return these cliques and the next expected ones that fit in the same pass."""

@@ -10,7 +10,7 @@ import click
 
 from mechanisms.cli import options as cli
 from mechanisms.cli.consent import public_records
-from mechanisms.registry import USUAL
+from mechanisms.registry import USUAL, configure
 from pgmkit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -74,11 +74,16 @@ def compare(
     from mechanisms.synthesis.comparing import compared, comparison
     from mechanisms.workload import k_way
 
-    data = _records(cli.read_schema(schema, **form), public, rows)
+    columns, names = cli.read_schema(schema, **form), mechanisms or USUAL
+    data = _records(columns, public, rows)
     wanted = k_way(data.domain, min(workload, len(data.domain)))
-    found = list(compared(mechanisms or USUAL, data, wanted, epsilon, delta, neighbours=neighbours))
+    found = list(compared(names, data, wanted, epsilon, delta, neighbours=neighbours))
     kind = "made-up records of this shape" if public is None else f"records of {Path(public).name}"
     said = f"{len(data):,} {kind}; epsilon = {epsilon:g}, delta = {delta:g}, {neighbours}"
+    if columns.constraints:
+        cannot = ", ".join(name for name in names if not configure(name)[0].graphical)
+        said += "; the schema's constraints are left out"
+        said += f", and a run with them refuses {cannot}" if cannot else ""
     lines = [f"on {said}; mean error of tables by their columns", *map(_line, found)]
     if target is not None:
         page = comparison(found, len(data), said)

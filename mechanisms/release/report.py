@@ -113,7 +113,7 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["records (estimated)", f"{release.model.total:,.0f}"],
             ["noisy tables", str(len(release.measurements) - release.exact)],
             *fit_rows(release),
-            ["constraints", "; ".join(map(repr, release.schema.constraints)) or "none"],
+            ["constraints", "; ".join(map(str, release.schema.constraints)) or "none"],
         ],
     )
 

@@ -101,7 +101,9 @@ def verdict(
     error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
     return Verdict(
         " ".join(
-            filter(None, (_relations(names, kept, bool(known)), _faint(domain, total, known)))
+            filter(
+                None, (_relations(names, kept, bool(known), model), _faint(domain, total, known))
+            )
         ),
         _counts(total, error),
         _more(budget),
@@ -113,7 +115,9 @@ def verdict(
     )
 
 
-def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: bool) -> str:
+def _relations(
+    names: Sequence[str], kept: Sequence[tuple[str, str]], measured: bool, model: Any
+) -> str:
     every = math.comb(len(names), 2)
     if not measured:
         return (
@@ -122,6 +126,12 @@ def _relations(names: Sequence[str], kept: Sequence[tuple[str, str]], measured: 
         )
     if not every:
         return ""
+    if not kept and pairs_of(model.domain, getattr(model, "cliques", ())):
+        return (
+            "No table of two columns was measured: the synthetic columns are related only as far "
+            "as constraints, or totals that were given exactly, demand. Use them for no "
+            "correlation, regression or prediction."
+        )
     if not kept:
         return (
             "The synthetic columns are unrelated to each other: each is kept by itself, and no "

@@ -19,7 +19,7 @@ from pgmkit.errors import InvalidInput, naming
 from pgmkit.runtime.typed import typed_class
 from pgmkit.structural_zeros import Zeros
 from pgmkit.tables.columns import Column
-from pgmkit.tables.values import changed_fields, plain
+from pgmkit.tables.values import changed_fields, plain, text_of
 
 Condition = str | int | float | bool | Sequence[Any]
 Mask = NDArray[np.bool_]
@@ -43,6 +43,14 @@ def codes_of(name: str, column: Column, condition: Condition) -> Mask:
             low, _, high = each.partition("..")
             met |= column.within(low.strip() or None, high.strip() or None)
     return met
+
+
+def _said(conditions: Mapping[Any, Condition]) -> str:
+    """Return conditions in words: "age 0..14 and status married or widowed"."""
+    listed = {
+        n: each if isinstance(each, list | tuple) else [each] for n, each in conditions.items()
+    }
+    return " and ".join(f"{n} {' or '.join(map(text_of, each))}" for n, each in listed.items())
 
 
 def _is_range(condition: object, column: Column) -> TypeGuard[str]:
@@ -105,6 +113,9 @@ class Forbid(Constraint):
     def to_dict(self) -> dict[str, Any]:
         return {"forbid": plain(self.conditions)}
 
+    def __str__(self) -> str:
+        return f"never {_said(self.conditions)}"
+
 
 @typed_class
 @dataclass(frozen=True)
@@ -134,6 +145,9 @@ class Require(Constraint):
         premise, conclusion = _all_met(self.when, columns), _all_met(self.then, columns)
         allowed: Mask = np.logical_or.outer(~premise, conclusion)
         return allowed
+
+    def __str__(self) -> str:
+        return f"if {_said(self.when)}, then {_said(self.then)}"
 
 
 @typed_class
@@ -165,6 +179,13 @@ class Determines(Constraint):
         for value, goal in self.mapping.items():
             table[codes_of(self.source, source, value)] &= codes_of(self.target, target, goal)
         return table
+
+    def __str__(self) -> str:
+        goals = self.mapping.items()
+        rules = (
+            f"{_said({self.source: v})}, then {_said({self.target: goal})}" for v, goal in goals
+        )
+        return f"if {'; if '.join(rules)}"
 
 
 def constraint_from_dict(stored: Mapping[str, Any]) -> Constraint:

@@ -254,7 +254,7 @@ class Schema:
             impossible = data.marginals([zeros.clique])[zeros.clique][~zeros.allowed]
             if impossible.any():
                 raise InvalidInput(
-                    f"{int(impossible.sum())} rows break the constraint {constraint!r}; correct "
+                    f"{int(impossible.sum())} rows break the constraint ({constraint}); correct "
                     "the data or the constraint. This count is exact: do not publish it"
                 )
 

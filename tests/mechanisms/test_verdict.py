@@ -15,7 +15,16 @@ from mechanisms.datasets.census import people, schema
 from mechanisms.families.mixture_fit import nearest_counts
 from mechanisms.release.independence import Evidence, evidence
 from mechanisms.release.verdict import association, verdict
-from pgmkit import Categorical, Dataset, Domain, Measurement, OpenCategorical, Schema, estimate
+from pgmkit import (
+    Categorical,
+    Dataset,
+    Domain,
+    Measurement,
+    OpenCategorical,
+    Schema,
+    Zeros,
+    estimate,
+)
 
 DOMAIN = Domain({"a": 2, "b": 2, "c": 4})
 
@@ -68,6 +77,15 @@ def test_columns_of_one_value_have_no_relations() -> None:
     apart = [Measurement((name, "land"), np.full((2, 1), 600.0), 3.0) for name in ("a", "b")]
     found = verdict(estimate(domain, apart), apart)
     assert found.kept == () and "unrelated to each other" in found.relations
+
+
+def test_columns_that_a_constraint_relates_are_not_called_unrelated() -> None:
+    measured = [Measurement((name,), [70.0, 30.0], 1.0) for name in ("a", "b")]
+    never = Zeros(("a", "b"), np.array([[True, True], [True, False]]))
+    model = estimate(Domain({"a": 2, "b": 2}), measured, zeros=[never])
+    assert float(model.marginal(("a", "b"))[1, 1]) == 0.0
+    found = verdict(model, measured)
+    assert found.kept == () and "related only as far as constraints" in found.relations
 
 
 def test_the_error_is_that_of_the_combined_tables() -> None:

@@ -85,8 +85,20 @@ def test_data_that_break_a_constraint_are_refused() -> None:
         "status": np.array(["single", "single", "widowed"]),
         "work": np.array(["yes", "no", "yes"]),
     }
-    with pytest.raises(InvalidInput, match="1 rows break the constraint Require"):
+    with pytest.raises(InvalidInput, match=r"1 rows .* \(if age 0, then work no\); "):
         schema.encode(table)
+
+
+def test_constraints_are_written_in_words() -> None:
+    assert str(Forbid({"age": "0..14", "status": ["single", "widowed"]})) == (
+        "never age 0..14 and status single or widowed"
+    )
+    assert str(Require({"age": 3.0}, {"adult": True, "work": "no"})) == (
+        "if age 3, then adult true and work no"
+    )
+    assert str(Determines("age", "adult", {"0..14": False, "30..": [True]})) == (
+        "if age 0..14, then adult false; if age 30.., then adult true"
+    )
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ def kinds_along(sets: Iterable[QuerySet]) -> dict[str, dict[object, Asked]]:
 def query_gram(asked: Asked, n: int) -> Array:
     """Return W'W of the queries W along an attribute of n codes; named ones have a closed form.
 
-    Raises InvalidInput for an unknown name, and a matrix without a column for each code.
+    Raises InvalidInput for an unknown name, and for a matrix without a column for each code, of
+    zeros, or of weights whose squares float64 cannot hold.
 
     >>> query_gram("prefix", 2), query_gram("range", 2)
     (array([[2., 1.], [1., 1.]]), array([[2., 1.], [1., 2.]]))
@@ -103,9 +104,11 @@ def query_rows(asked: Asked, n: int) -> Array:
             raise InvalidInput(
                 f"queries along an attribute of {n} codes must have {n} columns, got {rows.shape}"
             )
-        if not rows.any():
+        largest, least = float(np.abs(rows).max(initial=0.0)), np.finfo(float).tiny ** 0.5
+        if not least <= largest <= 1 / least:
             raise InvalidInput(
-                "queries along an attribute must ask for something, but all their weights are 0"
+                "queries along an attribute must have weights whose squares float64 can hold, and "
+                f"not only 0; the largest weight is {largest:.3g}"
             )
         return rows
     check_known([asked], QUERIES, "unknown queries", "known are")

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
@@ -94,7 +95,7 @@ def test_named_queries_row_by_row() -> None:
     with pytest.raises(InvalidInput, match="must have 3 columns"):
         query_gram(np.eye(2), 3)
     for weight in (0.0, 1e-160, 1e160):
-        with pytest.raises(InvalidInput, match=f"the largest weight is {weight:.3g}"):
+        with pytest.raises(InvalidInput, match=re.escape(f"is {weight:.3g}")):
             query_gram(np.full((2, 3), weight), 3)
     with pytest.raises(InvalidInput, match="did you mean 'prefix'"):
         query_gram("prefixes", 3)

@@ -27,7 +27,7 @@ _ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)
 _HOUR = re.compile(r"(\d\d?)((:\d\d){0,2})", re.ASCII)
 """The pattern of a time of day: its hour, and its minutes and seconds."""
 _EVERY_DAY = "1900-01-01T"
-"""The text that numpy writes before a time of day: the day that Python gives to times without one."""
+"""The text that numpy writes before a time of day: the day of times without a date in Python."""
 _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of such texts."""
 

@@ -188,8 +188,7 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
     singles = sum(domain.shape())  # the model of one clique has the other attributes alone
     smallest = megabytes(
         min(
-            domain.size(clique) + singles - sum(domain.shape(clique))
-            for clique in workload.cliques
+            domain.size(clique) + singles - sum(domain.shape(clique)) for clique in workload.cliques
         )
     )
     if smallest > limit:

@@ -83,7 +83,7 @@ class FrameCounts:
 
     @cached_property
     def unread(self) -> Mapping[str, int]:
-        """The counts of `Dataset.unread`, which one more pass over the values finds, the first time.
+        """The counts of `Dataset.unread`, found by one more pass over the values the first time.
 
         Raises InvalidInput if this pass has another number of rows, and EngineFailed if it fails.
         """

@@ -62,18 +62,12 @@ def public_records(path: str, schema: Schema) -> Dataset:
     share of each column. Only for records whose exact numbers may be shown. Raises InvalidInput as
     `encode_file` does, and for a file without records.
     """
+    from mechanisms.synthesis.unread import exact_shares
     from pgmkit import Dataset, encode_file
 
     data = encode_file(path, schema)
     if not isinstance(data, Dataset):
         raise InvalidInput(f"{path} holds no records; give at least one")
-    lost = {name: count / len(data) for name, count in (data.unread or {}).items() if count}
-    if lost:
-        shares = ", ".join(f"{share:.3%} of {name}" for name, share in lost.items())
-        warn(
-            f"{path}: {shares} could not be read by the schema and count as its columns declare "
-            "(`outside`), so that comparisons with them may be wrong; likely causes are another "
-            "--encoding, --separator or --decimal, or values that the schema does not list. These "
-            "shares are exact"
-        )
+    if lost := exact_shares(data):
+        warn(f"{path}: {lost}")
     return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,13 +61,14 @@ def choose_mechanism(
     *,
     rows: int | None = None,
     max_rows: int = 1,
-    public: bool = False,
+    public: Collection[str] | None = None,
     seconds: float | None = None,
     memory_mb: float | None = None,
 ) -> Choice:
     """Return a mechanism for a table, with the reason.
 
-    Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network. If
+    Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network and
+    they have all columns. If
     `rows` is given and noise would exceed the counts of pairs at this budget, `independent` is
     taken. A workload of pairs, without constraints, leads to `mixture` if it can measure all of
     them within both limits, whether larger sets are sought or not. A memory limit that leaves no
@@ -77,7 +78,8 @@ def choose_mechanism(
     are constraints or too little time for `mixture`.
 
     `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
-    protected unit, by which the noise is multiplied. `public`: whether there are public records.
+    protected unit, by which the noise is multiplied. `public`: the columns of the public records;
+    None without any.
     `seconds` (a minute if None) and `memory_mb`: limits, kept by estimate and not guaranteed
     (`mechanisms.synthesis.work.longest_aim_seconds`).
 
@@ -89,11 +91,13 @@ def choose_mechanism(
     >>> choose_mechanism(schema, k_way(schema.domain, 2), Budget(1.0, 1e-9)).name
     'mixture'
     """
-    check_limits(schema, public, seconds, memory_mb)
+    check_limits(schema, public is not None, seconds, memory_mb)
     workload = Workload.over(schema.domain, workload)
-    if public and seconds is not None and seconds < _PUBLIC_SECONDS:
-        return Choice("pep-pub", f"public records, and less than {_PUBLIC_SECONDS:.0f} s")
-    if public:
+    if public is not None and seconds is not None and seconds < _PUBLIC_SECONDS:
+        if schema.columns.keys() <= set(public):
+            return Choice("pep-pub", f"public records, and less than {_PUBLIC_SECONDS:.0f} s")
+        return Choice("gem-pub", "public records that lack columns, which only a network can use")
+    if public is not None:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
     columns = sum(size > 1 for size in schema.domain.sizes.values())  # others have no pairs
     limit = 60.0 if seconds is None else seconds

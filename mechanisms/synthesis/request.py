@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,7 @@ from mechanisms.synthesis import questions
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
 from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, open_columns
 from mechanisms.synthesis.units import check_unit
-from mechanisms.synthesis.unread import COST_SHARE, UnreadValues
+from mechanisms.synthesis.unread import COST_SHARE, UnreadValues, exact_shares
 from mechanisms.synthesis.work import noise
 from mechanisms.workload import Workload, WorkloadLike, table_workload, with_predictors
 from pgmkit import InvalidInput, Schema
@@ -268,10 +269,17 @@ class Request:
             self.budget,
             rows=rows,
             max_rows=self.relation.max_rows,
-            public=self.public is not None,
+            public=self._public_names,
             seconds=self.seconds,
             memory_mb=self.memory_mb,
         )
+
+    @property
+    def _public_names(self) -> Collection[str] | None:
+        """The columns that the public records have; None without any."""
+        if self.public is None or isinstance(self.public, Dataset):
+            return None if self.public is None else self.public.domain.attributes
+        return names_of(self.public)
 
     def public_records(self, schema: Schema) -> Dataset | None:
         """Return the public records, coded by those columns of the schema that they have; None if
@@ -361,4 +369,6 @@ class Request:
                 "public records must be a data frame where the schema has open columns, whose "
                 "codes are not known yet"
             )
-        self.public_records(assumed(self.placed))
+        found = self.public_records(assumed(self.placed))
+        if found is not None and (lost := exact_shares(found)):
+            warnings.warn(f"public records: {lost}", stacklevel=5)

@@ -18,6 +18,7 @@ from functools import cache
 
 from mechanisms.privacy.curator import Curator
 from mechanisms.queries.cells import Cell
+from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.chances import RARE, SIGNIFICANT, deviations
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL
 from pgmkit.tables.schema import Schema
@@ -134,6 +135,20 @@ def check_values(
     elif found.many or found.empty:
         warnings.warn(str(found), stacklevel=3)
     return f"; {found}"
+
+
+def exact_shares(data: Dataset) -> str:
+    """Return a clause with the exact share of each column's values that could not be read; empty if
+    there are none, or if that is not known. Only for records whose exact numbers may be shown.
+    """
+    lost = {name: count / len(data) for name, count in (data.unread or {}).items() if count}
+    shares = ", ".join(f"{share:.3%} of {name}" for name, share in lost.items())
+    return shares and (
+        f"{shares} could not be read by the schema and count as its columns declare (`outside`), "
+        "so that what is made of them, or compared with them, may be wrong; likely causes are "
+        "another --encoding, --separator or --decimal, or values that the schema does not list. "
+        "These shares are exact"
+    )
 
 
 def warn_unchecked(schemas: Iterable[Schema], stacklevel: int) -> None:

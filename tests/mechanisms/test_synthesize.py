@@ -244,13 +244,16 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
     assert chosen(rows=0).name == chosen(rows=600).name == "mixture"
     assert chosen(rows=600, k=3).name == chosen(300, rows=1000).name == "independent"
     assert chosen(rows=300, epsilon=100.0).name == "mixture"
-    assert chosen(public=True).name == "gem-pub"
-    assert chosen(public=True, seconds=5).name == "pep-pub"
+    names = [f"q{i}" for i in range(10)]
+    assert chosen(public=names).name == "gem-pub"
+    assert chosen(public=names, seconds=5).name == "pep-pub"
+    assert chosen(public=[*names, "more"], seconds=5).name == "pep-pub"
+    assert chosen(public=names[:9], seconds=5).name == "gem-pub"  # alone takes such records
     with pytest.raises(InvalidInput, match="seconds must be above 0"):
         chosen(seconds=0.0)
     # The limits themselves.
     assert chosen(2).name == "mixture" and "2 columns" in chosen(2).reason
-    assert chosen(public=True, seconds=150).name == "gem-pub"
+    assert chosen(public=names, seconds=150).name == "gem-pub"
     assert chosen(memory_mb=350 + 8).name == "mixture" or chosen(memory_mb=350 + 8).name == "aim"
     assert chosen(memory_mb=350 + 7).name == "pair-graph"
     assert chosen(memory_mb=600).name == "mixture" and chosen(memory_mb=599).name == "aim"

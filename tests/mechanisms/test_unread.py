@@ -21,6 +21,7 @@ from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.neighbours import NEIGHBOURS, relation
 from mechanisms.privacy.noise import SeededNoise
 from mechanisms.synthesis.pipeline import synthesize
+from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.unread import UnreadValues, check_values
 from pgmkit import Categorical, FileFormat, Integer, Numeric, Schema
 from pgmkit.domain import Domain
@@ -48,6 +49,19 @@ def coded(rows: int, unread: int) -> Dataset:
         name: np.where(np.arange(rows) < unread, size - 1, 0) for name, size in DOMAIN.sizes.items()
     }
     return Dataset(DOMAIN, columns, unread=dict.fromkeys(DOMAIN, unread))
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, Dataset])
+def test_public_values_that_cannot_be_read_are_told_exactly(kind: type) -> None:
+    """They are no secret; unseen, all of them would count as the column's first value."""
+    frame = pd.DataFrame({"region": ["Bern", "bern", "Bern", "BE"], "age": [1, 2, 3, 400]})
+    public = frame if kind is pd.DataFrame else SCHEMA.restricted(frame).placed().encode(frame)
+    with pytest.warns(UserWarning, match=r"public records: 50\.000% of region could not .* exact"):
+        Request(schema=SCHEMA, epsilon=1.0, delta=1e-9, mechanism="gem-pub", public=public)
+    fine = frame.assign(region="Bern")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Request(schema=SCHEMA, epsilon=1.0, delta=1e-9, mechanism="gem-pub", public=fine)
 
 
 class Found:

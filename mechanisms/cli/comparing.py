@@ -83,7 +83,7 @@ def compare(
     if columns.constraints:
         cannot = ", ".join(name for name in names if not configure(name)[0].graphical)
         said += "; the schema's constraints are left out"
-        said += f", and a run with them refuses {cannot}" if cannot else ""
+        said += f", and {cannot} cannot hold them" if cannot else ""
     lines = [f"on {said}; mean error of tables by their columns", *map(_line, found)]
     if target is not None:
         page = comparison(found, len(data), said)

@@ -48,8 +48,8 @@ class _Temporal(Binned):
     `decode_as: date` they are decoded as dates, which CSV files have in ISO 8601.
 
     With a format that begins with the hour and has no date, such as "%H:%M:%S", values are times of
-    day, on 1 January 1900. Labels and the ends of ranges are then such as 11 (the whole hour),
-    11:30 or 11:30:15.
+    day, on 1 January 1900. Labels, low, high, edges and the ends of ranges are then such as 11 (the
+    whole hour in a range), 11:30 or 11:30:15.
     """
 
     units: ClassVar[Mapping[str, str]]
@@ -99,6 +99,14 @@ class _Temporal(Binned):
         )
         return one == other and len(set(one)) == len(one)
 
+    def _dated(self, value: object) -> object:
+        """Return a time of day with its date, as the schema and conditions may leave it out."""
+        clock = _HOUR.fullmatch(value.strip()) if self._of_day and isinstance(value, str) else None
+        return value if clock is None else f"{_EVERY_DAY}{clock[1]:0>2}{clock[2]}"
+
+    def _position(self, value: object) -> Any:
+        return super()._position(self._dated(value))
+
     def position(self, value: object) -> int:
         position = _position_of_text if isinstance(value, str) else _position
         return position(value, self.format, self.step)
@@ -131,9 +139,7 @@ class _Temporal(Binned):
         """Return the position where what a value states begins, or where it ends if `behind`: a
         day, a month or a minute, as the text says. Half a unit is added if that is within a unit.
         """
-        clock = _HOUR.fullmatch(value.strip()) if self._of_day and isinstance(value, str) else None
-        iso = value if clock is None else f"{_EVERY_DAY}{clock[1]:0>2}{clock[2]}"
-        moment = _moment(iso, None if clock else self.format)
+        moment = _moment(self._dated(value), self.format)
         stated, order = np.datetime_data(moment.dtype)[0], "YMDhms"
         if isinstance(value, datetime.datetime | np.datetime64):
             stated = self.step if moment == moment.astype(f"datetime64[{self.step}]") else stated

@@ -61,13 +61,13 @@ def test_public_records_and_json() -> None:
     assert said["records"] == 400 and set(said["compared"][0]["mean"]) == {"1", "2"}
 
 
-def test_constraints_are_said_to_be_left_out_and_who_refuses_them() -> None:
+def test_constraints_are_said_to_be_left_out_and_who_cannot_hold_them() -> None:
     rule = {"forbid": {"age": 0, "sex": 1}}
     columns = {n: {"type": "integer", "low": 0, "high": 1} for n in ("age", "sex")}
     Path("s.json").write_text(json.dumps({"columns": columns, "constraints": [rule]}))
     names = ["--mechanism", "mst", "--mechanism", "matrix"]
     done = pgmkit("--schema", "s.json", "--rows", "50", *names, "-o", "c.html")
-    wanted = "the schema&#x27;s constraints are left out, and a run with them refuses matrix"
+    wanted = "the schema&#x27;s constraints are left out, and matrix cannot hold them"
     assert wanted.replace("&#x27;", "'") in done.output and done.exit_code == 0
     assert wanted in Path("c.html").read_text(encoding="utf-8")
 

@@ -586,6 +586,7 @@ def test_times_of_day_are_asked_for_as_people_write_them(form: str, width: int) 
     unit, bins = ("minute", 1440 // width) if width < 60 else ("hour", 1440 // width)
     first, last = "1900-01-01T00:00", "1900-01-01T23:59"
     column = DateTime(first, last, unit=unit, bins=bins, format=form)
+    assert column.labels == DateTime("0:00", "23:59", unit=unit, bins=bins, format=form).labels
     schema, minutes = Schema({"time": column}), np.arange(1440)
 
     def met(condition: str) -> list[bool]:

@@ -217,6 +217,11 @@ class Schema:
         but shows no value.
         """
         self._check_resolved()
+        if not isinstance(columns, Mapping) and not {"iloc", "column_names"} & {*dir(columns)}:
+            raise InvalidInput(
+                "columns must be arrays by name, a pandas frame or an Arrow table, got "
+                f"{type(columns).__name__}; for a frame of another library give its to_arrow()"
+            )
         names = getattr(columns, "column_names", columns)  # an Arrow table iterates arrays
         self.check_names(names)
         codes, unread = {}, {}

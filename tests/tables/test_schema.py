@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import polars
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -318,3 +319,9 @@ def test_columns_take_missing_as_drafts_write_it(written: bool, same: tuple[()] 
     stored = {"type": "integer", "low": 0, "high": 3, "missing": written}
     column = Integer(0, 3, missing=written)  # type: ignore[arg-type]
     assert column == Integer(0, 3, missing=same) == column_from_dict(stored)
+
+
+@pytest.mark.parametrize("given", [polars.DataFrame({"age": [3]}), "people.csv", None])
+def test_what_holds_no_columns_by_name_is_refused(given: object) -> None:
+    with pytest.raises(InvalidInput, match=f"got {type(given).__name__}; .* to_arrow"):
+        Schema({"age": Integer(0, 9)}).encode(given)

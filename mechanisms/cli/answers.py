@@ -42,7 +42,8 @@ def query(
 ) -> None:
     """Ask a release for counts, shares, sums, means or quantiles.
 
-    Answers come from the model, exactly and without drawing records; they cost no more privacy.
+    Answers are computed from the model and cost no more privacy. They are exactly the model's,
+    except that a region model's are approximate for columns that share no region.
 
     \b
     pgmkit query people.pgm "income"

@@ -123,9 +123,10 @@ class Affordable:
     def _fits(
         self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
-        # If the tree is too large with a candidate and some of the measured cliques, it is too
-        # large with all of them. The first cliques up to a multiple of 16, or of 4, are the same
-        # for many rounds, so their searches are remembered by their graph (`junction_tree`).
+        # If the tree found for a candidate and some of the measured cliques is too large, the tree
+        # for all of them is taken to be too large too. The first cliques up to a multiple of 16, or
+        # of 4, are the same for many rounds, so their searches are remembered by their graph
+        # (`junction_tree`).
         whole = self._placed[clique]
         return clique in sure or all(
             _size(self.domain, [*measured[: len(measured) // stride * stride], whole], limit_mb)

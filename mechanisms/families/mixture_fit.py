@@ -237,7 +237,8 @@ def _independent(
     columns: Columns, measurements: Sequence[Measurement], total: float
 ) -> torch.Tensor:
     """Return the logarithms of the one-way probabilities of all attributes, side by side. They are
-    the probabilities nearest to the noisy values, and at least about 1e-5.
+    the probabilities nearest to the noisy values; those below 1e-5 are raised to it, and all are
+    scaled to sum to 1. An attribute that is not measured has one value, of probability 1.
 
     Several measurements of an attribute are averaged by inverse variance.
     """
@@ -247,7 +248,6 @@ def _independent(
             single[each.clique[0]].append(each)
     parts = []
     for name, found in single.items():
-        # Attributes of one value are not measured.
         shares = np.full(columns.domain.sizes[name], 1 / columns.domain.sizes[name])
         if found:
             values = np.average([m.values for m in found], 0, [m.stddev**-2 for m in found])

@@ -123,13 +123,13 @@ def best_tables(
     others: Mapping[str, float] | None = None,
     importance: float | Array = 1.0,
 ) -> Tables:
-    """Return the cells on which each pair is measured, and the shares of a budget, for which the
-    predicted error of all pairs together is least. The error of a pair is the mean of the error of
-    its table, which includes the noise in the counts of both attributes, and of the error of its
-    dependence, which does not. Let the mean error be that of all pairs whose error is not 0. An
-    error above it counts by its square: a pair with twice the mean error has the weight 2, also in
-    the errors of its attributes. Otherwise the largest tables, whose errors fall slowly with the
-    cost, would get little.
+    """Return the cells on which each pair is measured, and the shares of a budget. Both are
+    improved in turn, a few times, to make the predicted error of all pairs together small. The
+    error of a pair is the mean of the error of its table, which includes the noise in the counts of
+    both attributes, and of the error of its dependence, which does not. Let the mean error be that
+    of all pairs whose error is not 0. An error above it counts by its square: a pair with twice the
+    mean error has the weight 2, also in the errors of its attributes. Otherwise the largest tables,
+    whose errors fall slowly with the cost, would get little.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
     of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for
@@ -139,9 +139,10 @@ def best_tables(
     enters; 0 for an attribute that is left out. `importance`: by how much the error of each pair is
     multiplied, above 0.
 
-    If the distance is a share d of the number of records, the records are assumed to be
-    concentrated on a share 1 - d / 2 of the cells (which is 1 / n if one attribute is a function of
-    the other, with n codes), but on no fewer cells than the larger attribute has codes.
+    If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
+    of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells (which
+    is 1 / n if one attribute is a function of the other, with n equally frequent codes), but on no
+    fewer cells than the larger attribute has groups of codes.
     """
     names, options, every = list(counts), (0, *_GROUPS), np.arange(len(pairs))
     merged = {

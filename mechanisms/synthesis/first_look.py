@@ -124,7 +124,8 @@ def first_look(curator: Curator, workload: Workload) -> FirstLook:
     found = np.array([distances.of[pair] for pair in pairs]) / (2 * model.total)
     by_chance, bare = _chance(columns, pairs, model.total, measurements[0].stddev)
     means = by_chance.mean(1)
-    # The records are one draw more, so that both they and the mean of the draws vary.
+    # If the columns are independent, the records vary as a draw does. The mean of the draws, which
+    # is subtracted, varies too.
     again = math.sqrt(1 + 1 / len(by_chance))
     # The noise of a mean of n distances is that of one distance, divided by sqrt(n).
     noise = distances.stddev / (2 * model.total)

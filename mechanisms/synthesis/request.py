@@ -173,8 +173,8 @@ class Request:
 
     @property
     def _plans(self) -> bool:
-        """True if the errors of questions would be known before the run: those of `matrix` and
-        `matrix+pgm`, which "auto" takes for questions without public records.
+        """True for the mechanisms whose errors for questions are known before the run: `matrix`,
+        `matrix+pgm`, and, without public records, "auto", which takes one of these for questions.
         """
         if self.mechanism == "auto":
             return self.public is None

@@ -83,7 +83,8 @@ class _Sites:
         widths = np.repeat(summed, np.floor_divide(counts, summed))
         self.runs = np.concatenate([[0], np.cumsum(widths)])
         hosts = {v: place for place, (_, own) in enumerate(parts) for v in own}
-        # Every table of the base is added to the bag in which its first attribute is summed out.
+        # Every table of the base is added to the first bag, in the elimination order, that sums out
+        # one of its attributes.
         self.base = np.zeros(self.starts[-1])
         for place in sorted(base):
             host = hosts[bags.first(scopes[place])]

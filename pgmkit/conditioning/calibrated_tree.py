@@ -180,7 +180,7 @@ class CalibratedTree:
                 [met.index(n) for n in each] for each in (met, axes, clique.separator)
             )
             matrices = below.reshape(*self.domain.shape(axes), -1)
-            # numpy's types know no lists of numbers and an ellipsis.
+            # The type stubs of numpy do not allow lists of numbers that end with an ellipsis.
             operands: list[Any] = [clique.summed(met), held, matrices, [*given, ...], [*made, ...]]
             joined = np.einsum(*operands)
             parts.append(joined.reshape(rows, -1))

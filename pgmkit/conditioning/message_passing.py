@@ -217,8 +217,8 @@ class Messages:
         return self.settled(found)
 
     def settled(self, found: Table) -> Table:
-        """Return the table divided by its sum. Raises Underflow if the sum shows that terms were
-        lost.
+        """Return the table divided by its sum. Raises Underflow if the sum is so small that terms
+        may have been lost, or infinite or NaN; without rescaling also if it is not nearly 1.
         """
         total = float(np.add.reduce(found[1], None))  # faster than the method `sum`
         least = LOST if self.scaled else 1.0 - CLOSE

@@ -27,8 +27,9 @@ def surely_fits(tree: EliminationTree, limit: int, joint: Sequence[int]) -> bool
 
     The quick bound is two cells for each multiplication, which is more than all tables and copies
     have. The multiplications are counted as those of the pass times the cells of the largest
-    marginal, as if every table had the axes of that marginal too. If this gives much, they are
-    also counted exactly, for the pass and each marginal, and the smaller bound is taken.
+    marginal, as if every table had the axes of that marginal too. If this gives more than
+    `_SMALL_PASS` or the limit, they are also counted exactly, for the pass and each marginal, and
+    the smaller bound is taken.
     """
     cells = [tree.cells_of(members) for members in joint]
     bound = 2 * CELL_BYTES * tree.cells * max(cells, default=1)

@@ -307,7 +307,7 @@ class Posterior:
     @cached_property
     def _in_logarithms(self) -> GraphicalModel:
         """The posterior as a model, which computes with logarithms, for evidence so improbable that
-        other products underflow.
+        products of the tables themselves underflow.
         """
         return self._as_model(1.0)
 

@@ -196,7 +196,9 @@ class Monitor:
         return len(self._history) < 2 or self._history[-2] - self._history[-1] <= self.goal
 
     def certify(self, point: Point) -> None:
-        """Raise the bound by the cut at this point and by the average of recent cuts."""
+        """Compute lower bounds on the loss from the cut at this point and from the average of all
+        cuts so far, in which later ones weigh more, and keep the highest bound of all.
+        """
         assert self.best is not None
         self.rounding = self.problem.loss.rounding(self.best.marginals)
         cut = self.problem.loss.cut(point.marginals)

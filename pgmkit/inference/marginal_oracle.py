@@ -263,8 +263,8 @@ class MarginalOracle:
         return self.shifts.peaks(potentials).double()
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
-        """Set the inputs of a pass to the exponentials of the potentials that were read, after
-        subtracting ``shifts[i]`` from those of clique number i.
+        """Set the inputs of a pass to the exponentials of the potentials, those of the last
+        ``_read``, after subtracting ``shifts[i]`` from those of clique number i.
         """
         if isinstance(self._passing, StreamedBuffers):
             self._passing.load(shifts)

@@ -95,7 +95,7 @@ class Relaxation:
 
     @property
     def start(self) -> Array:
-        """Multipliers of zero."""
+        """The multipliers from which the search starts: all zero."""
         return np.zeros_like(self._b)
 
     def of(self, sets: NDArray[np.int64]) -> Relaxation:

@@ -89,10 +89,12 @@ class Uncertainty:
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
         """Return error bars of every answer to a factored query.
 
-        If the query's attributes were measured together (``method`` is "closed form"), each
-        interval covers the truth with probability ``level``, though several do not jointly.
-        Otherwise (``"bootstrap"``) the intervals cover the effect of noise on the model's answer
-        alone, not the model's own error: the truth may lie far outside nearly all of them.
+        If the measurements determine a table with all of the query's attributes, as a measured
+        table does (``method`` is "closed form"), each interval covers the truth with probability
+        ``level`` under Gaussian noise, though several do not jointly. Otherwise, or if further
+        measurements of these attributes determine no table (``"bootstrap"``), the intervals cover
+        the effect of noise on the model's answer alone, not the model's own error: the truth may
+        lie far outside nearly all of them.
 
         Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
         """

@@ -87,9 +87,11 @@ def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:
 
 
 def checked_level(level: Any) -> float:
-    """Return the level as a float. Raises InvalidInput unless it is a number above 0 and
-    below 1.
+    """Return the level as a float. Raises InvalidInput unless it is a number above 0 and below 1,
+    and not so near to either that (1 + level) / 2 is rounded to 0.5 or 1.
     """
     if not 0.5 < (1 + number(level)) / 2 < 1:
-        raise InvalidInput(f"level must be above 0 and below 1, got {level!r}; 0.95 is usual")
+        raise InvalidInput(
+            f"level must be above 0 and below 1 by more than rounding, got {level!r}; 0.95 is usual"
+        )
     return float(level)

@@ -367,12 +367,14 @@ class TestRunning:
         with pytest.raises(InvalidInput, match="model is conditioned"):
             error_bars(model.given({"a": 0}), y)
 
-    @pytest.mark.parametrize("level", [0, 1, 1e-320, -0.5, 95, True, "0.95", float("nan")])
+    @pytest.mark.parametrize(
+        "level", [0, 1, 1e-320, 1 - 1e-16, -0.5, 95, True, "0.95", float("nan")]
+    )
     def test_bad_level(
         self, problem: tuple[GraphicalModel, list[Measurement]], level: float
     ) -> None:
         bars = error_bars(*problem, replicates=20, seed=0)
-        with pytest.raises(InvalidInput, match="level must be above 0 and below 1"):
+        with pytest.raises(InvalidInput, match="above 0 and below 1 by more than rounding"):
             bars.marginal(["a"], level=level)
 
 

@@ -79,7 +79,7 @@ class Schema:
         self.file = FileFormat() if file is None else file
         self.checked = checked
         for constraint in self.constraints:
-            said = f"{constraint!r}: there is no column"
+            said = f"the constraint ({constraint}): there is no column"
             check_known(constraint.columns, self.columns, said, "columns are")
         for name, level in self.levels.items():
             if not isinstance(level, Level):

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import polars
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -58,7 +58,8 @@ class FirstLook:
         measurements: The noisy marginals of single columns.
         excess: The mean total variation distance of pairs from the product of their columns, less
             the mean of independent columns under the same noise.
-        stddev: The standard deviation of the noise in `excess`.
+        stddev: The standard deviation that noise and chance give `excess` if columns are
+            independent.
         needed: The excess above which pairs are worth measuring.
         chance: The mean total variation distance of independent columns, without noise.
         noise: The mean total variation distance that noise adds to pairs if the remaining budget

@@ -153,8 +153,7 @@ def planned(
     schema: Schema, questions: Sequence[str], relation: Neighbours, *, pure: bool, goal: Goal
 ) -> tuple[PlannedQuestion, ...]:
     """Return the errors of the questions when `matrix` spends a cost of 1 on them: an epsilon of 1
-    if `pure`, else a rho of 1. `goal`: the errors that the strategy makes least, "mean" or
-    "largest".
+    if `pure`, else a rho of 1. `goal`: the `objective` of `best_strategy`.
     """
     norm = 1 if pure else 2
     workload = question_workload(schema, questions)

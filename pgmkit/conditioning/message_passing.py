@@ -54,7 +54,9 @@ underflow.
 
 
 class Underflow(ArithmeticError):
-    """Raised if a sum is zero, or so small that floating-point numbers may have lost part of it."""
+    """Raised if a sum is zero, not finite, or so small that floating-point numbers may have lost
+    part of it, or if probabilities do not sum to 1.
+    """
 
 
 class Messages:

@@ -160,12 +160,12 @@ def error_bars(
 ) -> Uncertainty:
     """Return the model's error bars, given the ``measurements`` it was estimated from.
 
-    Queries within measured cliques are answered at once, in closed form. The first other query
-    re-estimates the model from ``replicates`` redrawn sets of the measurements, each of which takes
-    about as long as an estimate that starts from a similar model; later queries use the same
-    replicates. Only the model and the measurements are used, never the records. Error bars of other
-    queries than those within measured cliques cover noise alone, not the model's own error about
-    attributes that were not measured together.
+    Queries within tables that the measurements determine are answered at once, in closed form
+    (``Uncertainty.answer`` has the exceptions). The first other query re-estimates the model from
+    ``replicates`` redrawn sets of the measurements, each of which takes about as long as an
+    estimate that starts from a similar model; later queries use the same replicates. Only the model
+    and the measurements are used, never the records. Error bars from replicates cover noise alone,
+    not the model's own error about attributes that were not measured together.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interval:
-    """Error bars of one array of answers; every array has the answers' shape, in counts.
+    """Error bars of one array of answers; every array has the answers' shape and unit: counts for
+    queries, and that of the function for ``Uncertainty.statistic``.
 
     ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
     error. If ``method`` is "closed form" it is the standard error of unbiased least squares, an

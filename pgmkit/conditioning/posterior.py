@@ -82,8 +82,8 @@ class Posterior:
 
     @property
     def _started(self) -> tuple[float, bool]:
-        """Return the time now, and whether other evidence was answered by messages before, so that
-        this answer may come from a calibrated tree (`GraphTables.calibrated`).
+        """Return the time now, and whether any evidence, this or other, was answered by messages
+        before, so that this answer may come from a calibrated tree (`GraphTables.calibrated`).
         """
         return time.perf_counter(), bool(self.graph.passes)
 

@@ -28,6 +28,8 @@ _HOUR = re.compile(r"(\d\d?)((:\d\d){0,2})", re.ASCII)
 """The pattern of a time of day: its hour, and its minutes and seconds."""
 _EVERY_DAY = "1900-01-01T"
 """The text that numpy writes before a time of day: the day of times without a date in Python."""
+_DIGITS = re.compile("%-?[YymdHIMSj](%[YymdHIMSj])+")
+"""The pattern of a format of digits alone, of which only the first number may lack its zeros."""
 _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
 """The pattern of a format of such texts."""
 
@@ -220,10 +222,13 @@ def strptime(text: str, form: str) -> datetime.datetime:
     replaced by "%d", since Python writes but does not read them. Decimals of seconds are cut off if
     the format ends in seconds. Raises ValueError for other texts.
 
-    Python reads numbers with and without leading zeros by "%d".
+    Python reads numbers with and without leading zeros by "%d". Where only digits stand side by
+    side, as in "%H%M", it would read 11 as 1 hour and 1 minute; it is 0011 without its zeros.
     """
     if form.endswith("%S"):
         text = re.sub(r"(:\d\d)\.\d+$", r"\1", text)
+    if _DIGITS.fullmatch(form) and text.isdecimal():
+        text = text.zfill(2 * form.count("%") + 2 * form.count("Y") + form.count("j"))
     return datetime.datetime.strptime(text, form.replace("%-", "%"))
 
 

@@ -238,3 +238,15 @@ def test_the_lowest_value_is_not_counted_as_above_itself() -> None:
             parse(schema, question)
     assert parse(schema, "count | own > 0").allowed["own"].tolist() == [False, True, True]
     assert parse(schema, "count | pay >= 0 and pay > -1").allowed["pay"].all()
+
+
+@pytest.mark.parametrize("form", ["%H%M", "%-H%M"])
+def test_a_time_without_separators_is_read_without_the_zeros_in_front(form: str) -> None:
+    column = DateTime(low="00:00", high="23:59", unit="minute", format=form)
+    schema, minutes = Schema({"time": column}), np.arange(1440)
+    whole = minutes // 60 * 100 + minutes % 60  # 11 is 00:11, and 517 is 05:17
+    for values in (whole.tolist(), [str(n) for n in whole], [f"{n:04d}" for n in whole]):
+        codes = schema.encode(pd.DataFrame({"time": values})).columns["time"]
+        assert np.array_equal(codes, minutes)
+    days = Schema({"day": Date(low="1985-01-01", high="1985-12-31", format="%d%m%y")})
+    assert days.encode(pd.DataFrame({"day": [10285, 311285]})).columns["day"].tolist() == [31, 364]

@@ -1,6 +1,7 @@
 """Tables drawn near independence, against linear algebra and by their risk on drawn truths."""
 
 import itertools
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -150,15 +151,15 @@ def test_tables_are_hidden_unless_they_have_more_than_noise(dependence: float, p
     assert hidden == 0 if dependence else hidden > 100
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (5, 5), (12, 3)])
+@pytest.mark.parametrize("sizes", [(5, 5), (12, 3)])
 def test_the_interaction_of_laplace_noise_has_the_stated_variance(sizes: tuple[int, int]) -> None:
-    """The excess of 20,000 tables has the mean 0 and the variance 1, in six standard errors."""
+    """The excess of 2,000 tables has the mean 0 and the variance 1, in six standard errors."""
     rng, domain = np.random.default_rng(sizes), Domain(dict(zip("ab", sizes, strict=True)))
     singles = [
         Measurement((name,), np.full(size, 1e6 / size), 1e-6) for name, size in domain.sizes.items()
     ]
     flat, scale = 1e6 / domain.size(), 5 / 2**0.5
-    tables = [Measurement(("a", "b"), rng.laplace(flat, scale, sizes), 5.0) for _ in range(20_000)]
+    tables = [Measurement(("a", "b"), rng.laplace(flat, scale, sizes), 5.0) for _ in range(2_000)]
     found = np.concatenate(
         [beyond_noise(domain, [*singles, table], 1e6, pure=True) for table in tables]
     )
@@ -193,8 +194,9 @@ def test_tables_stay_hidden_up_to_two_standard_deviations_of_noise(tables: list[
 
     def together(factor: float) -> float:
         return sum(
-            integrate.quad(lambda x, at=factor * z: x**2 * norm.pdf(x - at), 0, 60, limit=500)[0]
-            for z in tables
+            n
+            * integrate.quad(lambda x, at=factor * z: x**2 * norm.pdf(x - at), 0, 60, limit=500)[0]
+            for z, n in Counter(tables).items()
         )
 
     limit = len(tables) / 2 + 2 * (5 / 4 * len(tables)) ** 0.5

@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object], tuple[Any, ...]]] = {
     "levels": ("levels", lambda x: Schema({"a": Integer(0, 1)}, levels=x), (1, "x", [1])),
     "file": ("file", lambda x: Schema({"a": Integer(0, 1)}, file=x), (1, "x", [1])),
     "found": ("found", SCHEMA.resolve, (None, 1, [])),
-    "columns": ("names", SCHEMA.encode, (None, 1)),
+    "columns": ("columns", SCHEMA.encode, (None, 1)),
     "question": ("question", lambda x: ask(model(), SCHEMA, x), (None, 1, b"age", ["age"])),
     "schema of a question": ("schema", lambda x: ask(model(), x, "age"), (None, "x", FRAME)),
     "model of a question": ("model", lambda x: ask(x, SCHEMA, "age"), (None, 1, "x", FRAME)),

@@ -106,7 +106,7 @@ def all_hidden(excess: Array) -> bool:
     by at most one standard deviation.
     """
     together = float((np.maximum(excess, 0.0) ** 2).sum())
-    return together <= len(excess) / 2 + math.sqrt(5 * len(excess) / 4)
+    return together <= _sum_of_noise(len(excess), 1.0)
 
 
 def all_stay_hidden(expected: Array) -> bool:
@@ -122,7 +122,14 @@ def all_stay_hidden(expected: Array) -> bool:
     from scipy.special import ndtr
 
     together = float((expected * expected_positive(expected, 1.0) + ndtr(expected)).sum())
-    return together <= len(expected) / 2 + DEVIATIONS * math.sqrt(5 * len(expected) / 4)
+    return together <= _sum_of_noise(len(expected), DEVIATIONS)
+
+
+def _sum_of_noise(tables: int, deviations: float) -> float:
+    """Return the sum of `all_hidden` for this number of tables of noise, with so many standard
+    deviations more than its mean.
+    """
+    return tables / 2 + deviations * math.sqrt(5 * tables / 4)
 
 
 def _shares(single: Mapping[str, Measurement], total: float) -> dict[str, Array]:

@@ -249,7 +249,8 @@ def _spent(
                 table = curator.table(tables[name], relations[name], left_over, place=POSITION)
         entry, settings = configure(chosen.name, **chosen.settings)
         first = first if entry.name in _KNOWING else []
-        # The models of mechanisms that do not take the schema's constraints are fitted again.
+        # Mechanisms that cannot hold the schema's constraints measure without them; their models
+        # are fitted again with them afterwards.
         zeros = request.schema.zeros if entry.takes("zeros") else ()
         release = run_on(table, entry, settings, workload, first=first, zeros=zeros)
         logger.info("the table %s is measured", name)

@@ -158,7 +158,8 @@ def _loss(curator: Curator, pairs: Sequence[Clique]) -> float:
 def _price(
     curator: Curator, noises: Mapping[Clique, float], whole: float, deciding: float
 ) -> float:
-    """Return the cost at which the distances of pairs are measured, from public figures alone.
+    """Return the cost at which the distances of pairs are measured. It follows from public figures
+    alone.
 
     `noises`: by pair, the distance above which it can stand out, in counts. `deciding`: the excess
     of the mean, in counts, above which pairs are worth measuring. The cost is at most a fiftieth of

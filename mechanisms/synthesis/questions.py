@@ -57,11 +57,8 @@ class PlannedQuestion:
 
     def __str__(self) -> str:
         spread = "" if self.largest < 1.05 * self.stddev else f" (at most {self.largest:.3g})"
-        return f"{self.question}: +-{self.stddev:.3g} {self._unit}".rstrip() + spread
-
-    @property
-    def _unit(self) -> str:
-        return SUMMARIES[self.kind].unit if self.kind in SUMMARIES else "records"
+        unit = SUMMARIES[self.kind].unit if self.kind in SUMMARIES else "records"
+        return f"{self.question}: +-{self.stddev:.3g} {unit}".rstrip() + spread
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values by the fields' names."""
@@ -192,7 +189,7 @@ def least_budget(
     """
     pure = delta == 0
     for each in found:
-        if not each._unit.startswith("records"):
+        if each.kind in SUMMARIES and SUMMARIES[each.kind].weighted:
             raise InvalidInput(
                 f"{each.question!r} is not answered in records, which `within` is about; leave it "
                 "out, or give epsilon"

@@ -276,10 +276,10 @@ class Request:
 
     @property
     def _public_names(self) -> Collection[str] | None:
-        """The columns that the public records have; None without any."""
-        if self.public is None or isinstance(self.public, Dataset):
-            return None if self.public is None else self.public.domain.attributes
-        return names_of(self.public)
+        """The names of the public records' columns; None if there are no public records."""
+        if isinstance(self.public, Dataset):
+            return self.public.domain.attributes
+        return None if self.public is None else names_of(self.public)
 
     def public_records(self, schema: Schema) -> Dataset | None:
         """Return the public records, coded by those columns of the schema that they have; None if

@@ -120,7 +120,7 @@ def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) ->
     """Return the number of cells that the marginals of these sets need in addition to the values:
     those of the adjoints, of the largest step, and of the answers.
     """
-    adjoints: set[int] = set()  # the nodes whose adjoints the answers need
+    adjoints: set[int] = set()  # these are the nodes whose adjoints the answers need
     answers, largest = set(sets), 0
     for members in answers:
         inside = [(own[n], n) for n, table in enumerate(tree.tables) if not members & ~table]

@@ -263,8 +263,9 @@ class MarginalOracle:
         return self.shifts.peaks(potentials).double()
 
     def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> None:
-        """Set the inputs of a pass to the exponentials of the potentials, those of the last
-        ``_read``, after subtracting ``shifts[i]`` from those of clique number i.
+        """Set the inputs of a pass to the exponentials of the potentials. From those of clique
+        number i, ``shifts[i]`` is subtracted first. The potentials must be those that ``_read`` got
+        last.
         """
         if isinstance(self._passing, StreamedBuffers):
             self._passing.load(shifts)

@@ -35,14 +35,14 @@ def expected_positive(means: Array | float, stddev: Array | float) -> Array:
 
 def deviations(chance: float, *, laplace: bool) -> float:
     """Return a number of standard deviations that Gaussian or Laplace noise exceeds with at most
-    this probability. For Laplace noise the probability is half of it.
+    the probability `chance`. For Laplace noise it is exceeded with half of that probability.
 
     >>> round(deviations(0.025, laplace=False), 2)
     1.96
     """
     if laplace:
-        # Noise exceeds t times its scale, which is 1 / sqrt(2) standard deviations, with
-        # probability exp(-t) / 2. The factor 1 / 2 is left out, to allow for small noise of other
-        # kinds that is added to it.
+        # Laplace noise exceeds t times its scale, which is 1 / sqrt(2) standard deviations, with
+        # the probability exp(-t) / 2. The factor 1 / 2 is left out, which allows for further noise
+        # that is small beside it.
         return math.log(1 / chance) / math.sqrt(2)
     return NormalDist().inv_cdf(1 - chance)

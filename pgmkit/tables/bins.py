@@ -18,7 +18,7 @@ from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.arguments import number as float_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bin_codes import LARGEST, BinCodes
-from pgmkit.tables.columns import OUTSIDE, Codes, Column, Values
+from pgmkit.tables.columns import OUTSIDE, Codes, Column
 from pgmkit.tables.edges import equal_widths
 from pgmkit.tables.values import distinct, is_null, numeric, parsed, text_of
 
@@ -318,15 +318,14 @@ class Binned(Column):
         special = tuple(self._position(value) for value in self.special)
         return BinCodes(self.positions, special, whole=self.whole, clip=self.outside == "clip")
 
-    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
-        """Return the values at these positions, for columns of whole steps."""
-        raise NotImplementedError
-
-    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
+    def _whole_positions(self, codes: Codes, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return for each code a position drawn uniformly among the whole ones of its bin, or that
+        of its special value.
+        """
         special = np.array([self._position(v) for v in self.special], dtype=np.int64)
         low = np.append(self.positions[:-1], special)[codes]
         high = np.append(self.positions[1:], special + 1)[codes]
-        return self._from_positions(rng.integers(low, high), rng)
+        return rng.integers(low, high)
 
     def within(self, low: object, high: object, closed: bool = True) -> NDArray[np.bool_]:
         ends = "..".join("" if end is None else str(end) for end in (low, high))
@@ -357,7 +356,9 @@ class Binned(Column):
         return mask
 
     def _end_of(self, value: object, *, behind: bool) -> float:
-        """Return the position where a value of a range begins, or the one after it if `behind`."""
+        """Return the position of a value that is an end of a range. If `behind` is True, return
+        the position after it, at which a range that contains the value ends.
+        """
         return self._position(value) + behind
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:

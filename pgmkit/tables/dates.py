@@ -18,6 +18,7 @@ from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import one_of
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.bins import Binned
+from pgmkit.tables.columns import Codes
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
@@ -138,8 +139,9 @@ class _Temporal(Binned):
         return next((unit for unit, writes in _WRITES.items() if signs & {*writes}), "Y")
 
     def _end_of(self, value: object, *, behind: bool) -> float:
-        """Return the position where what a value states begins, or where it ends if `behind`: a
-        day, a month or a minute, as the text says. Half a unit is added if that is within a unit.
+        """Return the position at which the day, month or minute that a value states begins, or at
+        which it ends if `behind` is True. A position within one of the column's units is that of
+        the unit and one half.
         """
         moment = _moment(self._dated(value), self.format)
         stated, order = np.datetime_data(moment.dtype)[0], "YMDhms"
@@ -155,11 +157,11 @@ class _Temporal(Binned):
         position = end.astype(f"datetime64[{self.step}]")
         return float(position.astype(np.int64)) + (0.0 if position == end else 0.5)
 
-    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return for each position a moment drawn uniformly within its unit, as a value of `kind`:
-        a day, or a second, cut off to the hour or minute if the format writes no finer unit.
+    def own_values(self, codes: Codes, rng: np.random.Generator) -> NDArray[Any]:
+        """Return for each code a moment drawn uniformly within its bin, as a value of `kind`: a
+        day, or a second, cut off to the hour or minute if the format writes no finer unit.
         """
-        unit = f"datetime64[{self.step}]"
+        positions, unit = self._whole_positions(codes, rng), f"datetime64[{self.step}]"
         starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)
         stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
         drawn = rng.integers(starts, stops).astype(self.stored_as)

@@ -223,17 +223,19 @@ class Categorical(_Labelled):
         """The codes of the truth values among the values, and of all that are decoded as such, by
         "true" and "false", which are read in any case.
         """
+        every = self.kind == "boolean"
         return {
             text_of(_converted(value, "boolean")): code
             for code, value in enumerate(self.values)
-            if isinstance(value, bool) or self.kind == "boolean"
+            if every or isinstance(value, bool)
         }
 
     @cached_property
     def _decoded(self) -> list[Any]:
         """The decoded value of each code, except that of missing values."""
         listed = list(self.values) if self.other is None else [*self.values, self.other]
-        return [_converted(value, self.kind) for value in listed]
+        kind = self.kind  # which is found from all values
+        return [_converted(value, kind) for value in listed]
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         kinds = {type(value) for value in self._decoded}

@@ -130,7 +130,8 @@ class Integer(Numbers):
         clipped = self.outside == "clip"
         return super().place + "; a fraction counts as the whole number below it" * clipped
 
-    def _from_positions(self, positions: NDArray[Any], rng: np.random.Generator) -> Values:
+    def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
+        positions = self._whole_positions(codes, rng)
         if self.kind == "text":
             return positions.astype(str).astype(object)
         return positions.astype(np.float64 if self.kind == "number" else np.int64)

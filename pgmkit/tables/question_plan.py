@@ -187,8 +187,8 @@ class QuestionPlan:
         return low[self.codes], high[self.codes], in_unit[self.codes]
 
     def ends(self) -> tuple[Array, Array]:
-        """Return the lowest and the highest value of each code in `codes`; for the last bin of real
-        numbers the latter is its upper end, which only this bin contains.
+        """Return the lowest and the highest value of each code in `codes`. The last bin of real
+        numbers contains its upper end, which is its highest value.
         """
         low, high, _ = self.spans()
         if isinstance(self.column, Numbers) and not self.column.whole:

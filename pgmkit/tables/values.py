@@ -211,7 +211,9 @@ def clock_times(values: Any) -> Any:
 
 
 def keeps_summer_time(values: Any) -> bool:
-    """Return True if Arrow has the rules of zones for all these times, which end with 2037."""
+    """Return True if all these times are before 2038, up to which Arrow knows when the clocks of a
+    zone change.
+    """
     return compute.all(compute.less(compute.year(values), 2038)).as_py() is not False
 
 

@@ -252,3 +252,13 @@ def test_missing_values_are_met_by_their_label_which_no_value_has() -> None:
     assert column.equal(["(missing)", "b"]).tolist() == [False, True, True]
     with pytest.raises(InvalidInput, match="stands for missing values"):
         Categorical(("(missing)", "b"), missing=())
+
+
+def test_the_type_of_a_list_of_values_is_found_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found from all values, so to find it for each would take minutes for 100,000."""
+    kind, asked = Categorical.kind.fget, []
+    monkeypatch.setattr(Categorical, "kind", property(lambda c: asked.append(c) or kind(c)))
+    column = Categorical(tuple(range(1000)))
+    column.encode(np.arange(2000) % 1000)
+    column.decode(np.arange(1000), np.random.default_rng(0))
+    assert 0 < len(asked) < 50

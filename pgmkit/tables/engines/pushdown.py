@@ -129,7 +129,7 @@ class FrameCounts:
                 self._check_same(line[: len(read)], chosen)
 
     def _run(self, counted: Callable[[S], T], scan: S) -> T:
-        """Return what one pass over the records counts."""
+        """Return the counts that `counted` makes of `scan` in one pass over the records."""
         found = without_quotes(
             f"{self.library.name.lower()} failed in pass {self.scans + 1} over the records, in "
             "which nothing was counted (once the engine runs again, give its frame anew)",

@@ -28,7 +28,9 @@ class Tally(ABC):
 
     @abstractmethod
     def counted(self, frames: Iterable[Any]) -> Counter[str | None]:
-        """Return the number of rows by text, or under None, of these frames in memory."""
+        """Return how many rows of these frames in memory belong to each text. Rows that belong to
+        no text are counted under None.
+        """
 
     def rows_of_counts(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield one Arrow batch with the texts of these batches and their numbers of rows."""

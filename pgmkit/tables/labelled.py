@@ -223,18 +223,14 @@ class Categorical(_Labelled):
         """The codes of the truth values among the values, and of all that are decoded as such, by
         "true" and "false", which are read in any case.
         """
-        every = self.kind == "boolean"
-        return {
-            text_of(_converted(value, "boolean")): code
-            for code, value in enumerate(self.values)
-            if every or isinstance(value, bool)
-        }
+        every, kind = enumerate(self.values), self.kind
+        listed = ((code, v) for code, v in every if kind == "boolean" or isinstance(v, bool))
+        return {text_of(_converted(value, "boolean")): code for code, value in listed}
 
     @cached_property
     def _decoded(self) -> list[Any]:
         """The decoded value of each code, except that of missing values."""
-        listed = list(self.values) if self.other is None else [*self.values, self.other]
-        kind = self.kind  # which is found from all values
+        listed, kind = [*self.values, *([] if self.other is None else [self.other])], self.kind
         return [_converted(value, kind) for value in listed]
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:

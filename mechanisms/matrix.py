@@ -185,10 +185,7 @@ def _measure(curator: Curator, strategy: Strategy, clique: Clique, cost: float) 
 
 
 def _tables(
-    workload: Workload,
-    strategy: Strategy,
-    measurements: tuple[Measurement, ...],
-    total: int | None,
+    workload: Workload, strategy: Strategy, measurements: tuple[Measurement, ...], total: int | None
 ) -> Sequence[Measurement]:
     """Return noisy marginals over cliques that contain the workload's. If a marginal is computed
     from other queries or from residuals, its standard deviation is the square root of the mean

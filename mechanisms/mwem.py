@@ -21,12 +21,7 @@ import numpy as np
 from mechanisms.families.histogram import Histogram
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.histogram import (
-    HistogramSettings,
-    MeasuredCell,
-    Update,
-    run_histogram,
-)
+from mechanisms.rounds.histogram import HistogramSettings, MeasuredCell, Update, run_histogram
 from mechanisms.rounds.loop import Progress
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import RoundsRule

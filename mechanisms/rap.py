@@ -137,11 +137,7 @@ def rap_softmax(
 
 
 def _run(
-    name: str,
-    curator: Curator,
-    workload: Workload,
-    settings: Rap,
-    progress: Progress,
+    name: str, curator: Curator, workload: Workload, settings: Rap, progress: Progress
 ) -> Release:
     select_and_measure.check_queries(curator, workload, settings)
     domain = curator.domain

@@ -181,10 +181,7 @@ class _FewPairs(_Pairs):
 
 
 def _pairs(
-    columns: Columns,
-    pairs: Sequence[Measurement],
-    total: float,
-    device: torch.device | str,
+    columns: Columns, pairs: Sequence[Measurement], total: float, device: torch.device | str
 ) -> _Pairs:
     """Return the misfit of these tables of pairs, with counts divided by the total. Several tables
     of one pair on the same sums of codes are replaced by their mean, weighted by inverse variance.
@@ -270,10 +267,7 @@ def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64
 
 
 def _singles(
-    columns: Columns,
-    measurements: Sequence[Measurement],
-    total: float,
-    device: torch.device | str,
+    columns: Columns, measurements: Sequence[Measurement], total: float, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return, for each column, the weight of its squared error and the mean of its noisy values by
     inverse variance, both for fractions of the total; both are 0 for columns that were not

@@ -127,12 +127,7 @@ class MixtureFit:
             return found.addcmul_(probabilities, self._attributes.sums(found), value=-1)
 
         adam(
-            self.logits,
-            slope,
-            steps,
-            rate=self._rate,
-            last_rate=self._rate / 50,
-            betas=(0.9, 0.99),
+            self.logits, slope, steps, rate=self._rate, last_rate=self._rate / 50, betas=(0.9, 0.99)
         )
 
     def follow(self, steps: int, level: float) -> None:

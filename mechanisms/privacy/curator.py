@@ -82,10 +82,7 @@ class Curator(Discovering):
         self._place: str | None = None
         self.measurements: list[Measurement] = []
         self.ledger = Ledger(
-            budget,
-            secure=self._noise.secure,
-            neighbours=self.neighbours.name,
-            across_runs=ledger,
+            budget, secure=self._noise.secure, neighbours=self.neighbours.name, across_runs=ledger
         )
 
     def recoded(self, data: Counts) -> Curator:

@@ -53,10 +53,7 @@ class GridMatrix:
 
     @classmethod
     def over(
-        cls,
-        domain: Domain,
-        clique: Clique,
-        matrix: Sequence[MatrixLike] | NDArray[np.float64],
+        cls, domain: Domain, clique: Clique, matrix: Sequence[MatrixLike] | NDArray[np.float64]
     ) -> GridMatrix:
         """Round one array over a marginal's cells, or a list with one matrix for each attribute, to
         the grid.

@@ -175,12 +175,7 @@ class SelectionRounds(ABC):
     """
 
     def __init__(
-        self,
-        curator: Curator,
-        workload: Workload,
-        rounds: int,
-        queries: int,
-        select_share: float,
+        self, curator: Curator, workload: Workload, rounds: int, queries: int, select_share: float
     ) -> None:
         self._curator, self._workload, self._queries = curator, workload, queries
         self._whole = curator.remaining

@@ -438,8 +438,8 @@ MUTANTS = (
     Mutant(
         "overspending allowed by a tenth",
         LEDGER,
-        "total * (1 + AGREEMENT)",
-        "total * 1.1",
+        "within = 1 + AGREEMENT",
+        "within = 1.1",
         "budget",
     ),
     Mutant(

@@ -83,11 +83,10 @@ class Frequent:
         found = []
         for m in measurements:
             if m.matrix is not None:
-                clique, index = measured_cell(m)
-                at = index_among(self.whole, Cell(clique, index), self.codes)
-                place = int(np.ravel_multi_index(at, self.domain.shape(clique)))
-                small = selector(self.domain, Cell(clique, place))
-                found.append(Measurement(clique, m.values, m.stddev, small))
+                at = index_among(self.whole, measured_cell(m), self.codes)
+                place = int(np.ravel_multi_index(at, self.domain.shape(m.clique)))
+                small = selector(self.domain, Cell(m.clique, place))
+                found.append(Measurement(m.clique, m.values, m.stddev, small))
             elif m.clique[0] in self._rest:
                 values = m.values[self.codes[m.clique[0]]]
                 rest = max(0.0, self._total - float(values.sum()))

@@ -112,9 +112,7 @@ class _Linear(torch.nn.Module):
         )
 
     def forward(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        weights = [
-            weight.to(value.dtype) for value, weight in zip(values, self.weights, strict=True)
-        ]
+        weights = [weight.to(values[0].dtype) for weight in self.weights]
         total = functional.linear(values[0], weights[0])
         for value, weight in zip(values[1:], weights[1:], strict=True):
             total = torch.addmm(total, value, weight.t())

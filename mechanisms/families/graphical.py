@@ -188,9 +188,7 @@ def check_fits_workload(domain: Domain, workload: Workload, limit: float) -> Non
         raise InvalidInput("the workload asks for the total alone; name at least one column")
     singles = sum(domain.shape())  # the model of one clique has the other attributes alone
     smallest = megabytes(
-        min(
-            domain.size(clique) + singles - sum(domain.shape(clique)) for clique in workload.cliques
-        )
+        min(domain.size(c) + singles - sum(domain.shape(c)) for c in workload.cliques)
     )
     if smallest > limit:
         raise InvalidInput(

@@ -56,16 +56,12 @@ def splits(
     fresh = [m.stddev * random.standard_normal(len(m.values)) for m in measurements]
     more, less = (1 + added**2) ** 0.5, (1 + added**-2) ** 0.5
 
-    def split(sign: float) -> Split:
-        def noisier(share: float, factor: float) -> list[Measurement]:
-            pairs = zip(measurements, fresh, strict=True)
-            return [
-                replace(m, values=m.values + share * e, stddev=factor * m.stddev) for m, e in pairs
-            ]
+    def noisier(share: float, factor: float) -> list[Measurement]:
+        pairs = zip(measurements, fresh, strict=True)
+        return [replace(m, values=m.values + share * e, stddev=factor * m.stddev) for m, e in pairs]
 
-        return noisier(sign * added, more), noisier(-sign / added, less)
-
-    return split(1.0), split(-1.0)
+    first = noisier(added, more), noisier(-1 / added, less)
+    return first, (noisier(-added, more), noisier(1 / added, less))
 
 
 def best_level(losses: Callable[[int], float], last: int) -> tuple[float, float]:
@@ -105,16 +101,13 @@ def judges(
     """
     model = ProductMixtureModel(columns.domain, alone.double().cpu().numpy(), total)
     tables = model.marginals([m.clique for m in held])
-    answers = [m.applied(tables[m.clique].ravel()) for m in held]
-    given = [Measurement(m.clique, m.values, m.stddev**0.5, m.matrix) for m in held]
-    moved = [
-        Measurement(m.clique, values, 0.5, m.matrix)
-        for m, values in zip(held, answers, strict=True)
-    ]
-    return (
-        Misfit(columns, given, total, alone.device),
-        Misfit(columns, moved, total, alone.device),
-    )
+    given, moved = [], []
+    for m in held:
+        given.append(Measurement(m.clique, m.values, m.stddev**0.5, m.matrix))
+        answers = m.applied(tables[m.clique].ravel())
+        moved.append(Measurement(m.clique, answers, 0.5, m.matrix))
+    device = alone.device
+    return Misfit(columns, given, total, device), Misfit(columns, moved, total, device)
 
 
 def least_misfit(

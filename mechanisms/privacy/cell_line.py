@@ -103,13 +103,13 @@ def selector(domain: Domain, cell: Cell) -> csr_array:
     return csr_array(([1.0], ([0], [cell.index])), (1, domain.size(cell.clique)))
 
 
-def measured_cell(measurement: Measurement) -> tuple[Clique, int]:
-    """Return the clique and the index of the cell that was measured.
+def measured_cell(measurement: Measurement) -> Cell:
+    """Return the cell that was measured.
 
     The measurement must be one from `Curator.measure_cells`: its matrix picks a single cell.
     """
     selector: Any = measurement.matrix
-    return measurement.clique, int(selector.nonzero()[1][0])
+    return Cell(measurement.clique, int(selector.nonzero()[1][0]))
 
 
 def index_among(

@@ -78,13 +78,11 @@ class JointMoves:
     """
 
     def __init__(self, neighbours: Neighbours, products: Sequence[Product]) -> None:
-        some = range(len(products)) if neighbours.exchanged else []
-        self._products = len(products)
+        some = enumerate(products) if neighbours.exchanged else ()
+        exact = [place for place, each in some if each and _is_exact(each)]
         self._groups = [
             _Group(places, [products[place] for place in places], neighbours)
-            for places in _groups(
-                products, [n for n in some if products[n] and _is_exact(products[n])]
-            )
+            for places in _groups(products, exact)
         ]
         self._others = np.ones(len(products), dtype=bool)
         for group in self._groups:
@@ -115,7 +113,7 @@ class JointMoves:
         share, which is at most 1. A product in no group has the price 1.
         `chances`: the probabilities of the states, one array for each array that `costs` returns.
         """
-        found = np.ones(self._products)
+        found = np.ones(len(self._others))
         for group, own in zip(self._groups, chances[1:], strict=True):
             found[group.places] = group.prices(own)
         return found

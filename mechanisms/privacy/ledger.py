@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -137,9 +137,10 @@ class Ledger:
         """Return whether a further cost fits into what remains, and whether a further part of the
         reserved delta does.
         """
-        deltas = [*(each.delta for each in self.entries), delta]
-        spent = [self.spent, cost]
-        return _within(spent, self.budget.total), _within(deltas, self.budget.reserved)
+        within = 1 + AGREEMENT
+        deltas = math.fsum([*(each.delta for each in self.entries), delta])
+        cost_fits = self.spent + cost <= self.budget.total * within
+        return cost_fits, deltas <= self.budget.reserved * within
 
     def _check(self, entry: LedgerEntry) -> None:
         cost_fits, delta_fits = self._fits(entry.cost, entry.delta)
@@ -357,7 +358,3 @@ class FileLedger(Ledger):
             ]
             ledger = Ledger.from_dict({**first, "secure": secure, "entries": entries})
         return ledger, held, runs
-
-
-def _within(parts: Sequence[float], total: float) -> bool:
-    return math.fsum(parts) <= total * (1 + AGREEMENT)

@@ -16,7 +16,7 @@ from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.scores import Tables
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
-from pgmkit.domain import Clique
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.arguments import float_array
 from pgmkit.runtime.typed import typed_class
@@ -158,21 +158,13 @@ class Selecting(Charging):
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.
         """
-        line, table, counts = self._line(cliques, estimates, self._checked_codes(codes))
+        kept = _checked_codes(self.domain, codes or {})
+        line, table, counts = self._line(cliques, estimates, kept)
         candidates = line.without(exclude)
         _check_count(count, len(candidates), "cells")
         errors = np.abs(scores.cell_differences(counts, table))[candidates]
         found = self._top(step, "cells", errors, count, cost)
         return [line.cell(candidates[place]) for place in found]
-
-    def _checked_codes(
-        self, codes: Mapping[str, ArrayLike] | None
-    ) -> dict[str, NDArray[np.int64]] | None:
-        if codes is None:
-            return None
-        sizes = self.domain.sizes
-        self.domain.clique(codes, "codes")
-        return {name: _distinct_codes(name, some, sizes[name]) for name, some in codes.items()}
 
     def choose_predicates(
         self,
@@ -268,19 +260,21 @@ class Selecting(Charging):
         return self._selected(step, np.array(found), self.neighbours.max_rows, cost)
 
 
-def _distinct_codes(name: str, codes: ArrayLike, size: int) -> NDArray[np.int64]:
-    """Return codes of an attribute; raise InvalidInput unless they are distinct, in rising order,
-    within its size.
+def _checked_codes(domain: Domain, codes: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.int64]]:
+    """Return the codes of some attributes; raise InvalidInput unless they are distinct, in rising
+    order, within the attribute's size.
     """
-    found = np.asarray(codes)
-    if found.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    whole = found.ndim == 1 and found.dtype.kind in "iu"
-    if not whole or found[0] < 0 or found[-1] >= size or (found[1:] <= found[:-1]).any():
-        raise InvalidInput(
-            f"codes of {name!r} must be distinct whole numbers, in rising order, in 0..{size - 1}"
-        )
-    return found.astype(np.int64)
+    domain.clique(codes, "codes")
+    found = {}
+    for name, some in codes.items():
+        own, last = np.asarray(some), domain.sizes[name] - 1
+        rising = own.ndim == 1 and own.dtype.kind in "iu" and (own[1:] > own[:-1]).all()
+        if own.size and not (rising and own[0] >= 0 and own[-1] <= last):
+            raise InvalidInput(
+                f"codes of {name!r} must be distinct whole numbers, in rising order, in 0..{last}"
+            )
+        found[name] = own.reshape(-1).astype(np.int64)
+    return found
 
 
 def _check_count(count: int, most: int, what: str) -> None:

@@ -118,11 +118,8 @@ def measured_cells(measurements: Sequence[Measurement], total: float) -> list[Me
     """
     merged: dict[Cell, tuple[float, float]] = {}
     for m in measurements:
-        if m.matrix is None:
-            cells = [Cell(m.clique, i) for i in range(len(m.values))]
-        else:
-            clique, index = measured_cell(m)
-            cells = [Cell(clique, index)]
+        whole = m.matrix is None
+        cells = [Cell(m.clique, i) for i in range(len(m.values))] if whole else [measured_cell(m)]
         weight = (total / m.stddev) ** 2
         for cell, value in zip(cells, m.values, strict=True):
             old, sum_of_weights = merged.pop(cell, (0.0, 0.0))

@@ -154,14 +154,10 @@ def rated(lattice: Lattice, bases: Mapping[str, Sequence[ResidualBasis]], which:
 
 def _at_sensitivity_1(found: OwnRows, lattice: Lattice, inside: Array) -> Array:
     """Return the inside errors for the same rows scaled so that their largest column has norm 1."""
-    tops = {
-        name: [float((basis.rows**2).sum(axis=0).max()) for basis in own]
-        for name, own in found.bases.items()
-    }
     scale = np.ones_like(inside)
     for slot, name in enumerate(lattice.names):
-        for number, top in enumerate(tops.get(name, ())):
-            scale[number, slot] = top
+        tops = [(basis.rows**2).sum(axis=0).max() for basis in found.bases.get(name, ())]
+        scale[: len(tops), slot] = tops
     return inside * scale
 
 

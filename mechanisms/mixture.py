@@ -28,18 +28,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from mechanisms.families import shrinkage
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import judges, least_misfit, splits
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.shrinkage import (
-    all_hidden,
-    all_stay_hidden,
-    beyond_noise,
-    independent_columns,
-    near_independence,
-)
 from mechanisms.families.smoothing import smoothed
 from mechanisms.families.tilted import tilted
 from mechanisms.families.training_memory import fitting_tables_bytes
@@ -190,7 +184,7 @@ def mixture(
 
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
-        alone = independent_columns(domain, first, total)
+        alone = shrinkage.independent_columns(domain, first, total)
         if not kept:
             most = settings.pairs * len(domain)
             estimates = alone.marginals(orders[0])
@@ -267,7 +261,7 @@ def _measured(
     least = _LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs))
     parts = np.maximum(tables.pairs, least)
     # A whole table tells about its attributes even if noise hides the pair; a residual does not.
-    if not pure and all_stay_hidden(tables.excess(far, noise)):
+    if not pure and shrinkage.all_stay_hidden(tables.excess(far, noise)):
         parts = np.zeros(len(pairs))
     tables = replace(tables, groups=groups, pairs=parts)
     measurements = measure_tables(
@@ -303,7 +297,7 @@ def _fitted(
     def start(taken: Sequence[Measurement], rows: int, strength: float) -> MixtureFit:
         return MixtureFit(
             columns,
-            near_independence(columns.domain, taken, total, strength),
+            shrinkage.near_independence(columns.domain, taken, total, strength),
             total,
             rows=rows,
             learning_rate=settings.learning_rate,
@@ -328,8 +322,8 @@ def _fitted(
         last.follow(settings.steps, settings.level)
         return last.rows
     alone = start(measurements, 1, strengths[0]).independent
-    excess = beyond_noise(columns.domain, measurements, total, pure=pure)
-    if all_hidden(excess):
+    excess = shrinkage.beyond_noise(columns.domain, measurements, total, pure=pure)
+    if shrinkage.all_hidden(excess):
         return alone
     if np.median(excess) > 1:  # most tables stand out from their noise
         strengths = strengths[:1]

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from mechanisms.families.graphical import estimator
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
-from mechanisms.rounds.forest import draw_forest
+from mechanisms.rounds.drawn import draw_forest
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.settings import Settings, fraction, leave_something, setting, torch_device

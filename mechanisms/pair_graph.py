@@ -31,8 +31,7 @@ from mechanisms.families.tree_growth import TreeGrowth
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.distances import measure_distances
-from mechanisms.rounds.drawn import worst_pairs
-from mechanisms.rounds.forest import draw_forest
+from mechanisms.rounds.drawn import draw_forest, worst_pairs
 from mechanisms.rounds.mechanism import mechanism
 from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import measure_one_way

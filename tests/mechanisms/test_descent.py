@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from mechanisms.families.cell_answers import CellAnswers
 from mechanisms.families.descent import descend, fitted_or_stalled, stalled
 from mechanisms.families.product_mixture import Columns
 from mechanisms.families.relaxed_rows import RelaxedRowsModel
+from mechanisms.families.targets import CellAnswers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from chance import assert_no_more_spread
 
-from mechanisms.families.cell_answers import CellAnswers
 from mechanisms.families.generator import Generator
 from mechanisms.families.histogram import HistogramModel
 from mechanisms.families.pair_mixture import PairMixtureModel
@@ -18,6 +17,7 @@ from mechanisms.families.product_mixture import (
     ProductMixtureModel,
 )
 from mechanisms.families.tables import TablesModel
+from mechanisms.families.targets import CellAnswers
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.queries import FactoredQuery, prefix

@@ -85,8 +85,7 @@ class FullDomain:
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """Return the codes of records, given their flat indices into the weights."""
-        codes = np.unravel_index(places, self.shape)
-        return {name: c.astype(np.int64) for name, c in zip(self.domain, codes, strict=True)}
+        return dict(zip(self.domain, np.unravel_index(places, self.shape), strict=True))
 
 
 def _sum_out(

@@ -123,7 +123,7 @@ class Targets:
         cells = [m for m in measurements if m.matrix is not None]
         self._columns = columns
         singles = [measured_cell(m) for m in cells]
-        self._all = [(m.clique, i) for m in tables for i in range(len(m.values))] + singles
+        self._all = [*((m.clique, i) for m in tables for i in range(len(m.values))), *singles]
         self._cliques = [m.clique for m in tables]
         self._tables = ProductAnswers(columns, dict.fromkeys(self._cliques))
         self._cells = CellAnswers(columns, singles, device)

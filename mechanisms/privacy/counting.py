@@ -119,12 +119,8 @@ class Counting:
         """
         names = [self.domain.clique(clique, "candidate") for clique in cliques]
         line = CellLine(self.domain, names, codes)
-        for clique in names:
-            if clique not in estimates:
-                scores.estimate_of(clique, estimates, ())  # raises
-        tables = {c: np.asarray(estimates[c], dtype=np.float64) for c in names}
-        shapes = {c: line.shape(c) for c in names}
-        grid = scores.on_grid("estimates", scores.in_line(tables, shapes))
+        shapes = {clique: line.shape(clique) for clique in names}
+        grid = scores.on_grid("estimates", scores.in_line(estimates, shapes))
         counts = self._counted(names)  # may raise before the charge
         return line, grid, line.joined({c: line.part(c, counts[c]) for c in names})
 

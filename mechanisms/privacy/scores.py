@@ -153,11 +153,11 @@ def asked_distance(
 
 def _blocks(
     estimates: Iterable[tuple[Clique, ArrayLike]], counts: Mapping[Clique, Counts]
-) -> Iterator[dict[Clique, NDArray[np.float64]]]:
-    block: dict[Clique, NDArray[np.float64]] = {}
+) -> Iterator[dict[Clique, ArrayLike]]:
+    block: dict[Clique, ArrayLike] = {}
     cells = 0
     for clique, table in estimates:
-        block[clique] = np.asarray(table, dtype=np.float64)
+        block[clique] = table
         cells += counts[clique].size
         if cells >= BLOCK_CELLS:
             yield block
@@ -167,21 +167,22 @@ def _blocks(
 
 
 def in_line(
-    tables: Mapping[Clique, NDArray[np.float64]], shapes: Mapping[Clique, tuple[int, ...]]
+    estimates: Mapping[Clique, ArrayLike], shapes: Mapping[Clique, tuple[int, ...]]
 ) -> NDArray[np.float64]:
-    """Return the values of all tables one after another, in the order of `tables`. Raises
-    InvalidInput as `estimate_of` does; `shapes` has the shape that each table must have.
+    """Return the values of the cliques' estimates one after another, in the order of `shapes`,
+    which has the shape that each of them must have. Raises InvalidInput as `estimate_of` does.
 
     One sum checks all tables at once. Only if it is too large or not finite are they checked one by
     one, so that the error names its table.
     """
-    if all(table.shape == shapes[clique] for clique, table in tables.items()):
+    tables = {c: np.asarray(estimates[c], dtype=np.float64) for c in shapes if c in estimates}
+    if all(c in tables and tables[c].shape == shape for c, shape in shapes.items()):
         line = np.concatenate([table.reshape(-1) for table in tables.values()])
         with np.errstate(over="ignore", invalid="ignore"):
             # Values that are not finite fail this comparison too.
             if np.abs(line).sum() <= LARGEST:
                 return line
-    checked = [estimate_of(clique, tables, shapes[clique]) for clique in tables]
+    checked = [estimate_of(clique, tables, shape) for clique, shape in shapes.items()]
     return np.concatenate([table.reshape(-1) for table in checked])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -91,7 +91,12 @@ class FactorGraph:
         memory_limit: int,
     ) -> None:
         check_limit(memory_limit)
-        _check_sizes(domain, memory_limit)
+        for name, size in domain.sizes.items():
+            if 8 * size > memory_limit:
+                raise ModelTooLarge(
+                    f"attribute {name!r:.200} has more values than a table of {memory_limit:,} "
+                    "bytes can hold; merge values, or raise memory_limit"
+                )
         shared = GraphTables(domain, tables, children, states, memory_limit)
         shared.prepare()
         vars(self).update(domain=domain, tables=tables, children=children, states=states)
@@ -209,7 +214,7 @@ class FactorGraph:
         since only a sum over the whole graph shows it.
         """
         one_of(inference, _INFERENCES, "inference")
-        options = {
+        options: dict[str, Any] = {
             "region_cells": region_cells,
             "tolerance": tolerance,
             "max_seconds": max_seconds,
@@ -223,13 +228,7 @@ class FactorGraph:
         exact = Posterior(self._shared, given)
         if inference == "exact" or (inference == "auto" and exact.fits()):
             return exact
-        return approximate(
-            self._shared,
-            given,
-            region_cells=region_cells,
-            tolerance=tolerance,
-            max_seconds=max_seconds,
-        )
+        return approximate(self._shared, given, **options)
 
     def posteriors(self, evidence: Mapping[str, Sequence[Hashable]]) -> Posteriors:
         """Return the distributions given each of many records of the same observed attributes.
@@ -313,16 +312,6 @@ class FactorGraph:
         kind = "factor graph" if self.children is None else "Bayesian network"
         cells = sum(table.size for _, table in self.tables)
         return f"<{kind}: {len(self.domain)} attributes, {len(self.tables)} tables, {cells} cells>"
-
-
-def _check_sizes(domain: Domain, memory_limit: int) -> None:
-    """Raise ModelTooLarge if the marginal of some attribute would not fit the limit."""
-    for name, size in domain.sizes.items():
-        if 8 * size > memory_limit:
-            raise ModelTooLarge(
-                f"attribute {name!r:.200} has more values than a table of {memory_limit:,} bytes "
-                "can hold; merge values, or raise memory_limit"
-            )
 
 
 def _exponential(potential: Factor) -> Array:

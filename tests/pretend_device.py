@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pgmkit.contraction import kernels
 from pgmkit.contraction.kernels import reference
-from pgmkit.estimation import kept_steps
+from pgmkit.estimation import device_search
 
 aten = torch.ops.aten
 CARD = torch.device("cuda", 0)
@@ -471,7 +471,7 @@ def pretend_card(card_bytes: int = 80 << 30) -> Iterator[PretendCard]:
         mock.patch.object(torch.cuda, "Stream", lambda: f"a stream of {_CURRENT[-1]}"),
         mock.patch.object(kernels, "has_triton", lambda device: True),
         mock.patch.object(torch.cuda, "CUDAGraph", CardGraph),
-        mock.patch.dict(kept_steps.KEPT, clear=True),
+        mock.patch.dict(device_search.KEPT, clear=True),
         _modules_move(),
         PretendCard() as card,
     ):

@@ -192,21 +192,15 @@ def estimate(
     if not isinstance(shrink, bool):
         raise InvalidInput(f"shrink must be True or False, got {shrink!r}")
     _check_inference(inference, method=method, warm_start=warm_start, device=device)
-    request = Request(
-        domain,
-        listed(measurements, "measurements", "Measurement records"),
-        total,
-        loss,
-        method,
-        tolerance,
-    )
+    everything = listed(measurements, "measurements", "Measurement records")
+    request = Request(domain, everything, total, loss, method, tolerance)
     request.check(max_seconds, memory_limit, dtype)
     total, impossible = request.known_total(), check_zeros(domain, zeros)
     deadline = inf if max_seconds is None else started + max_seconds
     known = statistics(domain, request.used, loss, deadline)
     used, constant = known.measurements, float(known.constant)
     # Statistics combine the measurements of a clique; the test of fit needs those that were given.
-    given = tuple(request.measurements) if known_loss(loss) == Squared() else ()
+    given = tuple(everything) if known_loss(loss) == Squared() else ()
     oracle = None
     try:
         if inference != "region":
@@ -264,11 +258,13 @@ def _searched(
             f"search starts, got {value}; avoid logarithms, roots and quotients of numbers that "
             "may be negative or zero"
         )
-    point = (
-        minimise(problem, start, monitor, request.method)
-        if request.used
-        else _unmeasured(problem, monitor)
-    )
+    if request.used:
+        point = minimise(problem, start, monitor, request.method)
+    else:  # without measurements the uniform point is certified
+        point = problem.point(uniform(problem.inference))
+        lowest = problem.loss.value(point.marginals)
+        monitor.raise_bound(lowest)
+        monitor.record(point, lowest)
     stated, oracle = monitor.best_loss + problem.constant, problem.inference
     given = request.loss, request.used
     check_point(oracle, point, problem.total, *given, stated, monitor.started)
@@ -344,12 +340,3 @@ def _check_inference(inference: str, **tree_only: object) -> None:
                 f'{name} ({value!r}) has no meaning with inference="region", which has one method '
                 "of its own, on the CPU; leave it out"
             )
-
-
-def _unmeasured(problem: Problem, monitor: Monitor) -> Point:
-    """Return the uniform point, and record it as certified, for a problem without measurements."""
-    point = problem.point(uniform(problem.inference))
-    loss = problem.loss.value(point.marginals)
-    monitor.raise_bound(loss)
-    monitor.record(point, loss)
-    return point

@@ -1,21 +1,31 @@
-"""Accelerated mirror descent on a GPU, whose state the host reads only once in several steps."""
+"""Accelerated mirror descent on a GPU, whose state the host reads only once in several steps.
+
+Captured steps are kept by structure, so that a later search of the same structure captures none.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 
 import torch
 
-from pgmkit.estimation.kept_steps import steps_of
 from pgmkit.estimation.measured_objective import MeasuredObjective
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.tensor_steps import State, Steps, start_at
 from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.iterations import WINDOW
+from pgmkit.runtime.memory import available
 from pgmkit.runtime.precision import HALVINGS
+from pgmkit.runtime.sizes import REMEMBERED
 
 _STEPS = WINDOW
 """The number of steps on the device between two reads by the host."""
+KEPT: dict[Hashable, tuple[MeasuredObjective, Steps]] = {}
+"""The steps and their objective for each structure, in the order of their last use."""
+_LOCK = threading.Lock()
 
 
 def can_search_on_device(problem: Problem) -> bool:
@@ -35,30 +45,27 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
     """
     assert isinstance(problem.loss, MeasuredLoss)
     objective = MeasuredObjective(problem, problem.loss)
+    point, loss = start, problem.loss.value(start.marginals)
     with steps_of(objective, start_at(objective, objective.at(start))) as steps:
-        return _search(problem, start, monitor, steps)
-
-
-def _search(problem: Problem, point: Point, monitor: Monitor, steps: Steps) -> Point:
-    before = steps.state.copied()
-    loss = problem.loss.value(point.marginals)
-    stops = monitor.record(point, loss)
-    while not stops:
-        begun = time.perf_counter()
-        before.take(steps.state)
-        last, accepted, stuck = _tried(steps, _STEPS, before)
-        problem.pass_seconds[:] = [time.perf_counter() - begun]
-        if stuck:
-            break
-        count = next((n for n, loss in accepted[:-1] if not monitor.pass_by(loss)), _STEPS)
-        if count < _STEPS:
-            steps.state.take(before)
-            last, accepted, _ = _tried(steps, count, before)
-        # None is accepted if no step passed its test, or the repeated ones were rounded otherwise.
-        if accepted:
-            point, loss = last.copied(), accepted[-1][1]
-        if accepted or count < _STEPS or problem.late():
-            stops = monitor.record(point, loss)
+        before = steps.state.copied()
+        stops = monitor.record(point, loss)
+        while not stops:
+            begun = time.perf_counter()
+            before.take(steps.state)
+            last, accepted, stuck = _tried(steps, _STEPS, before)
+            problem.pass_seconds[:] = [time.perf_counter() - begun]
+            if stuck:
+                break
+            count = next((n for n, loss in accepted[:-1] if not monitor.pass_by(loss)), _STEPS)
+            if count < _STEPS:
+                steps.state.take(before)
+                last, accepted, _ = _tried(steps, count, before)
+            # None is accepted if no step passed its test, or the repeated ones were rounded
+            # otherwise.
+            if accepted:
+                point, loss = last.copied(), accepted[-1][1]
+            if accepted or count < _STEPS or problem.late():
+                stops = monitor.record(point, loss)
     return point
 
 
@@ -85,3 +92,33 @@ def _tried(steps: Steps, count: int, before: State) -> tuple[Point, list[tuple[i
     # If only one step was accepted, it may have dropped the momentum, which changes no potential.
     too_short = len(accepted) > 1 and not has_moved
     return point, accepted, halvings[-1] > HALVINGS or too_short
+
+
+@contextmanager
+def steps_of(objective: MeasuredObjective, first: State) -> Iterator[Steps]:
+    """Yield steps that minimise the objective from its state ``first``.
+
+    If captured steps of the same structure are kept, they are used, after the objective's values
+    were copied to their memory. The block has the steps to itself. When it ends without an error,
+    captured steps are kept. At most REMEMBERED structures are kept, and together they take at most
+    1 / REMEMBERED of the GPU's free memory; the least recently used ones are dropped.
+    """
+    room = available(objective.inference.device) // REMEMBERED
+    if objective.bytes > room:
+        yield Steps(objective, first)
+        return
+    structure = objective.structure
+    with _LOCK:
+        kept = KEPT.pop(structure, None)
+    if kept is None:
+        kept = objective, Steps(objective, first, objective.separate)
+    else:
+        for own, new in zip(kept[0].inputs, objective.inputs, strict=True):
+            own.copy_(new)
+        kept[1].state.take(first)
+    yield kept[1]
+    if kept[1].captured:
+        with _LOCK:
+            KEPT[structure] = kept
+            while len(KEPT) > REMEMBERED or sum(each.bytes for each, _ in KEPT.values()) > room:
+                del KEPT[next(iter(KEPT))]

@@ -55,9 +55,23 @@ def tree_oracle(
     where = device_of(device, lambda: plan(cliques, (), domain.sizes).cost)
     limit = search_limit(memory_limit, where)
     oracle = MarginalOracle(domain, cliques, device=where, memory_limit=limit, zeros=zeros)
-    _check_memory(oracle, used, limit)
-    _check_tree(domain, cliques, model_limit(memory_limit))
-    _check_possible(oracle, zeros)
+    needed, cells = needed_bytes(oracle, used), oracle.layout.cells
+    if needed > limit:
+        measured = sum(domain.size(m.clique) for m in used)
+        raise ModelTooLarge(
+            f"estimation from {measured:,} measured cells in {cells:,} cells of cliques needs "
+            f"{needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. Measure fewer or "
+            "smaller cliques, or raise memory_limit"
+        )
+    # The size that is computed first is an upper bound. Only if it exceeds the limit, a better tree
+    # is searched for.
+    if model_cells(domain, cliques) * CELL_BYTES > model_limit(memory_limit):
+        check_fits(junction_tree(domain, cliques), model_limit(memory_limit))
+    if zeros and oracle.maximum(torch.zeros(cells, dtype=oracle.dtype, device=where)) == -inf:
+        raise InvalidInput(
+            f"the zeros over {', '.join(repr(each.clique) for each in zeros)} together leave no "
+            "possible record; allow more combinations"
+        )
     return oracle
 
 
@@ -81,37 +95,6 @@ def cliques_of(
     """
     cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
     return [domain.ordered(cliques[place]) for place in maximal(cliques)]
-
-
-def _check_possible(inference: MarginalOracle, zeros: Sequence[Zeros]) -> None:
-    nothing = torch.zeros(inference.layout.cells, dtype=inference.dtype, device=inference.device)
-    if zeros and inference.maximum(nothing) == -inf:
-        raise InvalidInput(
-            f"the zeros over {', '.join(repr(each.clique) for each in zeros)} together leave no "
-            "possible record; allow more combinations"
-        )
-
-
-def _check_memory(inference: MarginalOracle, used: Sequence[Measurement], limit: int) -> None:
-    needed = needed_bytes(inference, used)
-    if needed > limit:
-        cells = sum(inference.layout.domain.size(m.clique) for m in used)
-        raise ModelTooLarge(
-            f"estimation from {cells:,} measured cells in {inference.layout.cells:,} cells of "
-            f"cliques needs {needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. "
-            "Measure fewer or smaller cliques, or raise memory_limit"
-        )
-
-
-def _check_tree(domain: Domain, cliques: Sequence[Clique], limit: int) -> None:
-    """Raise ModelTooLarge if the model could be estimated, but its junction tree would be too large
-    to answer or sample.
-
-    The size that is computed first is an upper bound. Only if it exceeds the limit, a better tree
-    is searched for.
-    """
-    if model_cells(domain, cliques) * CELL_BYTES > limit:
-        check_fits(junction_tree(domain, cliques), limit)
 
 
 def working_bytes(domain: Domain, measurements: Sequence[Measurement]) -> int:

@@ -138,10 +138,10 @@ class _Subproblem:
             return unsolved < _ROUGHLY * monitor.goal or too_long() or self.problem.late()
 
         if isfinite(self.loss.penalty.steepest):
-            change = self.change(self.bounded_minimum(settled))
+            scaled = self.bounded_minimum(settled)
         else:
-            start = torch.zeros_like(self.dual)
-            change = self.change(minimum(self.value_and_gradient, start, settled))
+            scaled = minimum(self.value_and_gradient, torch.zeros_like(self.dual), settled)
+        change = self.scale * scaled
         point = self.problem.attempt(self.moved(change))
         return None if point is None else (point, self.dual + change)
 
@@ -176,7 +176,7 @@ class _Subproblem:
         """Return the negative dual objective and its gradient; infinity and an arbitrary gradient
         if the step is so long that inference fails.
         """
-        change, observations = self.change(scaled), self.loss.observations
+        change, observations = self.scale * scaled, self.loss.observations
         dual, total = self.dual + change, self.problem.total
         try:
             found = self.problem.inference.fast_marginals(self.moved(change), total)
@@ -187,10 +187,6 @@ class _Subproblem:
         value += float(dual @ observations.target) + total / self.step * log_partition
         self.force = self.loss.penalty.curvature * dual - observations.residual(marginals)
         return value, self.scale * self.force
-
-    def change(self, scaled: torch.Tensor) -> torch.Tensor:
-        """Return the change of the multipliers, given its scaled value."""
-        return self.scale * scaled
 
     def moved(self, change: torch.Tensor) -> torch.Tensor:
         return self.potentials - self.step * self.loss.observations.adjoint(change)

@@ -40,13 +40,11 @@ class Points(NamedTuple):
         elsewhere.
         """
         wide = chosen.unsqueeze(-1)
-        pairs = zip(self, others, strict=True)
-        return Points(
-            *(
-                torch.where(wide if own.ndim > chosen.ndim else chosen, own, rest)
-                for own, rest in pairs
-            )
-        )
+        taken = [
+            torch.where(wide if own.ndim > chosen.ndim else chosen, own, rest)
+            for own, rest in zip(self, others, strict=True)
+        ]
+        return Points(*taken)
 
 
 class Objective(Protocol):

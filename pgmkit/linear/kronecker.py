@@ -60,7 +60,12 @@ class Kronecker:
         """Return Q @ x for a vector of length ``shape[1]``. Raises `InvalidInput` for another
         length.
         """
-        x = _vector(x, self.shape[1])
+        x = x if isinstance(x, np.ndarray) and x.dtype == np.float64 else float_array(x, "x")
+        if x.shape != (self.shape[1],):
+            raise InvalidInput(
+                f"Kronecker.matvec got an array of shape {x.shape}, but needs a vector of length "
+                f"{self.shape[1]}; flatten a marginal with .ravel() first"
+            )
         # Each step multiplies the leading axis and moves it to the end; after one step for each
         # factor the axes are in their first order again.
         for factor in self.factors:
@@ -89,13 +94,3 @@ def nonzeros(matrix: Matrix | Kronecker) -> int:
     if isinstance(matrix, Kronecker):
         return math.prod(map(nonzeros, matrix.factors))
     return int(np.count_nonzero(matrix if isinstance(matrix, np.ndarray) else matrix.data))
-
-
-def _vector(x: ArrayLike, length: int) -> NDArray[np.float64]:
-    vector = x if isinstance(x, np.ndarray) and x.dtype == np.float64 else float_array(x, "x")
-    if vector.shape != (length,):
-        raise InvalidInput(
-            f"Kronecker.matvec got an array of shape {vector.shape}, but needs a vector of length "
-            f"{length}; flatten a marginal with .ravel() first"
-        )
-    return vector

@@ -54,7 +54,20 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
             f"{name} is empty, of shape {array.shape}, but must have at least one row and one "
             "column; leave it out if it asks nothing"
         )
-    return _frozen_sparse(array, name) if sparse else _frozen_dense(array, name)
+    frozen: Matrix
+    if sparse:
+        from scipy.sparse import csr_array
+
+        frozen = csr_array(array, dtype=np.float64, copy=True)
+        frozen.sum_duplicates()  # in place, so before the arrays are read-only
+        parts = frozen.data, frozen.indices, frozen.indptr
+    else:
+        frozen = np.array(array, dtype=np.float64, order="C")
+        parts = (frozen,)
+    check_finite(parts[0], name, "entries", "mend them or drop their rows")
+    for part in parts:
+        part.setflags(write=False)
+    return frozen
 
 
 def as_dense(matrix: Matrix) -> NDArray[np.float64]:
@@ -63,24 +76,6 @@ def as_dense(matrix: Matrix) -> NDArray[np.float64]:
         return matrix
     dense: NDArray[np.float64] = matrix.toarray()
     return dense
-
-
-def _frozen_dense(array: NDArray[Any], name: str) -> NDArray[np.float64]:
-    frozen = np.array(array, dtype=np.float64, order="C")
-    check_finite(frozen, name, "entries", "mend them or drop their rows")
-    frozen.setflags(write=False)
-    return frozen
-
-
-def _frozen_sparse(array: Any, name: str) -> csr_array:
-    from scipy.sparse import csr_array
-
-    frozen = csr_array(array, dtype=np.float64, copy=True)
-    frozen.sum_duplicates()  # in place, so before the arrays are read-only
-    check_finite(frozen.data, name, "entries", "mend them or drop their rows")
-    for part in (frozen.data, frozen.indices, frozen.indptr):
-        part.setflags(write=False)
-    return frozen
 
 
 def check_finite(entries: NDArray[np.float64], name: str, what: str, remedy: str) -> None:

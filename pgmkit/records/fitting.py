@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgmkit.domain import Clique, Domain
+from pgmkit.domain import Clique
 from pgmkit.records.dataset import Dataset
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.deferred import torch
@@ -74,68 +74,69 @@ def fit_records(
     >>> bool(abs(found - wanted).max() <= 1)
     True
     """
-    columns = _Columns(records)
-    wanted, asked = _targets(columns, tables)
-    if not asked.any():
+    if not tables:
         return records
-    random = generator(rng)
-    weights = asked / np.sqrt(wanted + 1)
-    barred = asked & (wanted == 0)
-    away = np.where(asked, columns.counts(records) - wanted, 0.0)
-    steps = np.ones(len(columns.sizes))
-    left = float((weights * away**2).sum())
-    for _ in range(_sweeps(columns)):
+    random, fit = generator(rng), _Fit(records, tables)
+    steps = np.ones(len(fit.sizes))
+    left = fit.objective()
+    for _ in range(fit.sweeps):
         for j in random.permutation(len(steps)):
-            steps[j] = _exchange(columns, int(j), away, weights, barred, steps[j], random)
-        before, left = left, float((weights * away**2).sum())
+            steps[j] = fit.exchange(int(j), steps[j], random)
+        before, left = left, fit.objective()
         if left >= before * (1 - _ENOUGH):
             break
-    return columns.dataset()
+    codes = fit.places - fit.ends[:-1]
+    return Dataset(records.domain, {name: codes[:, j] for j, name in enumerate(records.domain)})
 
 
-def _sweeps(columns: _Columns) -> int:
-    """Return the largest number of sweeps over the columns that make at most `_ALL_LOOKUPS` lookups
-    together.
-    """
-    cells = len(columns.sizes) * int(columns.ends[-1])
-    of_one = min(min(len(columns.places), _LOOKED_AT) * cells, _LOOKUPS)
-    return _ALL_LOOKUPS // of_one
-
-
-class _Columns:
+class _Fit:
     """The records as an array ``places`` of rows x columns, in which all columns' codes are
     numbered in one sequence: column j has the numbers from ``ends[j]`` to before ``ends[j + 1]``.
+
+    Three matrices have a cell for each pair of codes of different columns: ``away`` is the number
+    of records that hold both codes, less the wanted number, ``weights`` are those of the objective
+    (0 where no table covers the pair), and ``barred`` marks the cells where a table is 0. A table
+    is scaled to the number of records, which gives the wanted numbers.
     """
 
-    def __init__(self, records: Dataset) -> None:
-        self.domain: Domain = records.domain
-        self.names = list(self.domain)
-        self.sizes = self.domain.shape()
+    def __init__(self, records: Dataset, tables: Mapping[Clique, ArrayLike]) -> None:
+        names, self.sizes = records.domain.attributes, records.domain.shape()
         self.ends = np.cumsum([0, *self.sizes])
-        self.places = np.stack(
-            [
-                np.asarray(records.columns[name]).astype(np.int64) + start
-                for name, start in zip(self.names, self.ends[:-1], strict=True)
-            ],
-            axis=1,
-        )
-
-    def named(self, name: str) -> slice:
-        return self.of(self.names.index(name))
+        shifted = [
+            np.asarray(records.columns[name]).astype(np.int64) + start
+            for name, start in zip(names, self.ends[:-1], strict=True)
+        ]
+        self.places = np.stack(shifted, axis=1)
+        width = int(self.ends[-1])
+        counts, wanted = np.zeros((2, width, width))
+        asked = np.zeros((width, width), dtype=np.bool_)
+        own = {name: self.of(j) for j, name in enumerate(names)}
+        for given, values in tables.items():
+            a, b = (own[name] for name in records.domain.clique(given, "table"))
+            table = np.asarray(values, dtype=np.float64)
+            scaled = table * (len(records) / table.sum())
+            wanted[a, b], wanted[b, a] = scaled, scaled.T
+            asked[a, b] = asked[b, a] = True
+        for (one, other), held in records.marginals(combinations(names, 2)).items():
+            counts[own[one], own[other]], counts[own[other], own[one]] = held, held.T
+        self.weights = asked / np.sqrt(wanted + 1)
+        self.barred = asked & (wanted == 0)
+        self.away = np.where(asked, counts - wanted, 0.0)
 
     def of(self, j: int) -> slice:
         return slice(int(self.ends[j]), int(self.ends[j + 1]))
 
-    def counts(self, records: Dataset) -> Array:
-        """Return a matrix with the number of records that hold two codes together, for all pairs of
-        codes of different columns.
+    def objective(self) -> float:
+        return float((self.weights * self.away**2).sum())
+
+    @property
+    def sweeps(self) -> int:
+        """The largest number of sweeps over the columns that make at most `_ALL_LOOKUPS` lookups
+        together.
         """
-        width = int(self.ends[-1])
-        found = np.zeros((width, width))
-        for pair, table in records.marginals(combinations(self.names, 2)).items():
-            a, b = map(self.named, pair)
-            found[a, b], found[b, a] = table, table.T
-        return found
+        cells = len(self.sizes) * int(self.ends[-1])
+        of_one = min(min(len(self.places), _LOOKED_AT) * cells, _LOOKUPS)
+        return _ALL_LOOKUPS // of_one
 
     def counted(self, rows: Codes, j: int, codes: Codes) -> Array:
         """Return how often each code (rows of the result) would occur in these records together
@@ -147,71 +148,57 @@ class _Columns:
         counted[self.of(j)] = 0
         return counted.astype(np.float64)
 
-    def dataset(self) -> Dataset:
-        codes = self.places - self.ends[:-1]
-        return Dataset(self.domain, {name: codes[:, j] for j, name in enumerate(self.names)})
+    def exchange(self, j: int, step: float, random: np.random.Generator) -> float:
+        """Give some records another code of column j, update `away`, and return the `step` for the
+        column's next exchange.
 
+        The step is the share of the improvable records that is changed, those with the largest
+        gains first. Gains assume that only one record changes, so a large number of changes
+        together can go too far: `length` is the multiple of these changes at which the sum of
+        squares is least.
+        """
+        size, rows = self.sizes[j], len(self.places)
+        lookups = len(self.sizes) * int(self.ends[-1])
+        most = min(rows, _LOOKED_AT, max(1, TABLE_CELLS // size), max(1, _LOOKUPS // lookups))
+        looked = random.choice(rows, most, replace=False) if most < rows else np.arange(rows)
+        better, gains = self.better(j, looked)
+        gaining = np.flatnonzero(gains > 0)
+        if not len(gaining):
+            return step
+        order = gaining[np.argsort(-gains[gaining], kind="stable")]
+        mine = self.of(j)
+        weight, off = self.weights[:, mine], self.away[:, mine]
+        taken, length = max(1, round(step * len(order))), 0.0
+        while taken:
+            moved, codes = looked[order[:taken]], better[order[:taken]]
+            change = self.counted(moved, j, codes)
+            change -= self.counted(moved, j, self.places[moved, j])
+            change[weight == 0] = 0.0
+            length = -float((weight * off * change).sum() / (weight * change**2).sum())
+            if length > 0.5:  # the sum of squares falls
+                self.places[moved, j] = codes
+                self.away[:, mine] = off + change
+                self.away[mine] = self.away[:, mine].T
+                break
+            taken = int(taken * min(max(length, 0.2), 0.8))
+        return float(np.clip(taken / len(order) * min(length, 2.0), 1 / most, 1.0))
 
-def _targets(
-    columns: _Columns, tables: Mapping[Clique, ArrayLike]
-) -> tuple[Array, NDArray[np.bool_]]:
-    """Return a matrix of wanted counts over all pairs of codes, made of the tables, each scaled to
-    the number of records, and a mask of the cells of this matrix that a table covers.
-    """
-    width = int(columns.ends[-1])
-    wanted, asked = np.zeros((width, width)), np.zeros((width, width), dtype=bool)
-    for given, values in tables.items():
-        clique = columns.domain.clique(given, "table")
-        table = np.asarray(values, dtype=np.float64)
-        a, b = map(columns.named, clique)
-        scaled = table * (len(columns.places) / table.sum())
-        wanted[a, b], wanted[b, a] = scaled, scaled.T
-        asked[a, b] = asked[b, a] = True
-    return wanted, asked
-
-
-def _exchange(
-    columns: _Columns,
-    j: int,
-    away: Array,
-    weights: Array,
-    barred: NDArray[np.bool_],
-    step: float,
-    random: np.random.Generator,
-) -> float:
-    """Give some records of `columns` another code of column j, update `away` (counts minus tables,
-    over all pairs of codes) in place, and return the `step` for the column's next exchange.
-    `weights` are those of the objective, and `barred` marks the cells where a table is 0.
-
-    The step is the share of the improvable records that is changed, those with the largest gains
-    first. Gains assume that only one record changes, so a large number of changes together can go
-    too far: `length` is the multiple of these changes at which the sum of squares is least.
-    """
-    size, rows = columns.sizes[j], len(columns.places)
-    lookups = len(columns.sizes) * int(columns.ends[-1])
-    most = min(rows, _LOOKED_AT, max(1, TABLE_CELLS // size), max(1, _LOOKUPS // lookups))
-    looked = random.choice(rows, most, replace=False) if most < rows else np.arange(rows)
-    better, gains = _better(columns, j, looked, away, weights, barred)
-    gaining = np.flatnonzero(gains > 0)
-    if not len(gaining):
-        return step
-    order = gaining[np.argsort(-gains[gaining], kind="stable")]
-    mine = columns.of(j)
-    weight, off = weights[:, mine], away[:, mine]
-    taken, length = max(1, round(step * len(order))), 0.0
-    while taken:
-        moved, codes = looked[order[:taken]], better[order[:taken]]
-        change = columns.counted(moved, j, codes)
-        change -= columns.counted(moved, j, columns.places[moved, j])
-        change[weight == 0] = 0.0
-        length = -float((weight * off * change).sum() / (weight * change**2).sum())
-        if length > 0.5:  # the sum of squares falls
-            columns.places[moved, j] = codes
-            away[:, mine] = off + change
-            away[mine] = away[:, mine].T
-            break
-        taken = int(taken * min(max(length, 0.2), 0.8))
-    return float(np.clip(taken / len(order) * min(length, 2.0), 1 / most, 1.0))
+    def better(self, j: int, looked: Codes) -> tuple[Codes, Array]:
+        """Return for each record of ``looked`` the best other code of column j, numbered as in
+        ``places``, and the decrease of the objective if that record alone changes to it.
+        """
+        mine = self.of(j)
+        weight = self.weights[:, mine]
+        pulls = 2 * weight * self.away[:, mine] + np.where(self.barred[:, mine], _FORBIDDEN, 0.0)
+        little = self.places.size * len(self.weights) <= BLOCK_CELLS
+        rows_summed = _plain_rows_summed if little else _rows_summed
+        where = self.places[looked]
+        summed = [rows_summed(where, table.astype(np.float32)) for table in (pulls, weight)]
+        leaving, entering = summed[0] - summed[1], summed[0] + summed[1]
+        line, own = np.arange(len(looked)), self.places[looked, j] - self.ends[j]
+        entering[line, own] = np.inf
+        best = entering.argmin(axis=1)
+        return best + self.ends[j], leaving[line, own] - entering[line, best]
 
 
 def _rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -227,28 +214,3 @@ def _plain_rows_summed(where: Codes, table: NDArray[np.float32]) -> NDArray[np.f
     for rows in where.T[1:]:
         found += table[rows]
     return found
-
-
-def _better(
-    columns: _Columns,
-    j: int,
-    looked: Codes,
-    away: Array,
-    weights: Array,
-    barred: NDArray[np.bool_],
-) -> tuple[Codes, Array]:
-    """Return for each record of ``looked`` the best other code of column j, numbered as in
-    ``_Columns.places``, and the decrease of the objective if that record alone changes to it.
-    """
-    mine = columns.of(j)
-    weight = weights[:, mine]
-    pulls = 2 * weight * away[:, mine] + np.where(barred[:, mine], _FORBIDDEN, 0.0)
-    little = columns.places.size * len(weights) <= BLOCK_CELLS
-    rows_summed = _plain_rows_summed if little else _rows_summed
-    where = columns.places[looked]
-    summed = [rows_summed(where, table.astype(np.float32)) for table in (pulls, weight)]
-    leaving, entering = summed[0] - summed[1], summed[0] + summed[1]
-    line, own = np.arange(len(looked)), columns.places[looked, j] - columns.ends[j]
-    entering[line, own] = np.inf
-    best = entering.argmin(axis=1)
-    return best + columns.ends[j], leaving[line, own] - entering[line, best]

@@ -19,11 +19,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from pgmkit import Measurement, Zeros, estimate
 from pgmkit.contraction.kernels import cuda_graphs
-from pgmkit.estimation import device_search, kept_steps
+from pgmkit.estimation import device_search
 from pgmkit.estimation import problem as problem_module
 from pgmkit.estimation.batches.problem import BatchedSquares, stacked
 from pgmkit.estimation.batches.search import BatchedSearch
-from pgmkit.estimation.kept_steps import KEPT, steps_of
+from pgmkit.estimation.device_search import KEPT, steps_of
 from pgmkit.estimation.measured_objective import MeasuredObjective
 from pgmkit.estimation.model_size import cliques_of
 from pgmkit.estimation.problem import Monitor, Problem
@@ -380,16 +380,16 @@ def test_kept_steps_are_few_and_small(
     after_steps(0)
     (kept,) = KEPT.values()
     room = kept[0].bytes
-    monkeypatch.setattr(kept_steps, "available", lambda device: room * REMEMBERED)
+    monkeypatch.setattr(device_search, "available", lambda device: room * REMEMBERED)
     after_steps(0, zero=False)  # takes less, but there is no room for both
     assert captures() == 2 and len(KEPT) == 1 and kept not in KEPT.values()
-    monkeypatch.setattr(kept_steps, "available", lambda device: room * REMEMBERED - 1)
+    monkeypatch.setattr(device_search, "available", lambda device: room * REMEMBERED - 1)
     after_steps(0)
     after_steps(0)
     assert captures() == 4 and len(KEPT) == 1, "what is too large is not kept"
     monkeypatch.undo()
     monkeypatch.setattr(cuda_graphs, "PLAIN_CALLS", 2)
-    monkeypatch.setattr(kept_steps, "REMEMBERED", 2)
+    monkeypatch.setattr(device_search, "REMEMBERED", 2)
     for name in ("triangle", "cycle of five", "triangle", "chain"):
         after_steps(0, name)
     assert captures() == 7 and len(KEPT) == 2

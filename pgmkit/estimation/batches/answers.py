@@ -102,12 +102,8 @@ class BatchedAnswers:
         """
         oracle, count = self._oracle, len(self.models)
         slices = oracle.layout.slices
-        potentials = torch.stack(
-            [
-                torch.cat([factor.values.reshape(-1) for factor in model.potentials]).double().cpu()
-                for model in self.models
-            ]
-        )
+        flat = [oracle.layout.join([f.values for f in model.potentials]) for model in self.models]
+        potentials = torch.stack([each.double().cpu() for each in flat])
         batch = BatchedOracle(oracle, count)
         peaks = batch.peaks(potentials)
         left = torch.as_tensor(totals).log() + peaks.sum(1) - batch.log_partition(potentials)

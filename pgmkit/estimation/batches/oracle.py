@@ -91,8 +91,11 @@ class BatchedOracle:
         """
         marginals, log_partition = self.try_marginals(potentials, totals)
         for row in torch.nonzero(log_partition.isnan()).flatten().tolist():
-            own = self.single.masked(potentials[row])
-            marginals[row], log_partition[row] = self._alone(own, float(totals[row]))
+            own, total = self.single.masked(potentials[row]), float(totals[row])
+            try:
+                marginals[row], log_partition[row] = self.single.fast_marginals(own, total)
+            except NumericalFailure:
+                marginals[row], log_partition[row] = nan, nan
             found = log_partition[row] - self.peaks(own.unsqueeze(0)).sum()
             self._guess[row] = torch.where(found.isfinite(), found, self._guess[row])
         return marginals, log_partition
@@ -113,19 +116,20 @@ class BatchedOracle:
         leave its range.
         """
         potentials = self.single.masked(potentials)
-        peaks, guess = self.peaks(potentials), self._guess
-        inputs = self._load(potentials, peaks + guess.unsqueeze(1) / peaks.shape[1])
+        peaks, guess, one = self.peaks(potentials), self._guess, self.single
+        shifts = peaks + guess.unsqueeze(1) / peaks.shape[1]
+        blocks, slices = self._blocks(self._passing.inputs), one.layout.slices
+        for place, (block, cells) in enumerate(zip(blocks, slices, strict=True)):
+            torch.sub(potentials[:, cells], shifts[:, place, None], out=block)
+        self._passing.inputs.exp_()
         partition = self._passing.forward()
         below = guess + partition.log()
-        one = self.single
         held = (partition > one.smallest) & (partition < one.largest) & (below >= -one.safe_spread)
         # The guess is changed in place, since a captured CUDA graph reads it again.
         guess.copy_(torch.where(held, below, guess))
         adjoint = self._passing.backward(torch.where(held, totals / partition, nan))
         marginals = torch.empty_like(potentials)
-        for own, other, cells in zip(
-            self._blocks(inputs), self._blocks(adjoint), self.single.layout.slices, strict=True
-        ):
+        for own, other, cells in zip(blocks, self._blocks(adjoint), slices, strict=True):
             torch.mul(own, other, out=marginals[:, cells])
         return marginals, torch.where(held, below + peaks.sum(1), nan)
 
@@ -151,16 +155,6 @@ class BatchedOracle:
         highest = torch.stack([potentials[:, cells].amax(1) for cells in self.single.layout.slices])
         return highest.T.masked_fill(torch.isinf(highest.T), 0.0)
 
-    def _load(self, potentials: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
-        """Write the exponentials of the potentials minus ``shifts`` (one for each row and clique)
-        into the input buffer of a pass, and return this buffer.
-        """
-        inputs = self._passing.inputs
-        slices = self.single.layout.slices
-        for place, (block, cells) in enumerate(zip(self._blocks(inputs), slices, strict=True)):
-            torch.sub(potentials[:, cells], shifts[:, place, None], out=block)
-        return inputs.exp_()
-
     def _blocks(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return views of a flat vector of a pass as one matrix for each clique, with a row for
         each set.
@@ -182,9 +176,3 @@ class BatchedOracle:
             for cells, shape in zip(layout.slices, layout.shapes, strict=True)
         ]
         return contract(self.plan, tables, semiring)
-
-    def _alone(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
-        try:
-            return self.single.fast_marginals(potentials, total)
-        except NumericalFailure:
-            return torch.full_like(potentials, nan), nan

@@ -149,14 +149,11 @@ class BatchedSearch:
         before = self._average
         self._average = cut if before is None else before.blend(cut, 2 / (1 + self._checks))
         for each in (cut, self._average):
-            self._raise(each)
-
-    def _raise(self, cut: Cut) -> None:
-        scores = -cut.gradient
-        size = cut.size + self.totals * self.oracle.peaks(scores.abs()).sum(1)
-        highest = self.oracle.maximum(scores)
-        found = cut.offset - self.totals * highest - ULPS * EPSILON * size
-        self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
+            scores = -each.gradient
+            size = each.size + self.totals * self.oracle.peaks(scores.abs()).sum(1)
+            highest = self.oracle.maximum(scores)
+            found = each.offset - self.totals * highest - ULPS * EPSILON * size
+            self.bound[self._sets] = torch.maximum(self.bound[self._sets], found.nan_to_num(-inf))
 
     def certified(self) -> torch.Tensor:
         """Return a mask of the sets for which the gap is within the goal, up to rounding."""

@@ -130,6 +130,8 @@ class ManyEstimates:
     ) -> None:
         self.domain, self.options = domain, options
         self.loss, self.tolerance = options.get("loss", "squared"), options.get("tolerance", 0.1)
+        self.method, self.dtype = options.get("method", "auto"), options.get("dtype", torch.float64)
+        self.memory_limit, self.warm_start = options.get("memory_limit"), options.get("warm_start")
         self.zeros = check_zeros(domain, options.get("zeros", ()))
         self.sets: list[list[Measurement]] = []
         given = listed(measurement_sets, "measurement_sets", "lists of Measurement records")
@@ -139,16 +141,12 @@ class ManyEstimates:
                 if place:
                     _check_same(domain, self.sets[0], self.sets[-1])
                 else:
-                    self._request(self.sets[0], None).check(
-                        max_seconds,
-                        self.options.get("memory_limit"),
-                        self.options.get("dtype", torch.float64),
-                    )
+                    first = self._request(self.sets[0], None)
+                    first.check(max_seconds, self.memory_limit, self.dtype)
         self.totals = self._known_totals(total)
 
     def _request(self, each: list[Measurement], total: float | None) -> Request:
-        method = self.options.get("method", "auto")
-        return Request(self.domain, each, total, self.loss, method, self.tolerance)
+        return Request(self.domain, each, total, self.loss, self.method, self.tolerance)
 
     def _known_totals(self, given: float | Sequence[float] | None) -> list[float]:
         """Return the total of each set: given, or estimated from its measurements. Raises
@@ -222,7 +220,7 @@ class ManyEstimates:
                 used,
                 made[-1].marginals([m.clique for m in used]),
                 made[-1].loss,
-                epsilon=float(torch.finfo(self.options.get("dtype", torch.float64)).eps),
+                epsilon=float(torch.finfo(self.dtype).eps),
                 seconds=max(LEAST, SHARE * (time.perf_counter() - started)) / 2,
             )
 
@@ -244,11 +242,11 @@ class ManyEstimates:
             known=combined(self.domain, used[0], stacked(used)),
             totals=np.array(self.totals[places.start : places.stop]),
             zeros=self.zeros,
-            warm_start=self.options.get("warm_start"),
+            warm_start=self.warm_start,
             tolerance=self.tolerance,
             deadline=deadline,
-            model_limit=model_size.model_limit(self.options.get("memory_limit")),
-            dtype=self.options.get("dtype", torch.float64),
+            model_limit=model_size.model_limit(self.memory_limit),
+            dtype=self.dtype,
         )
         return [
             replace(model, measurements=tuple(self.sets[place]))
@@ -259,8 +257,7 @@ class ManyEstimates:
         """Return the number of sets, at least one, that fit into the allowed memory together if
         each takes ``bytes_each``.
         """
-        limit = model_size.search_limit(self.options.get("memory_limit"), single.device)
-        return max(1, limit // bytes_each)
+        return max(1, model_size.search_limit(self.memory_limit, single.device) // bytes_each)
 
     @cached_property
     def _used(self) -> list[Measurement]:
@@ -276,24 +273,22 @@ class ManyEstimates:
         used = self._used if len(self.sets) > 1 else []
         if not used:
             return None
-        asked = self.options.get("device"), self.options.get("memory_limit")
+        asked = self.options.get("device"), self.memory_limit
         return model_size.tree_oracle(self.domain, used, self.zeros, *asked)
 
     def _batched(self, single: MarginalOracle) -> bool:
         """Return True if a batch can estimate these sets and is faster."""
-        usual = known_loss(self.loss) == Squared() and self.options.get("method", "auto") == "auto"
+        usual = known_loss(self.loss) == Squared() and self.method == "auto"
         if not usual or not all(map(_is_writable, self._used)):
             return False
-        if self.options.get("warm_start") is not None and affordable(single.layout, self._used):
+        if self.warm_start is not None and affordable(single.layout, self._used):
             return True  # all sets share the metric of that model
         return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
 
     def _chunk(self, inference: MarginalOracle) -> int:
         """Return the number of sets that are estimated in one batch."""
-        each = (
-            model_size.needed_bytes(inference, self._used)
-            + 8 * _BATCH_VECTORS * inference.layout.cells
-        )
+        each = model_size.needed_bytes(inference, self._used)
+        each += 8 * _BATCH_VECTORS * inference.layout.cells
         most = max(1, TABLE_CELLS // table_cells(inference))
         return min(most, self._fitting(inference, each))
 

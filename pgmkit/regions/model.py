@@ -249,7 +249,17 @@ class RegionModel(QueryAnswers):
         """
         check_count(n, least=1)
         drawn = self.joint.sample(int(n), generator(rng))
-        self._warn_of_missed_tables()
+        missed = self.agreement.missed
+        if missed:
+            worst = missed[0]
+            warnings.warn(
+                f"records are further from {len(missed)} of {len(self.tables)} tables than noise "
+                f"and sampling explain; furthest from that of {worst.clique!r}, by "
+                f"{worst.counts:,.4g} of {self.total:,.6g} counts and {worst.noise_units:.3g} "
+                "noise units of a cell: no distribution was found that has all of them at once",
+                FromRecords,
+                stacklevel=2,
+            )
         if "sample" not in self._checked:
             self._checked.add("sample")
             checks.check_sample(drawn, self.joint.records, self.cliques, self.zeros)
@@ -338,19 +348,6 @@ class RegionModel(QueryAnswers):
             mine = expected_product(self.joint, weights) * self.total
             source = "the model's records"
         checks.check_answer(mine, found, weights, self.total, source)
-
-    def _warn_of_missed_tables(self) -> None:
-        missed = self.agreement.missed
-        if missed:
-            worst = missed[0]
-            warnings.warn(
-                f"records are further from {len(missed)} of {len(self.tables)} tables than noise "
-                f"and sampling explain; furthest from that of {worst.clique!r}, by "
-                f"{worst.counts:,.4g} of {self.total:,.6g} counts and {worst.noise_units:.3g} "
-                "noise units of a cell: no distribution was found that has all of them at once",
-                FromRecords,
-                stacklevel=3,
-            )
 
     def _warn(self, what: str) -> None:
         warnings.warn(

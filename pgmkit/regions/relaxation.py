@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -59,32 +60,25 @@ def solve(
     ``constant`` is added to the losses that are reported. ``parts`` are those of the interior-point
     search. Without them, or if it does not reach the goal, projected gradients follow.
     """
-    search = Search(polytope, loss, constant, goal, deadline, report)
+    search, point = Search(polytope, loss, constant, goal, deadline, report), polytope.even()
     try:
-        _minimise(search, loss, squares, parts)
+        if parts is not None:
+            point = _centred(search, loss, parts)
+            if search.stopped:
+                return search
+        for stage in loss.smooth_stages():
+            assert isinstance(stage, MeasuredLoss)
+            curvature = squares / stage.penalty.curvature
+            seen = curvature[curvature > 0]
+            curvature = np.maximum(curvature, UNSEEN * seen.min() if len(seen) else 1.0)
+            search.stopped = ""
+            point = _descend(search, stage, curvature, point)
     except OutOfTime:
         search.end()
     return search
 
 
-def _minimise(search: Search, loss: MeasuredLoss, squares: Array, parts: Parts | None) -> None:
-    """Run the interior-point search if there are ``parts`` for it, then projected gradients, unless
-    ``search`` has stopped.
-    """
-    point = search.polytope.even()
-    if parts is not None:
-        point = _centred(search, loss, parts)
-        if search.stopped:
-            return
-    for stage in loss.smooth_stages():
-        assert isinstance(stage, MeasuredLoss)
-        curvature = squares / stage.penalty.curvature
-        seen = curvature[curvature > 0]
-        curvature = np.maximum(curvature, UNSEEN * seen.min() if len(seen) else 1.0)
-        search.stopped = ""
-        point = _descend(search, stage, curvature, point)
-
-
+@dataclass
 class Search:
     """The record of a search in a local polytope: the best ``tables`` so far, in counts,
     concatenated to one vector; ``loss``, the value of the loss ``target`` at them; ``bound``, a
@@ -92,20 +86,16 @@ class Search:
     ``stopped`` why the search has ended.
     """
 
-    def __init__(
-        self,
-        polytope: LocalPolytope,
-        target: Loss,
-        constant: float,
-        goal: float,
-        deadline: float,
-        report: Callable[[Progress], None] | None,
-    ) -> None:
-        self.polytope, self.target, self.goal = polytope, target, goal
-        self.constant = constant
-        self.deadline, self.report, self.began = deadline, report, time.perf_counter()
-        self.tables, self.loss, self.bound = polytope.even(), inf, 0.0
-        self.steps, self.stopped = 0, ""
+    polytope: LocalPolytope
+    target: Loss
+    constant: float
+    goal: float
+    deadline: float
+    report: Callable[[Progress], None] | None
+
+    def __post_init__(self) -> None:
+        self.tables, self.loss, self.bound = self.polytope.even(), inf, 0.0
+        self.began, self.steps, self.stopped = time.perf_counter(), 0, ""
 
     def record(self, tables: Array, stage: float, history: list[float]) -> None:
         """Record the tables of a step, report the progress, and set ``stopped`` if the search is to

@@ -299,19 +299,12 @@ def checked_measurements(model: Any, measurements: Any) -> list[Measurement]:
                 "estimated from this measurement; pass the model's own measurements"
             )
         check_scale(m, m.values, model.total)
-    _check_covered(model, known)
-    return known
-
-
-def _check_covered(model: Estimated, measurements: Sequence[Measurement]) -> None:
-    """Raise InvalidInput for a clique of the model that no measurement covers, unless structural
-    zeros made it a clique.
-    """
     ruled_out = [set(each.clique) for each in model.structural_zeros]
     for clique in model.cliques:
-        covered = any(set(clique) <= set(m.clique) for m in measurements)
+        covered = any(set(clique) <= set(m.clique) for m in known)
         if not covered and set(clique) not in ruled_out:
             raise InvalidInput(
                 f"the model has the clique {clique!r}, which no measurement covers; pass all the "
                 "measurements that it was estimated from"
             )
+    return known

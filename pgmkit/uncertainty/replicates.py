@@ -41,12 +41,29 @@ def re_estimated(
     deadline: float,
 ) -> Iterator[Sequence[Estimated]]:
     """Yield the replicates in lists, in the order of the sets of measurements. ``total`` is that of
-    every replicate, or None if each set's measurements imply its own; ``deadline`` (of
-    ``time.perf_counter``) ends the search.
+    every replicate, or None if each set's measurements imply its own, which counts as 1 where it is
+    less; ``deadline`` (of ``time.perf_counter``) ends the search. The replicates of a region model
+    come in lists of one, and each is shrunk if the model was.
     """
-    totals = [total] * len(sets) if total is not None else _totals(sets)
+    totals = [total] * len(sets)
+    if total is None:
+        totals = [max(1.0, each) for each in estimate_totals(sets[0], stacked(sets)).tolist()]
     if isinstance(model, RegionModel):
-        return _regions(model, sets, totals, zeros, deadline)
+        for measured, own in zip(sets, totals, strict=True):
+            left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
+            yield [
+                estimate(
+                    model.domain,
+                    measured,
+                    total=own,
+                    zeros=zeros,
+                    tolerance=TOLERANCE,
+                    max_seconds=left,
+                    inference="region",
+                    shrink=model.weight > 0,
+                )
+            ]
+        return
     like = model.potentials[0].values if model.potentials else torch.empty(0, dtype=torch.float64)
     layout = Layout(model.domain, model.cliques)
     options: Options = {
@@ -58,34 +75,4 @@ def re_estimated(
         "device": like.device,
         "dtype": like.dtype,
     }
-    return ManyEstimates(model.domain, sets, totals, None, options).chunks(deadline)
-
-
-def _regions(
-    model: RegionModel,
-    sets: Sets,
-    totals: Sequence[float],
-    zeros: Sequence[Zeros],
-    deadline: float,
-) -> Iterator[Sequence[RegionModel]]:
-    """Yield the replicates of a region model, in lists of one. Each is shrunk if the model was."""
-    for measured, total in zip(sets, totals, strict=True):
-        left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())
-        yield [
-            estimate(
-                model.domain,
-                measured,
-                total=total,
-                zeros=zeros,
-                tolerance=TOLERANCE,
-                max_seconds=left,
-                inference="region",
-                shrink=model.weight > 0,
-            )
-        ]
-
-
-def _totals(sets: Sets) -> list[float]:
-    """Return the total that each set's measurements imply, or 1 where that is less than 1."""
-    found = estimate_totals(sets[0], stacked(sets))
-    return [max(1.0, total) for total in found.tolist()]
+    yield from ManyEstimates(model.domain, sets, totals, None, options).chunks(deadline)

@@ -1,10 +1,12 @@
-"""The start of a search: an earlier model, consistent tables in closed form, or the uniform
-model.
+"""The start of a search: an earlier model, a model near consistent tables (in closed form, or by
+iterative scaling), or the uniform model.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import numpy as np
 import torch
@@ -12,9 +14,9 @@ import torch
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.accelerated_mirror_descent import accelerated
+from pgmkit.estimation.cluster_expansion import LEAST_SHARE, ClusterExpansion, cluster_expansion
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.request import Request
-from pgmkit.estimation.scaling import START_STEPS, scale
 from pgmkit.estimation.tree_potentials import tree_potentials
 from pgmkit.factor import Factor
 from pgmkit.inference.marginal_oracle import MarginalOracle
@@ -24,9 +26,11 @@ from pgmkit.losses import Squared, known_loss
 from pgmkit.model import GraphicalModel
 from pgmkit.runtime.arguments import instance
 from pgmkit.runtime.arrays import Array
-from pgmkit.runtime.iterations import SLIGHT
+from pgmkit.runtime.iterations import FEW_ROUNDS, SLIGHT, SOLVED
 from pgmkit.structural_zeros import Zeros
 
+_STEPS = 2 * FEW_ROUNDS
+"""The largest number of passes that each part of finding a start may take."""
 _NEAR = 25.0
 """An earlier model needs no other start if its gap is at most this many times the gap to reach."""
 
@@ -75,8 +79,9 @@ def _consistent_start(
     problem: Problem, monitor: Monitor, domain: Domain, tables: Mapping[Clique, Array]
 ) -> Point:
     """Return a point whose marginals are near these tables, which are in counts: the potentials of
-    the tables in closed form, then iterative scaling if that is not close enough and every clique
-    has a table.
+    the tables in closed form. If that is not close enough and every clique has a table, the cluster
+    expansion is tried if the cliques have short cycles (``_expand``), and then damped steps of
+    iterative scaling, as long as the loss is too high.
     """
     inference = problem.inference
     cliques = inference.layout.cliques
@@ -87,7 +92,75 @@ def _consistent_start(
     certified = problem.loss.value(start.marginals) <= enough
     if certified or not all(clique in tables for clique in cliques):
         return start
-    return scale(problem, start, [tables[clique] for clique in cliques], enough)
+    # Cells below LEAST_SHARE of the total are raised to it, so that their logarithms are moderate.
+    floor = LEAST_SHARE * problem.total
+    flat = np.concatenate([np.maximum(tables[clique], floor).reshape(-1) for clique in cliques])
+    target, expansion = torch.as_tensor(flat).to(start.potentials), cluster_expansion(inference)
+    if expansion is not None:
+        start = _expand(problem, start, target, expansion, enough)
+    close = problem.loss.value(start.marginals) <= enough
+    return start if close else _damped(problem, start, target)
+
+
+def _expand(
+    problem: Problem,
+    start: Point,
+    target: torch.Tensor,
+    expansion: ClusterExpansion,
+    enough: float,
+) -> Point:
+    """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target),
+    and return the last point of falling loss.
+
+    K, the cluster expansion, is nearly the inverse of inference, so a few steps suffice. The search
+    ends at a loss of ``enough``, or without further descent.
+    """
+    split = problem.inference.layout.split
+
+    def expand(marginals: torch.Tensor) -> torch.Tensor:
+        floored = marginals.clamp_min(LEAST_SHARE * problem.total)
+        return expansion.potentials(torch.cat([(t / t.sum()).view(-1) for t in split(floored)]))
+
+    wanted = expand(target)
+    potentials, best = wanted, start
+    lowest = problem.loss.value(start.marginals)
+    for _ in range(_STEPS):
+        point = problem.attempt(potentials)
+        loss = inf if point is None else problem.loss.value(point.marginals)
+        gained = lowest - loss
+        if point is None or not gained > 0:
+            break
+        best, lowest = point, loss
+        if loss <= enough or gained < SOLVED * loss:
+            break
+        potentials = point.potentials + wanted - expand(point.marginals)
+    return best
+
+
+def _damped(problem: Problem, start: Point, target: torch.Tensor) -> Point:
+    """Run damped parallel iterative scaling, theta += (log target - log marginal) / overlap, and
+    return the point of lowest loss.
+
+    ``overlap`` is the largest number of cliques that share an attribute.
+    """
+    floor, wanted = LEAST_SHARE * problem.total, target.log()
+    cliques = problem.inference.layout.cliques
+    overlap = max(Counter(name for clique in cliques for name in clique).values())
+    point, best = start, start
+    lowest, before = problem.loss.value(start.marginals), problem.inference.log_passes
+    for _ in range(_STEPS):
+        # A pass fails in linear space if the tables contradict each other, so the search ends.
+        if problem.late() or problem.inference.log_passes > before:
+            break
+        missing = wanted - point.marginals.clamp_min(floor).log()
+        point = problem.point(point.potentials + missing / overlap)
+        loss = problem.loss.value(point.marginals)
+        gained, lowest = lowest - loss, min(loss, lowest)
+        if gained > 0:
+            best = point
+        if 0 < gained < SOLVED * loss:
+            break
+    return best
 
 
 def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
@@ -97,7 +170,7 @@ def _from_uniform(problem: Problem, monitor: Monitor) -> Point:
     many cells of zero. Potentials that nearly exclude those cells have a lower loss than uniform
     ones. But a search that starts from them takes long to raise the cells again.
     """
-    inner = monitor.of_stage(problem.loss.smooth_stages()[0], max_iterations=START_STEPS)
+    inner = monitor.of_stage(problem.loss.smooth_stages()[0], max_iterations=_STEPS)
     start = problem.point(uniform(problem.inference))
     accelerated(inner.problem, start, inner)
     monitor.iterations += inner.iterations

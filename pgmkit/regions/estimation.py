@@ -67,9 +67,14 @@ def estimate_regions(
             'callable; use inference="exact"'
         )
     squares = hessian_bound(layout, measurements)
-    # The interior point method finds the best fit among tables that agree locally, and a lower
-    # bound on its loss.
-    inner = _interior(polytope, layout, measurements, objective, left, deadline)
+    # If the loss is a sum of squares over cells, the best fit is a projection. Otherwise the
+    # interior point method finds the best fit among tables that agree locally, and a lower bound on
+    # its loss, unless it does not fit into the memory or time.
+    whole = all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)
+    inner = None
+    if not whole and needed_bytes(layout, measurements) <= left:
+        with suppress(OutOfTime):
+            inner = parts_of(polytope, layout, measurements, deadline)
     variances = dict(zip(regions, _variances(layout, squares, inner, total, deadline), strict=True))
     found = solve(
         polytope,
@@ -84,7 +89,7 @@ def estimate_regions(
     chosen = Shrunk(found.tables, 0.0, 0.0, max(0.0, found.loss - found.bound))
     certified = found.stopped == CERTIFIED
     # Tables that are shrunk towards independence replace the fit if their estimated risk is lower.
-    if shrink and certified and _whole_tables(measurements, objective):
+    if shrink and certified and whole:
         chosen = shrunk(polytope, objective, squares, found.tables, deadline) or chosen
     cells = torch.from_numpy(chosen.tables)
     tables = dict(zip(regions, layout.split(cells), strict=True))
@@ -155,27 +160,3 @@ def _variances(
             break
         variances[place] = region.variance(total**2)
     return variances
-
-
-def _interior(
-    polytope: LocalPolytope,
-    layout: Layout,
-    measurements: Sequence[Measurement],
-    objective: MeasuredLoss,
-    memory: int,
-    deadline: float,
-) -> Parts | None:
-    """Return the parts for an interior-point search, or None if it is not needed, since the
-    solution is a projection, or does not fit into the memory or time.
-    """
-    if not _whole_tables(measurements, objective) and needed_bytes(layout, measurements) <= memory:
-        with suppress(OutOfTime):
-            return parts_of(polytope, layout, measurements, deadline)
-    return None
-
-
-def _whole_tables(measurements: Sequence[Measurement], objective: MeasuredLoss) -> bool:
-    """Return True if the loss is a sum of squares over cells, so that the best fit is a
-    projection.
-    """
-    return all(m.matrix is None for m in measurements) and isinstance(objective.penalty, Squared)

@@ -91,7 +91,13 @@ class Measurement:
         check_domain(domain)
         domain.clique(self.clique, name)
         if isinstance(self.matrix, Kronecker):
-            self._check_factors(self.matrix, domain)
+            for attribute, columns in zip(self.clique, self.matrix.column_shape, strict=True):
+                if columns != domain.sizes[attribute]:
+                    raise InvalidInput(
+                        f"{name} has a factor of {columns} columns for {attribute!r}, but its size "
+                        f"is {domain.sizes[attribute]}; give one column for each code, and the "
+                        "factors in the clique's order"
+                    )
             return
         cells = domain.size(self.clique)
         if self.matrix is not None and self.matrix.shape[1] != cells:
@@ -101,15 +107,6 @@ class Measurement:
             )
         if self.matrix is None:
             self._check_shape(domain.shape(self.clique), "the marginal has cells")
-
-    def _check_factors(self, matrix: Kronecker, domain: Domain) -> None:
-        for attribute, columns in zip(self.clique, matrix.column_shape, strict=True):
-            if columns != domain.sizes[attribute]:
-                raise InvalidInput(
-                    f"{_name(self.clique)} has a factor of {columns} columns for {attribute!r}, "
-                    f"but its size is {domain.sizes[attribute]}; give one column for each code, "
-                    "and the factors in the clique's order"
-                )
 
     def _check_shape(self, shape: tuple[int, ...], whose: str) -> None:
         cells = math.prod(shape)

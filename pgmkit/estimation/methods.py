@@ -5,7 +5,7 @@ With "auto", another method may continue where ``accelerated`` has ended without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pgmkit.errors import InvalidInput
 from pgmkit.estimation.accelerated_mirror_descent import accelerated
@@ -15,7 +15,7 @@ from pgmkit.estimation.mirror_descent import NO_DESCENT, mirror_descent
 from pgmkit.estimation.newton import is_small, is_tiny, newton
 from pgmkit.estimation.problem import Monitor, Point, Problem
 from pgmkit.estimation.proximal import can_polish, polish, proximal
-from pgmkit.losses import Loss, MeasuredLoss
+from pgmkit.losses import MeasuredLoss
 from pgmkit.runtime.progress import OUT_OF_TIME
 
 Method = Callable[[Problem, Point, Monitor], Point]
@@ -42,7 +42,19 @@ def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Poi
     if first == "newton" or stages == [problem.loss]:
         method(problem, start, monitor)
     else:
-        _minimise_in_stages(problem, start, monitor, method, stages)
+        # The stages are smooth lower bounds of the loss that approach it. Each search starts from
+        # the last result.
+        for stage in stages:
+            inner = monitor.of_stage(stage, monitor.report)
+            method(inner.problem, start, inner)
+            assert inner.best is not None
+            start = inner.best
+            monitor.iterations += inner.iterations
+            monitor.raise_bound(inner.bound)
+            monitor.stopped = inner.stopped
+            value = problem.loss.value(start.marginals)
+            if value < monitor.best_loss:
+                monitor.best, monitor.best_loss = start, value
     if name == "auto" and first != "newton":
         finish(problem, monitor)
     if monitor.stopped == NO_DESCENT and problem.late():
@@ -80,22 +92,3 @@ def _check_method(problem: Problem, name: str) -> None:
             'method "newton" writes out the joint distribution of the measured attributes, which '
             'is too large here; use "auto" or "proximal"'
         )
-
-
-def _minimise_in_stages(
-    problem: Problem, point: Point, monitor: Monitor, method: Method, stages: Sequence[Loss]
-) -> None:
-    """Run the method on each of the smooth losses ``stages``, lower bounds of the problem's loss
-    that approach it, each time from the last result. The best point is in ``monitor``.
-    """
-    for stage in stages:
-        inner = monitor.of_stage(stage, monitor.report)
-        method(inner.problem, point, inner)
-        assert inner.best is not None
-        point = inner.best
-        monitor.iterations += inner.iterations
-        monitor.raise_bound(inner.bound)
-        monitor.stopped = inner.stopped
-        loss = problem.loss.value(point.marginals)
-        if loss < monitor.best_loss:
-            monitor.best, monitor.best_loss = point, loss

@@ -131,8 +131,12 @@ class LinearEstimate:
         """Return the answers to a query. Return None if no estimated table has all of its
         attributes, or if measurements that do not determine a table share one of them.
         """
-        if self._residuals is not None:
-            return self._from_residuals(self._residuals, query)
+        if (residuals := self._residuals) is not None:
+            if not residuals.holds(query.attributes):
+                return None
+            stddev = self.scale * np.sqrt(residuals.variance(query).reshape(-1))
+            positive = all((as_dense(factor) >= 0).all() for factor in query.factors.values())
+            return Answer(residuals.answer(query).reshape(-1), stddev, positive)
         single = tuple(name for name in query.attributes if self.domain.sizes[name] == 1)
         wanted = frozenset(query.attributes) - frozenset(single)
         if any(not wanted.isdisjoint(attributes) for attributes in self._left_out):
@@ -154,13 +158,6 @@ class LinearEstimate:
         variance = np.where(raw - saved > DEPENDENT * raw, raw - saved, 0.0)
         stddev = self.scale * np.sqrt(variance)
         return Answer(matrix @ self._values[own], stddev, bool((matrix.data >= 0).all()))
-
-    def _from_residuals(self, residuals: ResidualTables, query: FactoredQuery) -> Answer | None:
-        if not residuals.holds(query.attributes):
-            return None
-        stddev = self.scale * np.sqrt(residuals.variance(query).reshape(-1))
-        positive = all((as_dense(factor) >= 0).all() for factor in query.factors.values())
-        return Answer(residuals.answer(query).reshape(-1), stddev, positive)
 
 
 def _residuals(

@@ -42,8 +42,15 @@ def checked_conditionals(
             raise InvalidInput(
                 f"the table of {name!r} must be a pair (attributes, array), got {pair!r:.60}"
             ) from None
-        axes[name] = tuple(listed(attrs, f"the axes of {name!r}", "attribute names"))
-        arrays[name] = _array(name, axes[name], table)
+        held = axes[name] = tuple(listed(attrs, f"the axes of {name!r}", "attribute names"))
+        arrays[name] = float_array(table, f"the table of {name!r}")
+        if not held or held[0] != name:
+            raise InvalidInput(
+                f"the axes of {name!r} are {held!r}; write the variable first, then its parents: "
+                f"({name!r}, ...)"
+            )
+        if arrays[name].ndim != len(held):
+            raise InvalidInput(f"the table of {name!r} has {arrays[name].ndim} axes for {held!r}")
     domain = Domain({name: len(array) for name, array in arrays.items()})
     cliques, named = [], checked_states(domain, states)
     for name in tables:
@@ -54,20 +61,14 @@ def checked_conditionals(
                 f"parents' own tables make it {domain.shape(clique)}"
             )
         cliques.append((clique, _normalised(clique, arrays[name], named)))
-    _check_acyclic(axes)
-    return domain, cliques, named
-
-
-def _array(name: str, axes: Clique, table: ArrayLike) -> Array:
-    array = float_array(table, f"the table of {name!r}")
-    if not axes or axes[0] != name:
+    try:
+        TopologicalSorter({name: clique[1:] for name, clique in axes.items()}).prepare()
+    except CycleError as error:
         raise InvalidInput(
-            f"the axes of {name!r} are {axes!r}; write the variable first, then its parents: "
-            f"({name!r}, ...)"
-        )
-    if array.ndim != len(axes):
-        raise InvalidInput(f"the table of {name!r} has {array.ndim} axes for {axes!r}")
-    return array
+            f"the parents form a cycle: {' -> '.join(error.args[1])}; a Bayesian network has "
+            "none. Use FactorGraph(domain, tables) for potentials"
+        ) from None
+    return domain, cliques, named
 
 
 def _normalised(clique: Clique, array: Array, named: Mapping[str, tuple[Hashable, ...]]) -> Array:
@@ -92,16 +93,6 @@ def _normalised(clique: Clique, array: Array, named: Mapping[str, tuple[Hashable
             "variable), or build the graph with FactorGraph(domain, tables) if these are potentials"
         )
     return array / totals
-
-
-def _check_acyclic(cliques: Mapping[str, Clique]) -> None:
-    try:
-        TopologicalSorter({name: clique[1:] for name, clique in cliques.items()}).prepare()
-    except CycleError as error:
-        raise InvalidInput(
-            f"the parents form a cycle: {' -> '.join(error.args[1])}; a Bayesian network has "
-            "none. Use FactorGraph(domain, tables) for potentials"
-        ) from None
 
 
 def checked_states(

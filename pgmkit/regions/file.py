@@ -55,7 +55,12 @@ def read_regions(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]
             clique: _table(arrays[f"table{i}"], domain.shape(clique))
             for i, clique in enumerate(cliques)
         }
-        _check_numbers(numbers, variances)
+        if not 0 < numbers["total"] < inf:
+            raise InvalidInput(f"its total is {numbers['total']!r}, not a finite number above 0")
+        if not variances or not all(each > 0 for each in variances):
+            raise InvalidInput("it has a variance that is not above 0, or no region")
+        if any(value != value for value in numbers.values()):
+            raise InvalidInput("it has a number that is NaN")
         zeros = [
             Zeros(tuple(clique), arrays[f"allowed{i}"]) for i, clique in enumerate(header["zeros"])
         ]
@@ -77,12 +82,3 @@ def _table(values: Any, shape: tuple[int, ...]) -> Any:
     if not (np.isfinite(values).all() and (values >= 0).all()):
         raise InvalidInput("it has a table with cells below 0 or not finite")
     return values
-
-
-def _check_numbers(numbers: dict[str, float], variances: list[float]) -> None:
-    if not 0 < numbers["total"] < inf:
-        raise InvalidInput(f"its total is {numbers['total']!r}, not a finite number above 0")
-    if not variances or not all(each > 0 for each in variances):
-        raise InvalidInput("it has a variance that is not above 0, or no region")
-    if any(value != value for value in numbers.values()):
-        raise InvalidInput("it has a number that is NaN")

@@ -152,8 +152,13 @@ class InteriorPoint:
         Raises LinAlgError if rounding leaves a matrix that is not positive definite, or not finite.
         """
         state, height = self._state, self._height
+        parts = []
+        for region, local, fixed in zip(self.regions, state, self._constant, strict=True):
+            check_time(self._deadline)
+            wanted = np.concatenate([[self.total], self._s[region.places]])
+            parts.append(_Elimination(region, local, wanted, self._softness, height, fixed))
+        newton = _Newton(parts, self.shared, self._deadline)
         # The predictor aims at products of zero.
-        newton = _Newton(self._eliminations(), self.shared, self._deadline)
         products = [local.products(height) for local in state]
         predicted, _ = newton.move([(-xz, -upper, -lower) for xz, upper, lower in products])
         mean = _mean(state, height)
@@ -172,14 +177,6 @@ class InteriorPoint:
         self._state = [local.along(d, length) for local, d in zip(state, moves, strict=True)]
         self._s = self._s + length * s
         return length
-
-    def _eliminations(self) -> list[_Elimination]:
-        found = []
-        for region, local, fixed in zip(self.regions, self._state, self._constant, strict=True):
-            check_time(self._deadline)
-            wanted = np.concatenate([[self.total], self._s[region.places]])
-            found.append(_Elimination(region, local, wanted, self._softness, self._height, fixed))
-        return found
 
 
 class _Elimination:

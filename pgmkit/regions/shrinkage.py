@@ -189,13 +189,9 @@ def independent(polytope: LocalPolytope, tables: Array) -> Array:
                 counts = table.sum(axis=tuple(i for i in range(table.ndim) if i != axis))
                 share = np.maximum(counts, 0) / polytope.total
                 margins[name] = (1 - _ELSEWHERE) * share + _ELSEWHERE / len(share)
-    products = []
-    for clique in polytope.cliques:
-        product = reduce(
-            np.multiply.outer, [margins[name] for name in clique], np.full((), polytope.total)
-        )
-        products.append(np.reshape(product, -1))
-    return np.concatenate(products)
+    shares = [[margins[name] for name in clique] for clique in polytope.cliques]
+    total = np.full((), polytope.total)
+    return np.concatenate([reduce(np.multiply.outer, each, total).reshape(-1) for each in shares])
 
 
 def of_pairs(polytope: LocalPolytope, tables: Array) -> Array:

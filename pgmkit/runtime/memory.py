@@ -123,15 +123,21 @@ def peak() -> int:
     return most if sys.platform == "darwin" else most << 10
 
 
+def _text(file: Path) -> str:
+    """Return the content of a file of the system; empty if it cannot be read, as in another version
+    of control groups, or in a group that a container does not see.
+    """
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
 def _numbers(file: Path) -> dict[str, int]:
     """Return the lines ``name: number kB`` of a file of the system, in bytes by name; empty if
     there is no such file.
     """
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return {}
-    fields = [line.split() for line in lines if line.endswith(" kB")]
+    fields = [line.split() for line in _text(file).splitlines() if line.endswith(" kB")]
     return {name.rstrip(":"): int(number) << 10 for name, number, *_ in fields}
 
 
@@ -163,10 +169,7 @@ def _groups() -> Iterator[tuple[int, int]]:
 
 def _number(file: Path) -> int:
     """Return the number that a file holds; 0 if there is no such file, or no number in it."""
-    try:
-        text = file.read_text().strip()
-    except OSError:  # another version of groups, or a group that a container does not see
-        return 0
+    text = _text(file).strip()
     return int(text) if text.isdigit() else 0
 
 
@@ -181,14 +184,10 @@ def _group_files() -> Iterator[tuple[Path, str, str]]:
     """Yield, for the process's control group and those above it, the file with the group's limit,
     the name of the file with its use, and the name of the entry for file caches in its statistics.
     """
-    try:
-        lines = _GROUPS.read_text().splitlines()
-    except OSError:
-        lines = []
     # A container often sees its own group as the root, whatever its path says.
     for root, names in ((_MOUNTED, _SECOND), (_MOUNTED / "memory", _FIRST)):
         yield root / names[0], *names[1:]
-    for line in lines:
+    for line in _text(_GROUPS).splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
             root, names = _MOUNTED, _SECOND

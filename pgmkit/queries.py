@@ -219,7 +219,7 @@ class FactoredQuery:
         object.__setattr__(self, "factors", MappingProxyType(checked))
 
     @classmethod
-    def marginal(cls, domain: Domain, clique: Sequence[str]) -> FactoredQuery:
+    def marginal(cls, domain: Domain, clique: Iterable[str]) -> FactoredQuery:
         """Return the query for the marginal of ``clique``: the identity on each of its
         attributes.
         """

@@ -228,54 +228,42 @@ def _table(
     whole = all(m.matrix is None for m in group)
     if not whole and len(possible) > DENSE_ROWS:
         return None
+    # The place, among each measurement's cells, of every cell of the table.
     orders = [domain.cell_map(clique, m.clique) for m in group]
+    rows = sum(len(m.values) for m in group)
     if whole:
         precision = sum(m.stddev**-2 for m in group)
         parts = zip(group, orders, strict=True)
         mean = sum(m.stddev**-2 * m.values[order] for m, order in parts) / precision
+        values = np.asarray(mean * possible)
         diagonal = scipy.sparse.diags_array(possible / precision, format="csr")
         covariance = scipy.sparse.csr_array(diagonal)
-        return _around(clique, group, orders, np.asarray(mean * possible), covariance)
-    unknown = np.flatnonzero(possible)
-    if sum(len(m.values) for m in group) < len(unknown):
-        return None
-    information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
-    for m in group:
-        matrix = as_dense(written_out(domain, clique, m))[:, unknown] / m.stddev
-        information += matrix.T @ matrix
-        weighted += matrix.T @ (m.values / m.stddev)
-    if not np.isfinite(information).all():
-        return None  # squares of entries overflow, as those of a tampered file may
-    eigenvalues, vectors = np.linalg.eigh(information)
-    if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
-        return None
-    inverse = (vectors / eigenvalues) @ vectors.T
-    values, covariance = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
-    values[unknown] = inverse @ weighted
-    covariance[np.ix_(unknown, unknown)] = inverse
-    return _around(clique, group, orders, values, scipy.sparse.csr_array(covariance))
-
-
-def _around(
-    clique: Clique,
-    group: Sequence[Measurement],
-    orders: Sequence[NDArray[np.int64]],
-    values: Array,
-    covariance: scipy.sparse.csr_array,
-) -> _Table:
-    """Return the table of these ``values``, with the squared distance between it and the
-    measurements of ``group``, in standard deviations. ``orders`` has an array for each measurement:
-    the place, among the measurement's cells, of every cell of the table.
-    """
+    else:
+        unknown = np.flatnonzero(possible)
+        if rows < len(unknown):
+            return None
+        information, weighted = np.zeros((len(unknown), len(unknown))), np.zeros(len(unknown))
+        for m in group:
+            matrix = as_dense(written_out(domain, clique, m))[:, unknown] / m.stddev
+            information += matrix.T @ matrix
+            weighted += matrix.T @ (m.values / m.stddev)
+        if not np.isfinite(information).all():
+            return None  # squares of entries overflow, as those of a tampered file may
+        eigenvalues, vectors = np.linalg.eigh(information)
+        if eigenvalues[0] <= DEPENDENT * eigenvalues[-1]:
+            return None
+        inverse = (vectors / eigenvalues) @ vectors.T
+        values, dense = np.zeros(len(possible)), np.zeros((len(possible), len(possible)))
+        values[unknown] = inverse @ weighted
+        dense[np.ix_(unknown, unknown)] = inverse
+        covariance = scipy.sparse.csr_array(dense)
     statistic = 0.0
     for m, order in zip(group, orders, strict=True):
         table = np.empty(len(values))
         table[order] = values
         statistic += float((((m.applied(table) - m.values) / m.stddev) ** 2).sum())
-    unknown = int((covariance.diagonal() > 0).sum())
-    return _Table(
-        clique, values, covariance, statistic, sum(len(m.values) for m in group) - unknown
-    )
+    degrees = rows - int((covariance.diagonal() > 0).sum())
+    return _Table(clique, values, covariance, statistic, degrees)
 
 
 def _generalised_inverse(matrix: Array) -> tuple[Array, int]:

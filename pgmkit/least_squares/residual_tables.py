@@ -372,7 +372,7 @@ def factored(domain: Domain, query: QueryLike) -> FactoredQuery:
     marginal.
     """
     if not isinstance(query, FactoredQuery):
-        query = FactoredQuery.marginal(domain, domain.clique(query))
+        query = FactoredQuery.marginal(domain, query)
     query.check(domain)
     return query
 

@@ -62,8 +62,7 @@ class GivenRegions(QueryAnswers):
 
     def marginal(self, attrs: Iterable[str]) -> Array:
         """Return the expected counts over ``attrs``; axes in the given order."""
-        clique = self.domain.clique(attrs)
-        return self.answer(FactoredQuery.marginal(self.domain, clique))
+        return self.answer(FactoredQuery.marginal(self.domain, attrs))
 
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals as `marginal` does, by clique."""

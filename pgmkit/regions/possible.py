@@ -51,9 +51,14 @@ def possible_values(
             buckets[max(each.clique, key=place.__getitem__)].append(each)
     found: dict[str, list[Possible]] = {}
     for name in reversed(order):
-        found[name] = []
-        for clique, table in _joined(domain, place, buckets[name]):
-            given = clique[:-1]
+        found[name], held = [], buckets[name]
+        together = sorted({each for zero in held for each in zero.clique}, key=place.__getitem__)
+        # All zeros make one mask, or each makes one of its own if that would be too large.
+        limit = max([TABLE_CELLS, *(zero.allowed.size for zero in held)])
+        parts = [held] if held and domain.size(together) <= limit else [[zero] for zero in held]
+        for part in parts:
+            clique = tuple(each for each in together if any(each in zero.clique for zero in part))
+            given, table = clique[:-1], possible_cells(domain, clique, part)
             found[name].append(Possible(given, table.reshape(-1, domain.sizes[name])))
             left = table.any(axis=-1)
             if not left.any():
@@ -64,20 +69,4 @@ def possible_values(
                 )
             if not left.all():
                 buckets[given[-1]].append(Zeros(given, left))
-    return found
-
-
-def _joined(
-    domain: Domain, place: dict[str, int], zeros: Sequence[Zeros]
-) -> list[tuple[Clique, NDArray[np.bool_]]]:
-    """Return masks of the values that the zeros allow, axes in the order of drawing: one for all
-    zeros together, or one for each if that would be too large.
-    """
-    together = sorted({name for each in zeros for name in each.clique}, key=place.__getitem__)
-    limit = max([TABLE_CELLS, *(each.allowed.size for each in zeros)])
-    parts = [zeros] if zeros and domain.size(together) <= limit else [[each] for each in zeros]
-    found = []
-    for part in parts:
-        clique = tuple(name for name in together if any(name in each.clique for each in part))
-        found.append((clique, possible_cells(domain, clique, part)))
     return found

@@ -83,8 +83,7 @@ class Uncertainty:
         """Return error bars of every cell of a marginal, measured or not; axes in the given
         order. The docstring of `answer` says what the intervals cover.
         """
-        clique = self.model.domain.clique(attrs)
-        return self.answer(FactoredQuery.marginal(self.model.domain, clique), level=level)
+        return self.answer(FactoredQuery.marginal(self.model.domain, attrs), level=level)
 
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
         """Return error bars of every answer to a factored query.

@@ -59,8 +59,7 @@ class MeasuredBars:
 
     def marginal(self, attrs: Iterable[str], *, level: float = 0.95) -> Interval:
         """Return error bars of every cell of a marginal; axes in the given order."""
-        clique = self._model.domain.clique(attrs)
-        return self.answer(FactoredQuery.marginal(self._model.domain, clique), level=level)
+        return self.answer(FactoredQuery.marginal(self._model.domain, attrs), level=level)
 
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
         """Return error bars of every answer to a factored query; ``level`` is the coverage of each

@@ -1,25 +1,23 @@
-"""Integer-coded records over a domain, and their marginals."""
+"""Integer-coded records over a domain, and their marginals, counted on the processor or a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pgmkit.domain import Clique, Domain, check_domain
 from pgmkit.errors import InvalidInput
-from pgmkit.records.counting import count_marginals
+from pgmkit.records.counting import Codes, check_memory, count_marginals
 from pgmkit.runtime.arguments import listed, mapped
-from pgmkit.runtime.devices import device_of
-
-if TYPE_CHECKING:
-    import torch
-
-Codes = NDArray[np.unsignedinteger[Any]]
+from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.devices import check_room, device_of
+from pgmkit.runtime.sizes import TABLE_CELLS
 
 
 class Counts(Protocol):
@@ -137,8 +135,8 @@ class Dataset:
         return count_marginals(self._columns, self._domain.sizes, self._rows, wanted)
 
     def on(self, device: str | torch.device) -> Counts:
-        """Return the same records on a CUDA GPU, which counts their marginals there
-        (`pgmkit.records.device_records`), or this data set itself for "cpu".
+        """Return the same records on a CUDA GPU, which counts their marginals there, or this data
+        set itself for "cpu".
 
         "auto" uses a GPU if there is one. Raises InvalidInput for a device that is not there,
         ModelTooLarge if a GPU has not enough free memory.
@@ -148,11 +146,7 @@ class Dataset:
         True
         """
         where = device_of(device)
-        if where.type == "cpu":
-            return self
-        from pgmkit.records.device_records import DeviceRecords
-
-        return DeviceRecords(self._domain, self._columns, where)
+        return self if where.type == "cpu" else DeviceRecords(self._domain, self._columns, where)
 
     def project(self, attrs: Iterable[str]) -> Dataset:
         """Return the same rows over `attrs` only, in the given order; columns are shared, not
@@ -167,6 +161,54 @@ class Dataset:
         known = self._unread
         projected._unread = None if known is None else {a: known[a] for a in projected._domain}
         return projected
+
+
+class DeviceRecords:
+    """The columns of a data set on a GPU, made by ``Dataset.on``.
+
+    Its counts equal those of the data set, in whose place it can be given to a mechanism. Raises
+    ModelTooLarge if the GPU has not enough free memory.
+    """
+
+    def __init__(self, domain: Domain, columns: Mapping[str, Codes], device: torch.device) -> None:
+        self.domain, self.device = domain, device
+        self._rows = len(columns[domain.attributes[0]])
+        wide = sum(1 if size <= 256 else 8 for size in domain.shape())
+        room = self._rows * wide + 24 * min(self._rows, TABLE_CELLS)
+        check_room(device, room, "the data set")
+        # One byte a code is enough for some columns; the others take eight.
+        self._columns = {
+            name: torch.tensor(c if c.dtype == np.uint8 else c.astype(np.int64), device=device)
+            for name, c in columns.items()
+        }
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self._rows
+
+    def __repr__(self) -> str:
+        return f"DeviceRecords({self.domain!r}, {str(self.device)!r})"
+
+    def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, NDArray[np.int64]]:
+        """Return the marginal of every clique, as ``Dataset.marginals`` does."""
+        wanted = list(dict.fromkeys(self.domain.clique(clique) for clique in cliques))
+        check_memory(wanted, self.domain.sizes)
+        return {clique: self._counted(clique) for clique in wanted}
+
+    def _counted(self, clique: Clique) -> NDArray[np.int64]:
+        """Return the marginal of one clique, counted block by block of the records."""
+        shape = self.domain.shape(clique)
+        cells = prod(shape)
+        check_room(self.device, 24 * cells, f"the marginal over {clique!r}")
+        counts = torch.zeros(cells, dtype=torch.int64, device=self.device)
+        for start in range(0, self._rows, TABLE_CELLS):
+            end = min(self._rows, start + TABLE_CELLS)
+            codes = torch.zeros(end - start, dtype=torch.int64, device=self.device)
+            for name, size in zip(clique, shape, strict=True):
+                codes = codes.mul_(size).add_(self._columns[name][start:end])
+            counts += torch.bincount(codes, minlength=cells)
+        found: NDArray[np.int64] = counts.cpu().numpy()
+        return found.reshape(shape)
 
 
 def _checked_unread(domain: Domain, unread: Mapping[str, int]) -> dict[str, int]:

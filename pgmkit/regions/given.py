@@ -15,7 +15,8 @@ from pgmkit.errors import InvalidInput
 from pgmkit.inference.query_answers import QueryAnswers
 from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
-from pgmkit.records.dataset import Codes, Dataset
+from pgmkit.records.counting import Codes
+from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.randomness import Rng, generator

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -221,10 +221,17 @@ def error_bars(
         rng = generator(seed, "seed")
         logger.info("error bars: %d re-estimations", replicates)
         made: list[Estimated] = []
-        sets = list(_redrawn(model, known, replicates, rng, linear.scale))
-        many = re_estimated(model, sets, fixed, zeros, started + most)
+        # The noise is wider than stated if the measurements are farther apart than that explains.
+        tables = model.marginals([m.clique for m in known])
+        drawn = [
+            (m, m.applied(tables[m.clique].reshape(-1)), linear.scale * m.stddev) for m in known
+        ]
+        sets = [
+            [replace(m, values=mean + rng.normal(0.0, wide, mean.shape)) for m, mean, wide in drawn]
+            for _ in range(replicates)
+        ]
         with reporter("error bars", progress, replicates) as report:
-            for models in many:
+            for models in re_estimated(model, sets, fixed, zeros, started + most):
                 for again in models:
                     made.append(again)
                     report(len(made))
@@ -240,26 +247,6 @@ def error_bars(
         return tuple(made)
 
     return Uncertainty(model, linear, replicates, estimated)
-
-
-def _redrawn(
-    model: Estimated,
-    measurements: Sequence[Measurement],
-    replicates: int,
-    rng: np.random.Generator,
-    scale: float,
-) -> Iterator[list[Measurement]]:
-    """Yield ``replicates`` sets of redrawn measurements: the model's answers plus Gaussian noise of
-    ``scale`` times the stated standard deviation. The scale is above 1 if the measurements are
-    farther apart than their stated noise explains.
-    """
-    tables = model.marginals([m.clique for m in measurements])
-    expected = [m.applied(tables[m.clique].reshape(-1)) for m in measurements]
-    for _ in range(replicates):
-        yield [
-            replace(m, values=mean + rng.normal(0.0, scale * m.stddev, mean.shape))
-            for m, mean in zip(measurements, expected, strict=True)
-        ]
 
 
 def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float | None:

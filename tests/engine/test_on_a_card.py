@@ -362,7 +362,7 @@ def test_a_card_that_is_not_there_is_refused(device: object, message: str) -> No
 def test_records_are_counted_on_the_card(
     card: PretendCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmkit.records.device_records.TABLE_CELLS", 700)
+    monkeypatch.setattr("pgmkit.records.dataset.TABLE_CELLS", 700)
     rng = np.random.default_rng(0)
     sizes = {"a": 3, "b": 300, "c": 2, "d": 1}
     data = Dataset(Domain(sizes), {name: rng.integers(0, n, 2000) for name, n in sizes.items()})

@@ -164,9 +164,7 @@ class Factor:
         return np.array(found, order="C")
 
     def _combined(
-        self,
-        other: object,
-        combine: Callable[[torch.Tensor, torch.Tensor | float], torch.Tensor],
+        self, other: object, combine: Callable[[torch.Tensor, torch.Tensor | float], torch.Tensor]
     ) -> Factor:
         if isinstance(other, Real):
             return Factor(self.domain, combine(self.values, float(other)))

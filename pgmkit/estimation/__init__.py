@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf, isfinite
 from typing import Literal, TypedDict, Unpack, get_args, overload
@@ -23,7 +23,6 @@ from pgmkit.estimation.start import best_start, uniform
 from pgmkit.factor import Factor
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.least_squares.goodness import contradiction
-from pgmkit.least_squares.sufficient_statistics import Statistics
 from pgmkit.losses import CallableLoss, Penalty, Squared, known_loss, make_loss, statistics
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
@@ -230,28 +229,20 @@ def estimate(
         objective = make_loss(loss, oracle.layout, used, oracle.dtype, oracle.device, known.count)
         problem = Problem(oracle, objective, total, deadline, constant)
         monitor = Monitor(problem, tolerance=tolerance, report=report, started=started)
-        point = _searched(problem, monitor, request, known, impossible, warm_start)
+        start = best_start(problem, monitor, request, known, impossible, warm_start)
+        _search(problem, monitor, request, start)
     logger.info("estimated in %d iterations: %s", monitor.iterations, monitor.stopped)
-    model = fitted(problem, monitor, point, model_limit(memory_limit), dtype, given)
+    model = fitted(monitor, model_limit(memory_limit), dtype, given)
     _warn(model)
     return model
 
 
-def _searched(
-    problem: Problem,
-    monitor: Monitor,
-    request: Request,
-    known: Statistics,
-    zeros: Sequence[Zeros],
-    warm_start: GraphicalModel | None,
-) -> Point:
-    """Return the best point that a search by the requested method finds. ``known`` has the
-    measurements of each clique in combined form.
+def _search(problem: Problem, monitor: Monitor, request: Request, start: Point) -> None:
+    """Search from ``start`` by the requested method; the best point is in ``monitor``.
 
     Raises NumericalFailure if a second computation of the point's marginals or loss contradicts it,
     and InvalidInput for a callable loss that is not finite at the start of the search.
     """
-    start = best_start(problem, monitor, request, known, zeros, warm_start)
     if callable(request.loss) and not isfinite(value := problem.loss.value(start.marginals)):
         raise InvalidInput(
             "loss must be a callable that returns a finite number for the tables from which the "
@@ -268,7 +259,6 @@ def _searched(
     stated, oracle = monitor.best_loss + problem.constant, problem.inference
     given = request.loss, request.used
     check_point(oracle, point, problem.total, *given, stated, monitor.started)
-    return point
 
 
 def _warn(model: GraphicalModel | RegionModel) -> None:
@@ -299,20 +289,17 @@ def factors(
 
 
 def fitted(
-    problem: Problem,
-    monitor: Monitor,
-    point: Point,
-    memory_limit: int,
-    dtype: torch.dtype = torch.float64,
-    measurements: tuple[Measurement, ...] = (),
+    monitor: Monitor, limit: int, dtype: torch.dtype, measurements: tuple[Measurement, ...] = ()
 ) -> GraphicalModel:
-    """Return the model with the potentials of ``point``, in the format ``dtype``, and with the
-    figures of the search (its loss, gap, iterations) from ``monitor``. ``memory_limit`` is the
-    model's own limit, in bytes, and ``measurements`` are those that its fit is tested with.
+    """Return the model with the potentials of the best point of ``monitor``, in the format
+    ``dtype``, and with the figures of the search (its loss, gap, iterations). ``limit`` is the
+    model's own memory limit, in bytes, and ``measurements`` are those that its fit is tested with.
     """
+    problem, best = monitor.problem, monitor.best
+    assert best is not None
     return GraphicalModel(
         domain=problem.inference.layout.domain,
-        potentials=factors(problem.inference, point.potentials, dtype),
+        potentials=factors(problem.inference, best.potentials, dtype),
         total=problem.total,
         loss=monitor.best_loss + problem.constant,
         gap=monitor.gap,
@@ -320,7 +307,7 @@ def fitted(
         certified=monitor.certified,
         iterations=monitor.iterations,
         stopped=monitor.stopped,
-        memory_limit=memory_limit,
+        memory_limit=limit,
         measurements=measurements,
     )
 

@@ -103,11 +103,7 @@ def _consistent_start(
 
 
 def _expand(
-    problem: Problem,
-    start: Point,
-    target: torch.Tensor,
-    expansion: ClusterExpansion,
-    enough: float,
+    problem: Problem, start: Point, target: torch.Tensor, expansion: ClusterExpansion, enough: float
 ) -> Point:
     """Solve marginals(theta) = target by theta += K(target) - K(marginals), from theta = K(target),
     and return the last point of falling loss.

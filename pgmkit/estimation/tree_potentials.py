@@ -21,10 +21,7 @@ from pgmkit.runtime.precision import SUM_ROUNDING
 
 
 def tree_potentials(
-    domain: Domain,
-    cliques: Sequence[Clique],
-    tables: Mapping[Clique, Array],
-    deadline: float = inf,
+    domain: Domain, cliques: Sequence[Clique], tables: Mapping[Clique, Array], deadline: float = inf
 ) -> list[Array]:
     """Return one array of potentials for each clique, in the clique's shape. They are zero for a
     clique that has no table, is not in the decomposable subset, or was not reached before the

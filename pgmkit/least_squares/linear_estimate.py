@@ -161,10 +161,7 @@ class LinearEstimate:
 
 
 def _residuals(
-    domain: Domain,
-    measurements: Sequence[Measurement],
-    total: float | None,
-    zeros: Sequence[Zeros],
+    domain: Domain, measurements: Sequence[Measurement], total: float | None, zeros: Sequence[Zeros]
 ) -> ResidualTables | None:
     """Return the tables of the residuals that were measured, or into which whole tables can be
     split: if nothing else was measured, there are no structural zeros, and there are at most

@@ -68,11 +68,7 @@ class Shrunk:
 
 
 def shrunk(
-    polytope: LocalPolytope,
-    loss: MeasuredLoss,
-    squares: Array,
-    best: Array,
-    deadline: float = inf,
+    polytope: LocalPolytope, loss: MeasuredLoss, squares: Array, best: Array, deadline: float = inf
 ) -> Shrunk | None:
     """Return the shrunk tables of the smallest estimated risk; None if that risk is not
     significantly below the best fit's, or if the ``deadline`` (``time.perf_counter``) passes.

@@ -16,10 +16,7 @@ from pgmkit.runtime.untrusted import plain_values, whole_file, zipped_arrays
 
 _VERSIONS = {"pgmkit region model": 2}
 """The version in which files of a kind are written and read; 1 for all other kinds."""
-_READERS = {
-    "pgmkit model": "GraphicalModel.load",
-    "pgmkit region model": "RegionModel.load",
-}
+_READERS = {"pgmkit model": "GraphicalModel.load", "pgmkit region model": "RegionModel.load"}
 
 
 def write_container(

@@ -34,11 +34,7 @@ the model from which they start.
 
 
 def re_estimated(
-    model: Estimated,
-    sets: Sets,
-    total: float | None,
-    zeros: Sequence[Zeros],
-    deadline: float,
+    model: Estimated, sets: Sets, total: float | None, zeros: Sequence[Zeros], deadline: float
 ) -> Iterator[Sequence[Estimated]]:
     """Yield the replicates in lists, in the order of the sets of measurements. ``total`` is that of
     every replicate, or None if each set's measurements imply its own, which counts as 1 where it is

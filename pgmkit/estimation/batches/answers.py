@@ -112,9 +112,6 @@ class BatchedAnswers:
         shifts = peaks - left.unsqueeze(1) / len(slices)
         layout = zip(oracle.layout.cliques, oracle.layout.shapes, slices, strict=True)
         return [
-            (
-                clique,
-                (potentials[:, cells] - shifts[:, place, None]).exp_().view(count, *shape),
-            )
+            (clique, (potentials[:, cells] - shifts[:, place, None]).exp_().view(count, *shape))
             for place, (clique, shape, cells) in enumerate(layout)
         ]

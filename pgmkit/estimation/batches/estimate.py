@@ -220,4 +220,4 @@ class BatchedEstimate:
         monitor.iterations, monitor.stopped = int(search.iterations[row]), search.stopped[row]
         finish(problem, monitor)
         self._check(monitor.best, row, monitor.best_loss, now)
-        return fitted(problem, monitor, monitor.best, self.model_limit, self.dtype)
+        return fitted(monitor, self.model_limit, self.dtype)

@@ -17,7 +17,7 @@ and the number of steps for a chain would grow with its length.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import combinations
@@ -215,15 +215,27 @@ def agreeing(
 ) -> tuple[list[_Part], int]:
     """Return the parts of the matrix of constraints that tables agree on shared attributes (with
     ``sums_too`` also in their sums), and the number of its rows.
+
+    Among the tables that contain a set S, two that share a further attribute agree on S because of
+    a larger set. So only the groups of such tables need to be linked by pairs.
     """
-    index, parts = CliqueIndex(cliques), list[_Part]()
+    index, parts, row = CliqueIndex(cliques), list[_Part](), 0
     shared_parts = _shared_parts(index)
     if sums_too:
         shared_parts.add(frozenset())
-    row = 0
-    for first, second, shared in _agreements(cliques, index, shared_parts):
-        parts += [(first, shared, row, 1.0), (second, shared, row, -1.0)]
-        row += domain.size(shared)
+    for shared in sorted(shared_parts, key=lambda s: (-len(s), sorted(s))):
+        members = index.containing(shared)
+        groups = DisjointSet(members)
+        first: dict[str, int] = {}
+        for i in members:
+            for name in index.sets[i] - shared:
+                groups.merge(first.setdefault(name, i), i)
+        smallest = min(members, key=lambda i: len(index.sets[i]))
+        ordered = tuple(name for name in cliques[smallest] if name in shared)
+        for i in members:
+            if groups.merge(smallest, i):
+                parts += [(smallest, ordered, row, 1.0), (i, ordered, row, -1.0)]
+                row += domain.size(ordered)
     return parts, row
 
 
@@ -251,31 +263,6 @@ def _sums(
         return scipy.sparse.csr_array(shape)
     at, columns, entries = (np.concatenate(each) for each in zip(*found, strict=True))
     return scipy.sparse.csr_array((entries, (at, columns)), shape)
-
-
-def _agreements(
-    cliques: Sequence[Clique], index: CliqueIndex, shared_parts: Iterable[frozenset[str]]
-) -> list[tuple[int, int, Clique]]:
-    """Return pairs of tables, each with the attributes on which the two must agree. If all pairs
-    agree, then for each set in ``shared_parts`` all tables with these attributes agree on them.
-
-    Among the tables that contain a set S, two that share a further attribute agree on S because of
-    a larger set. So only the groups of such tables need to be linked by pairs.
-    """
-    chosen = []
-    for shared in sorted(shared_parts, key=lambda s: (-len(s), sorted(s))):
-        members = index.containing(shared)
-        groups = DisjointSet(members)
-        first: dict[str, int] = {}
-        for i in members:
-            for name in index.sets[i] - shared:
-                groups.merge(first.setdefault(name, i), i)
-        smallest = min(members, key=lambda i: len(index.sets[i]))
-        ordered = tuple(name for name in cliques[smallest] if name in shared)
-        for i in members:
-            if groups.merge(smallest, i):
-                chosen.append((smallest, i, ordered))
-    return chosen
 
 
 def _shared_parts(index: CliqueIndex) -> set[frozenset[str]]:

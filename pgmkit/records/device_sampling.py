@@ -35,9 +35,8 @@ def gains_on_device(domain: Domain, n: int, device: torch.device) -> bool:
     """
     if device.type != "cuda" or not isinstance(n, int | np.integer) or n < FEWEST:
         return False
-    return n * (
-        _RECORD_BYTES + sum(_held_type(size).itemsize for size in domain.shape())
-    ) <= available(device)
+    each = _RECORD_BYTES + sum(_held_type(size).itemsize for size in domain.shape())
+    return n * each <= available(device)
 
 
 def sample_on_device(

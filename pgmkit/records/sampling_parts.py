@@ -220,11 +220,8 @@ def without_replacement(
     drawn = sizes[:, None]
     for below in reversed(sums[:-1]):
         pairs = below.shape[1] // 2
-        left, right, wanted = (
-            below[:, : 2 * pairs : 2],
-            below[:, 1 : 2 * pairs : 2],
-            drawn[:, :pairs],
-        )
+        left, right = below[:, : 2 * pairs : 2], below[:, 1 : 2 * pairs : 2]
+        wanted = drawn[:, :pairs]
         # Most splits need no draw: one half is empty, or nothing or everything is taken.
         first = np.where(right == 0, wanted, np.where(wanted == left + right, left, 0))
         open_ = (left > 0) & (right > 0) & (wanted > 0) & (wanted < left + right)

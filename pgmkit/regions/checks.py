@@ -75,9 +75,7 @@ def check_sample(
     clique = min(cliques, key=len)
     counts = fitted.marginal(clique)
     cell = np.unravel_index(int(counts.argmax()), counts.shape)
-    met = np.ones(length, dtype=np.bool_)
-    for name, value in zip(clique, cell, strict=True):
-        met &= block[name] == value
+    met = np.all([block[name] == value for name, value in zip(clique, cell, strict=True)], axis=0)
     share, other = float(counts[cell]) / len(fitted), float(met.mean())
     spread = (share * (1 - share) * (1 / length + 1 / len(fitted))) ** 0.5
     # The bound is `_DEVIATIONS` standard deviations of the difference of two binomial shares, plus

@@ -66,8 +66,17 @@ def room() -> int:
     """
     held = _numbers(_PROCESS)
     free = _numbers(_MACHINE).get("MemAvailable", available() - held.get("VmRSS", 0))
-    left = [limit - used for limit, used in _groups()]
-    return max(0, min(free, _address_space() - held.get("VmSize", 0), *left, available()))
+    left = [_address_space() - held.get("VmSize", 0), available()]
+    for file, use, files in _group_files():
+        limit = _number(file)
+        if limit:  # version 2 writes "max" for none
+            # The system drops file caches when memory is needed.
+            dropped = 0
+            with contextlib.suppress(OSError, ValueError):
+                text = file.with_name("memory.stat").read_text()
+                dropped = int(text.split(f"{files} ", 1)[1].split(maxsplit=1)[0])
+            left.append(limit - max(0, _number(file.with_name(use)) - dropped))
+    return max(0, min(free, *left))
 
 
 def check_room(
@@ -151,20 +160,6 @@ def _address_space() -> int:
         return sys.maxsize
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
-
-
-def _groups() -> Iterator[tuple[int, int]]:
-    """Yield the limits of the process's control group and of those above it, each with the bytes
-    that the group uses, without file caches that the system drops when memory is needed.
-    """
-    for file, use, files in _group_files():
-        limit = _number(file)
-        if limit:  # version 2 writes "max" for none
-            dropped = 0
-            with contextlib.suppress(OSError, ValueError):
-                text = file.with_name("memory.stat").read_text()
-                dropped = int(text.split(f"{files} ", 1)[1].split(maxsplit=1)[0])
-            yield limit, max(0, _number(file.with_name(use)) - dropped)
 
 
 def _number(file: Path) -> int:

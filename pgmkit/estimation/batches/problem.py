@@ -35,9 +35,8 @@ def _same_matrix(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, Kronecker) and isinstance(other, Kronecker):
-        if len(one.factors) != len(other.factors):
-            return False
-        return all(map(_same_matrix, one.factors, other.factors))
+        as_many = len(one.factors) == len(other.factors)
+        return as_many and all(map(_same_matrix, one.factors, other.factors))
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other)
     if is_sparse(one) and is_sparse(other):

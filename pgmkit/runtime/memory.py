@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
@@ -70,11 +69,10 @@ def room() -> int:
     for file, use, files in _group_files():
         limit = _number(file)
         if limit:  # version 2 writes "max" for none
+            lines = _text(file.with_name("memory.stat")).splitlines()
+            cached = dict(line.partition(" ")[::2] for line in lines).get(files, "")
             # The system drops file caches when memory is needed.
-            dropped = 0
-            with contextlib.suppress(OSError, ValueError):
-                text = file.with_name("memory.stat").read_text()
-                dropped = int(text.split(f"{files} ", 1)[1].split(maxsplit=1)[0])
+            dropped = int(cached) if cached.isdigit() else 0
             left.append(limit - max(0, _number(file.with_name(use)) - dropped))
     return max(0, min(free, *left))
 

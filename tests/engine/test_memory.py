@@ -64,6 +64,11 @@ def test_limits_of_groups(
             1500,
         ),
         ("0::/", {"memory.max": "9000", "memory.current": "10000"}, 0),
+        (
+            "0::/",
+            {"memory.max": "9000", "memory.current": "5000", "memory.stat": "anon 2000\n"},
+            4000,
+        ),
     ],
 )
 def test_room_is_what_a_group_has_left(

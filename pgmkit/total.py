@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +85,10 @@ def _combined(
         if isinstance(parts, str):
             reasons.append(parts)
             continue
-        estimates.append(reduce(np.kron, parts, np.ones(1)) @ y)
+        weights: NDArray[np.float64] = np.ones(1)
+        for part in parts:
+            weights = np.asarray(np.kron(weights, part), dtype=np.float64)
+        estimates.append(weights @ y)
         length = math.prod(float(np.linalg.norm(part)) for part in parts)
         stddevs.append(measurement.stddev * length)
     if not estimates:

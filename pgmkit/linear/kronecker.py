@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -74,7 +74,10 @@ class Kronecker:
 
     def to_dense(self) -> NDArray[np.float64]:
         """Return the whole matrix written out, for small products and for tests."""
-        return reduce(np.kron, map(as_dense, self.factors), np.ones((1, 1)))
+        dense: NDArray[Any] = np.ones((1, 1))
+        for factor in self.factors:
+            dense = np.kron(dense, as_dense(factor))
+        return dense
 
     def __repr__(self) -> str:
         shapes = zip(self.row_shape, self.column_shape, strict=True)

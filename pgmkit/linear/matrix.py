@@ -60,10 +60,10 @@ def as_matrix(value: MatrixLike, name: str) -> Matrix:
 
         frozen = csr_array(array, dtype=np.float64, copy=True)
         frozen.sum_duplicates()  # in place, so before the arrays are read-only
-        parts = frozen.data, frozen.indices, frozen.indptr
+        parts = [frozen.data, frozen.indices, frozen.indptr]
     else:
         frozen = np.array(array, dtype=np.float64, order="C")
-        parts = (frozen,)
+        parts = [frozen]
     check_finite(parts[0], name, "entries", "mend them or drop their rows")
     for part in parts:
         part.setflags(write=False)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import chain
 
 import numpy as np
@@ -169,6 +168,8 @@ def _shared_sets(domain: Domain, cliques: Sequence[Clique]) -> list[Clique]:
 
 def _rows(domain: Domain, clique: Clique, kept: Clique) -> Array:
     """Return the matrix that maps the cells over ``clique`` to the residual of ``kept``."""
-    sizes = zip(clique, domain.shape(clique), strict=True)
-    factors = [helmert(size) if name in kept else np.ones((1, size)) for name, size in sizes]
-    return reduce(np.kron, factors, np.ones((1, 1)))
+    rows = np.ones((1, 1))
+    for name in clique:
+        size = domain.sizes[name]
+        rows = np.kron(rows, helmert(size) if name in kept else np.ones((1, size)))
+    return rows

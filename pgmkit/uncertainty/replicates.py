@@ -41,9 +41,10 @@ def re_estimated(
     less; ``deadline`` (of ``time.perf_counter``) ends the search. The replicates of a region model
     come in lists of one, and each is shrunk if the model was.
     """
-    totals = [total] * len(sets)
     if total is None:
         totals = [max(1.0, each) for each in estimate_totals(sets[0], stacked(sets)).tolist()]
+    else:
+        totals = [total] * len(sets)
     if isinstance(model, RegionModel):
         for measured, own in zip(sets, totals, strict=True):
             left = None if deadline == inf else max(1e-3, deadline - time.perf_counter())

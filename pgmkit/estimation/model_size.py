@@ -63,8 +63,8 @@ def tree_oracle(
             f"{needed / 2**20:,.0f} MiB; the limit is {limit / 2**20:,.0f} MiB. Measure fewer or "
             "smaller cliques, or raise memory_limit"
         )
-    # The size that is computed first is an upper bound. Only if it exceeds the limit, a better tree
-    # is searched for.
+    # The model's junction tree must fit too, for answers and samples. The size that is computed
+    # first is an upper bound. Only if it exceeds the limit, a better tree is searched for.
     if model_cells(domain, cliques) * CELL_BYTES > model_limit(memory_limit):
         check_fits(junction_tree(domain, cliques), model_limit(memory_limit))
     if zeros and oracle.maximum(torch.zeros(cells, dtype=oracle.dtype, device=where)) == -inf:

@@ -93,10 +93,10 @@ class _Fit:
     """The records as an array ``places`` of rows x columns, in which all columns' codes are
     numbered in one sequence: column j has the numbers from ``ends[j]`` to before ``ends[j + 1]``.
 
-    Three matrices have a cell for each pair of codes of different columns: ``away`` is the number
-    of records that hold both codes, less the wanted number, ``weights`` are those of the objective
-    (0 where no table covers the pair), and ``barred`` marks the cells where a table is 0. A table
-    is scaled to the number of records, which gives the wanted numbers.
+    Three matrices have a cell for each pair of codes: ``away`` is the number of records that hold
+    both codes minus the number that their table, scaled to all records, asks for; ``weights`` are
+    those of the objective; both are 0 where no table covers the pair. ``barred`` marks the cells
+    where a table is 0.
     """
 
     def __init__(self, records: Dataset, tables: Mapping[Clique, ArrayLike]) -> None:

@@ -85,9 +85,8 @@ class ClusterExpansion:
                 if trace not in traces:
                     traces[trace] = size
                     size += layout.domain.size(trace)
-        rows, columns = zip(
-            *(_places(layout, t, start) for t, start in traces.items()), strict=True
-        )
+        places = [_places(layout, trace, start) for trace, start in traces.items()]
+        rows, columns = zip(*places, strict=True)
         self._rows = torch.as_tensor(np.concatenate(rows), device=device)
         self._columns = torch.as_tensor(np.concatenate(columns), device=device)
         self._cells, self._trace_cells = layout.cells, size

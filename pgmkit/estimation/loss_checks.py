@@ -93,9 +93,8 @@ def check_loss(
         largest = np.abs(_applied(m.matrix, np.abs(marginal), absolute=True)).max()
         shift = CALL_CELLS * epsilon * (largest + np.abs(m.values)) / m.stddev
         rounding += float((phi(residual + shift, known) - penalties).sum())
-    if not abs(found - stated) <= rounding + (SUM_ROUNDING + CALL_CELLS * epsilon) * (
-        1 + abs(found)
-    ):
+    rounding += (SUM_ROUNDING + CALL_CELLS * epsilon) * (1 + abs(found))
+    if not abs(found - stated) <= rounding:
         raise Contradiction(
             f"the estimate contradicts a second computation: its loss is {stated!r} by the "
             f"estimation and {found!r} by the second computation. Please report these "

@@ -206,9 +206,8 @@ class _Joint:
         """
         shares = state.shares
         spread = (self.matrix**2) @ shares - (self.matrix @ shares) ** 2
-        return min(
-            1 / max(self.total * float(spread.max()), 1e-300), self.total / max(goal, 1e-300)
-        )
+        longest = self.total / max(goal, 1e-300)
+        return min(1 / max(self.total * float(spread.max()), 1e-300), longest)
 
     def bound(self, dual: Array) -> float:
         """Return the lower bound on the loss by these multipliers (Fenchel's inequality), less its

@@ -203,9 +203,8 @@ class Monitor:
         self.rounding = self.problem.loss.rounding(self.best.marginals)
         cut = self.problem.loss.cut(point.marginals)
         self._averaged += 1
-        self._average = (
-            cut if self._average is None else self._average.blend(cut, 2 / (1 + self._averaged))
-        )
+        before = self._average
+        self._average = cut if before is None else before.blend(cut, 2 / (1 + self._averaged))
         for candidate in (cut, self._average):
             self.raise_bound(lower_bound(self.problem.inference, candidate, self.problem.total))
 

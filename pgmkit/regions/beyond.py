@@ -46,10 +46,8 @@ def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
     domain, records = joint.records.domain, joint.records
     others = tuple(other for other in clique if other != name)
     cells = cells_of(domain, [others], records.columns, len(records))[:, 0]
-    lies_in = csr_array(
-        (np.ones(len(cells)), cells, np.arange(len(cells) + 1)),
-        shape=(len(cells), domain.size(others)),
-    )
+    entries = np.ones(len(cells)), cells, np.arange(len(cells) + 1)
+    lies_in = csr_array(entries, shape=(len(cells), domain.size(others)))
     table = (lies_in.T @ joint.chances(name)) / len(records)
     shape = (*domain.shape(others), domain.sizes[name])
     return np.ascontiguousarray(np.moveaxis(table.reshape(shape), -1, clique.index(name)))

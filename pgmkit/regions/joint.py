@@ -239,17 +239,16 @@ class _Fitting:
         """
         for _ in range(FEW_ROUNDS):  # each round adds steps to every later sample
             missed = self.missed()
-            before = self.columns, len(self.steps), sum(missed.values())
             if not missed:
                 return
+            columns, steps, far = self.columns, len(self.steps), sum(missed.values())
             self.strata = Strata(self.records, len(self.domain), self.rng)
             for name in dict.fromkeys(chain.from_iterable(missed)):
-                self.draw(
-                    name, [_given_others(each, name) for each in zeros if name in each.clique]
-                )
-            if sum(self.missed().values()) > (1 - SLIGHT) * before[2]:
-                self.columns = before[0]
-                del self.steps[before[1] :]
+                own = [_given_others(each, name) for each in zeros if name in each.clique]
+                self.draw(name, own)
+            if sum(self.missed().values()) > (1 - SLIGHT) * far:
+                self.columns = columns
+                del self.steps[steps:]
                 return
 
 

@@ -102,11 +102,10 @@ class Uncertainty:
         closed = self._linear.answer(query)
         if closed is not None:
             return closed_form(estimate, closed, checked)
-        drawn = (
-            np.stack([replicate.answer(query) for replicate in self._reused()])
-            if self._batch is None
-            else self._batch.answer(query)
-        )
+        if self._batch is not None:
+            drawn = self._batch.answer(query)
+        else:
+            drawn = np.stack([replicate.answer(query) for replicate in self._reused()])
         nonnegative = all(factor.min() >= 0 for factor in query.factors.values())
         return bootstrap(estimate, drawn, nonnegative, checked)
 
@@ -223,9 +222,7 @@ def error_bars(
         made: list[Estimated] = []
         # The noise is wider than stated if the measurements are farther apart than that explains.
         tables = model.marginals([m.clique for m in known])
-        drawn = [
-            (m, m.applied(tables[m.clique].reshape(-1)), linear.scale * m.stddev) for m in known
-        ]
+        drawn = [(m, m.applied(np.ravel(tables[m.clique])), linear.scale * m.stddev) for m in known]
         sets = [
             [replace(m, values=mean + rng.normal(0.0, wide, mean.shape)) for m, mean, wide in drawn]
             for _ in range(replicates)

@@ -100,6 +100,7 @@ def test_marginals_with_the_empty_clique(family: str, asked: list[tuple[str, ...
             np.testing.assert_allclose(each, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("family", [name for name in FAMILIES if not name.startswith("records")])
 def test_attributes_come_in_any_sequence_and_what_does_not_fit_is_refused(family: str) -> None:
     model: Any = FAMILIES[family]()
@@ -114,6 +115,10 @@ def test_attributes_come_in_any_sequence_and_what_does_not_fit_is_refused(family
     for query, said in (({"z": [1.0]}, "the query names"), ({"a": [[1.0] * 9]}, "the query's")):
         with pytest.raises(InvalidInput, match=said):
             model.answer(FactoredQuery(query))
+    # Each number is held, their product is not.
+    large = FactoredQuery({"a": [1e200, 1e200], "b": [1e200, 1e200, 1e200]})
+    with pytest.raises(InvalidInput, match="answers that float64 can hold"):
+        model.answer([FactoredQuery({"a": [1.0, 0.0]}), large])
 
 
 def test_a_histogram_of_few_expected_records_is_conditioned_and_drawn_from() -> None:

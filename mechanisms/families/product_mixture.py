@@ -13,9 +13,11 @@ All cells of all marginals that share all but their last attribute are one matri
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -31,6 +33,7 @@ from pgmkit.records.dataset import Dataset
 from pgmkit.records.sampling import check_count, draw_independent
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.model_files import read_container, write_container
+from pgmkit.runtime.precision import TINY
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.untrusted import LARGEST, refusing
 
@@ -46,12 +49,12 @@ class Columns:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self.sizes = list(domain.shape())
-        ends = np.cumsum(self.sizes).tolist()
+        ends = list(accumulate(self.sizes))
         self._slices = {
             name: slice(end - size, end)
             for name, size, end in zip(domain.attributes, self.sizes, ends, strict=True)
         }
-        self.width = int(ends[-1])
+        self.width = ends[-1]
 
     def of(self, attribute: str) -> slice:
         """Return the columns of an attribute, one for each code."""
@@ -186,7 +189,7 @@ class ProductRows:
 
     def whole_rows(self) -> Array:
         """Return the rows over the columns of all codes, in float64."""
-        rows = np.asarray(self.rows.double().cpu().numpy())
+        rows = self.rows.double().cpu().numpy()
         return rows if self.frequent is None else self.frequent.expand(rows)
 
 
@@ -266,8 +269,8 @@ class ProductMixtureModel(QueryAnswers):
             # A row that cannot meet the evidence gets share 0, so its values do not matter.
             part[mass == 0] = 1.0
             rows[:, self._columns.of(name)] = part / part.sum(1, keepdims=True)
-        share = float(shares.sum())
-        if share <= 0:
+        share = shares.sum()
+        if share < TINY:
             raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
         return type(self)(self.domain, rows, self.total * share, shares)
 
@@ -279,7 +282,7 @@ class ProductMixtureModel(QueryAnswers):
     def marginals(self, cliques: Iterable[Iterable[str]]) -> dict[Clique, Array]:
         """Return marginals in counts, by clique, computed in batched matrix products."""
         checked = [self.domain.clique(clique) for clique in cliques]
-        rows, shares = (torch.from_numpy(np.array(a)) for a in (self.rows, self.shares))
+        rows, shares = torch.tensor(self.rows), torch.tensor(self.shares)
         tables = ProductAnswers(self._columns, checked)(rows, shares)
         return {clique: np.asarray(tables[clique].numpy() * self.total) for clique in checked}
 
@@ -293,12 +296,12 @@ class ProductMixtureModel(QueryAnswers):
         array([ 5., 10.])
         """
         query.check(self.domain)
-        total = np.zeros(int(np.prod(query.shape, dtype=np.int64)))
+        total = np.zeros(math.prod(query.shape))
         chunk = 4096  # rows at a time, so that their outer products stay small
         for start in range(0, len(self.rows), chunk):
             rows = self.rows[start : start + chunk]
             parts = [
-                np.asarray((factor @ rows[:, self._columns.of(name)].T).T)
+                (factor @ rows[:, self._columns.of(name)].T).T
                 for name, factor in query.factors.items()
             ]
             left = self.shares[start : start + chunk, None]
@@ -336,8 +339,7 @@ class ProductMixtureModel(QueryAnswers):
         """Read a model that `save` wrote. Raises InvalidInput for any other file."""
         with refusing(path, f"a {cls.format} file"):
             header, arrays = read_container(path, cls.format, max_bytes)
-            domain, total = Domain(dict(header["domain"])), float(header["total"])
-            return cls(domain, arrays["rows"], total, arrays["shares"])
+            return cls(Domain(header["domain"]), arrays["rows"], header["total"], arrays["shares"])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.rows)} rows, total {self.total:g}>"
@@ -369,5 +371,6 @@ def systematic(weights: Array, count: int, random: np.random.Generator) -> NDArr
     array([0, 2, 2, 2])
     """
     reached = np.cumsum(weights)
-    drawn = (np.arange(count) + random.random()) / count * reached[-1]
-    return np.searchsorted(reached, drawn, side="right").clip(max=len(weights) - 1)
+    # A number below 1 times the sum is below the sum, in floating point too.
+    drawn = np.minimum((np.arange(count) + random.random()) / count, np.nextafter(1.0, 0.0))
+    return np.searchsorted(reached, drawn * reached[-1], side="right")

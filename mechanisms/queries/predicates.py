@@ -9,7 +9,7 @@ by at most 1 under either neighbour relation.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -161,7 +161,7 @@ class Predicates:
                 mask = sums[each.weights] <= each.bound
             for pair in each.codes:
                 mask = mask & holds[pair]
-            found[line] = int(np.count_nonzero(mask))
+            found[line] = np.count_nonzero(mask)
         return found
 
 
@@ -250,19 +250,18 @@ def linear_thresholds(
             f"attributes; got an array of shape {points.shape}"
         )
     found = []
-    spread = np.ones(len(numeric)) if points is None else _spread(points)
+    spread = 1.0 if points is None else _spread(points)
     for _ in range(count):
         direction = rng.normal(size=len(numeric)) / spread
         if points is None:
             direction /= np.linalg.norm(direction)
             low, high = direction.clip(max=0).sum(), direction.clip(min=0).sum()
-            bound = float(rng.uniform(low, high))
+            bound = rng.uniform(low, high)
         else:
             direction *= 12**-0.5 / _spread(points @ direction)
             bound = float(points[rng.integers(len(points))] @ direction)
-        weights: Mapping[str, float] = dict(zip(numeric, map(float, direction), strict=True))
+        weights = tuple(zip(numeric, direction.tolist(), strict=True))
         found += [
-            Predicate(((label, code),), tuple(weights.items()), bound)
-            for code in range(domain.sizes[label])
+            Predicate(((label, code),), weights, bound) for code in range(domain.sizes[label])
         ]
     return found

@@ -61,7 +61,5 @@ def stalled(losses: Sequence[float], window: int = 50, least_gain: float = 1e-3)
     >>> stalled([5.0] * 50), stalled([5.0] * 51)
     (False, True)
     """
-    if len(losses) <= window:
-        return False
-    before = min(losses[:-window])
-    return min(losses) > before * (1 - least_gain)
+    before = losses[:-window]
+    return len(before) > 0 and min(losses) > min(before) * (1 - least_gain)

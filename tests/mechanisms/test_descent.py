@@ -56,6 +56,7 @@ def test_losses_stall_where_the_least_hardly_falls() -> None:
     assert not stalled([1.0, 0.5] + [0.5] * 49) and stalled([1.0, 0.5] + [0.5] * 50)
     assert stalled([1.0] * 4, window=3) and not stalled([1.0] * 3, window=3)
     assert not stalled([1.0] * 3 + [0.5], window=3) and stalled([4.0] * 3 + [3.0], 3, 0.3)
+    assert not stalled([4.0] * 3 + [3.0], 3, 0.25)  # fell by as much as is asked for
     assert fitted_or_stalled([1.0]) and not fitted_or_stalled([1.01])
     assert fitted_or_stalled([3.0] * 51) and not fitted_or_stalled([0.5, 1.5])
 

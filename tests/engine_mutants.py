@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "marginals sum to one instead of the total",
         P + "inference/marginal_oracle.py",
-        "        return self._counts(total / partition), log_partition\n",
-        "        return self._counts(1 / partition), log_partition\n",
+        "        return self._passing.weighted(total / partition, self.dtype), log_partition\n",
+        "        return self._passing.weighted(1 / partition, self.dtype), log_partition\n",
         ORACLE,
     ),
     Mutant(

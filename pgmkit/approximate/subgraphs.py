@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from pgmkit.graphs.bit_sets import cells_of, each_bit, union
+from pgmkit.graphs.bit_sets import cells_of, each_bit, neighbours, union
 
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:
@@ -22,13 +22,10 @@ def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) 
     If that bag has more than ``most ** 2`` cells, its attributes are not joined to each other:
     no subgraph has such a bag, and in a random graph these edges would take most of the time.
     """
-    neighbours = [0] * len(sizes)
-    for scope in scopes:
-        for v in each_bit(scope):
-            neighbours[v] |= scope & ~(1 << v)
+    joined = neighbours(scopes, len(sizes))
 
     def cells(v: int) -> int:
-        return sizes[v] * cells_of(neighbours[v], sizes)
+        return sizes[v] * cells_of(joined[v], sizes)
 
     waiting = [(cells(v), v) for v in range(len(sizes))]
     heapify(waiting)
@@ -39,11 +36,11 @@ def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) 
             continue
         order.append(v)
         left ^= 1 << v
-        around = neighbours[v]
+        around = joined[v]
         for u in each_bit(around):
-            neighbours[u] &= ~(1 << v)
+            joined[u] &= ~(1 << v)
             if count <= most**2:
-                neighbours[u] |= around & ~(1 << u)
+                joined[u] |= around & ~(1 << u)
         for u in each_bit(around):
             heappush(waiting, (cells(u), u))
     return order

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgmkit.graphs.bit_sets import cells_of, each_bit
+from pgmkit.graphs.bit_sets import cells_of, each_bit, neighbours, union
 from pgmkit.graphs.elimination_search import MEASURES_A_SECOND, RANKS, Search, Way
 from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import CALL_CELLS, MULTIPLICATIONS_A_SECOND
@@ -184,15 +184,8 @@ class Planning:
     """
 
     def __init__(self, scopes: Sequence[int], heads: Sequence[int], sizes: tuple[int, ...]) -> None:
-        neighbours, held = [0] * len(sizes), 0
-        for scope in scopes:
-            held |= scope
-            for v in each_bit(scope):
-                neighbours[v] |= scope
         self.scopes, self.heads, self.sizes = scopes, heads, sizes
-        for v in each_bit(held):
-            neighbours[v] ^= 1 << v
-        self._search = Search(neighbours, sizes, held)
+        self._search = Search(neighbours(scopes, len(sizes)), sizes, union(scopes))
         self._ways = self._search.ways()
         self.first = self._tree(next(self._ways))
         """The tree of the first greedy order."""

@@ -10,6 +10,7 @@ each value of an attribute comes from messages in which maxima take the place of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from math import prod
 
 import numpy as np
@@ -47,12 +48,8 @@ class MaxKernel:
         self.looped, self.inner = tuple([sizes[v] for v in self.gone[:looped]]), inner
 
     def __call__(self, one: Array, other: Array) -> Array:
-        best = None
-        for _, term in self._terms(one, other):
-            top = term.max(1)
-            best = top if best is None else np.maximum(best, top, out=best)
-        assert best is not None
-        return best.reshape(self.shape)
+        tops = (term.max(1) for _, term in self._terms(one, other))
+        return reduce(lambda best, top: np.maximum(best, top, out=best), tops).reshape(self.shape)
 
     def attained(self, one: Array, other: Array) -> tuple[Array, Places]:
         """Return the maxima, and for each the flat index, over the attributes maximised over, at

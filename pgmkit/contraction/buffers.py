@@ -180,11 +180,11 @@ class ContractionBuffers:
         right = self.operand(right_values, right_orders, (size * batch, summed, columns))
 
         def up() -> None:
-            products.multiply_into(left.read(), right.read(), out)
+            torch.bmm(left.read(), right.read(), out=out)
 
         def down() -> None:
-            to_left = products.batched_product(upper, right.read().transpose(1, 2))
-            to_right = products.batched_product(upper_t, left.read()).transpose(1, 2)
+            to_left = torch.bmm(upper, right.read().transpose(1, 2))
+            to_right = torch.bmm(upper_t, left.read()).transpose(1, 2)
             left.write(to_left)
             right.write(to_right)
 

@@ -13,25 +13,6 @@ Action = Callable[[], object]
 Room: TypeAlias = "Callable[[], torch.Tensor]"
 
 
-def batched_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the batched matrix product of ``left`` and ``right``. Element-wise multiplication
-    replaces ``torch.bmm`` if only one term is summed or each product is one number.
-    """
-    if left.shape[2] == 1:
-        return left * right
-    if left.shape[1] == 1 and right.shape[2] == 1:
-        return (left * right.transpose(1, 2)).sum(2, keepdim=True)
-    return torch.bmm(left, right)
-
-
-def multiply_into(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
-    """Write the batched matrix product into ``out``."""
-    if left.shape[2] == 1:
-        torch.mul(left, right, out=out)
-    else:
-        out.copy_(batched_product(left, right))
-
-
 class Scratch:
     """Memory for the copies that steps make: one buffer for each slot, as long as the longest copy
     in it.

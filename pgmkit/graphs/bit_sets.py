@@ -33,6 +33,19 @@ def cells_of(members: int, sizes: Sequence[int]) -> int:
     return prod([sizes[v] for v in each_bit(members)])
 
 
+def neighbours(scopes: Iterable[int], count: int) -> list[int]:
+    """Return, for each of ``count`` attributes, the set of the others that share a scope with it.
+
+    >>> neighbours([0b011, 0b110], 3)
+    [2, 5, 2]
+    """
+    found = [0] * count
+    for scope in scopes:
+        for v in each_bit(scope):
+            found[v] |= scope
+    return [around & ~(1 << v) for v, around in enumerate(found)]
+
+
 def union(sets: Iterable[int]) -> int:
     """Return the union of sets of attributes.
 

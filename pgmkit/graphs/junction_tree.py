@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
-from pgmkit.graphs.bit_sets import each_bit
+from pgmkit.graphs.bit_sets import each_bit, neighbours
 from pgmkit.graphs.elimination_search import Search, Step, maximal_cliques
 from pgmkit.runtime.arguments import listed
 from pgmkit.runtime.sizes import CELL_BYTES
@@ -158,14 +158,11 @@ def _graph(domain: Domain, cliques: Iterable[Sequence[str]]) -> tuple[list[int],
     """Return the set of neighbours of every attribute as an integer, and the sizes of the
     attributes.
     """
-    bit = {name: 1 << place for name, place in domain.places.items()}
-    joined = dict.fromkeys(bit, 0)
+    scopes = []
     for number, clique in enumerate(listed(cliques, "cliques", "cliques such as [('age', 'sex')]")):
         names = domain.clique(clique, f"cliques[{number}]")
-        members = sum(bit[name] for name in names)
-        for name in names:
-            joined[name] |= members
-    return [joined[name] & ~bit[name] for name in bit], domain.shape()
+        scopes.append(sum([1 << domain.places[name] for name in names]))
+    return neighbours(scopes, len(domain)), domain.shape()
 
 
 @lru_cache(maxsize=256)

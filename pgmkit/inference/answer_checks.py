@@ -255,20 +255,15 @@ class SecondOpinion:
                 f"most {stray:.3g}. Please report this"
             )
 
-    @cached_property
-    def _known(self) -> PlainSums:
-        """Plain sums over only those tables on which the weight of the evidence depends."""
-        return self.sums.about(
-            [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
-        )
-
     def _log_sum(self, seconds: float) -> float:
         """Return the logarithm of the summed weight of all records with the evidence. The first
         call takes at most ``seconds``, or raises TooLong; the result is remembered.
         """
         if not self._remembered:
-            found = self._known.log_sum(self.evidence, self.weights, seconds).real
-            self._remembered.append(found)
+            known = self.sums.about(
+                [*self.evidence, *(name for axes, _ in self.weights for name in axes)]
+            )
+            self._remembered.append(known.log_sum(self.evidence, self.weights, seconds).real)
         return self._remembered[0]
 
     def _shares(self, clique: Clique, record: Mapping[str, int], seconds: float) -> Array:
@@ -371,12 +366,9 @@ def _cells(table: Array, seconds: float) -> Iterable[int]:
 def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:
     """Return for each attribute the row of its matrix that the flat answer ``cell`` uses."""
     rows = {}
-    for name in reversed(query.attributes):
+    for name, row in zip(query.attributes, np.unravel_index(cell, query.shape), strict=True):
         matrix = query.factors[name]
-        cell, row = divmod(cell, matrix.shape[0])
-        picked = np.zeros(matrix.shape[0])
-        picked[row] = 1.0
-        rows[name] = np.asarray(picked @ matrix)
+        rows[name] = np.asarray(np.eye(1, matrix.shape[0], int(row))[0] @ matrix)
     return rows
 
 

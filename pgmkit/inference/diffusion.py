@@ -24,44 +24,36 @@ table over the shared axes that broadcasts against the clique's table.
 """
 
 
-class Diffusion:
-    """Max-sum diffusion between potentials over ``cliques``, tables of the given ``shapes``.
-
-    It is built once for a structure and used for any potentials.
-
-    The potentials change, but their sum does not:
+def diffusion(
+    cliques: Sequence[tuple[str, ...]], potentials: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return, for each clique, the table to add to its potentials so that they cancel each other
+    less. The tables' sum is zero at every record.
 
     >>> tables = [torch.tensor([[0.0, 900.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [-900.0, 0]])]
-    >>> change = Diffusion([("a", "b"), ("b", "c")], [(2, 2), (2, 2)]).change(tables)
+    >>> change = diffusion([("a", "b"), ("b", "c")], tables)
     >>> [float((table + each).max()) for table, each in zip(tables, change)]
     [450.0, 450.0]
     """
-
-    def __init__(self, cliques: Sequence[tuple[str, ...]], shapes: Sequence[Sequence[int]]) -> None:
-        shared: dict[tuple[str, ...], list[_Place]] = {}
-        for i, (clique, sizes) in enumerate(zip(cliques, shapes, strict=True)):
-            for count in (1, 2):
-                for axes in combinations(range(len(clique)), count):
-                    others = [k for k in range(len(clique)) if k not in axes]
-                    shape = [n if k in axes else 1 for k, n in enumerate(sizes)]
-                    if others:
-                        names = tuple(clique[axis] for axis in axes)
-                        shared.setdefault(names, []).append((i, others, shape))
-        several = [names for names, places in shared.items() if len(places) > 1]
-        self._shared = [shared[names] for names in sorted(several, key=len, reverse=True)]
-
-    def change(self, potentials: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return, for each clique, the table to add to its potentials so that they cancel each
-        other less. The tables' sum is zero at every record.
-        """
-        changes = [torch.zeros_like(table) for table in potentials]
-        for _ in range(FEW_ROUNDS):
-            for places in self._shared:
-                highest = [_peaks(potentials[i] + changes[i], others) for i, others, _ in places]
-                mean = torch.stack([high.view(high.numel()) for high in highest]).mean(0)
-                for (i, _, shape), high in zip(places, highest, strict=True):
-                    changes[i] += mean.view(shape) - high
-        return changes
+    shared: dict[tuple[str, ...], list[_Place]] = {}
+    for i, (clique, table) in enumerate(zip(cliques, potentials, strict=True)):
+        for count in (1, 2):
+            for axes in combinations(range(len(clique)), count):
+                others = [k for k in range(len(clique)) if k not in axes]
+                shape = [n if k in axes else 1 for k, n in enumerate(table.shape)]
+                if others:
+                    names = tuple(clique[axis] for axis in axes)
+                    shared.setdefault(names, []).append((i, others, shape))
+    several = [names for names, places in shared.items() if len(places) > 1]
+    groups = [shared[names] for names in sorted(several, key=len, reverse=True)]
+    changes = [torch.zeros_like(table) for table in potentials]
+    for _ in range(FEW_ROUNDS):
+        for places in groups:
+            highest = [_peaks(potentials[i] + changes[i], others) for i, others, _ in places]
+            mean = torch.stack([high.view(high.numel()) for high in highest]).mean(0)
+            for (i, _, shape), high in zip(places, highest, strict=True):
+                changes[i] += mean.view(shape) - high
+    return changes
 
 
 def _peaks(table: torch.Tensor, dims: list[int]) -> torch.Tensor:

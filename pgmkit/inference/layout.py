@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from math import inf, prod
 
 from pgmkit.contraction import kernels
@@ -26,11 +27,8 @@ class Layout:
     def __init__(self, domain: Domain, cliques: Sequence[Clique]) -> None:
         self.domain, self.cliques = domain, tuple(cliques)
         self.shapes = tuple(domain.shape(clique) for clique in cliques)
-        slices, start = [], 0
-        for shape in self.shapes:
-            slices.append(slice(start, start + prod(shape)))
-            start += prod(shape)
-        self.slices, self.cells = tuple(slices), start
+        *starts, self.cells = accumulate(map(prod, self.shapes), initial=0)
+        self.slices = tuple(map(slice, starts, [*starts[1:], self.cells]))
 
     @cached_property
     def index(self) -> CliqueIndex:

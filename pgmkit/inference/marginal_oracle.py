@@ -21,7 +21,7 @@ from pgmkit.contraction.semirings import LOG, MAX
 from pgmkit.contraction.streamed import StreamedBuffers
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge, NumericalFailure
-from pgmkit.inference.diffusion import Diffusion
+from pgmkit.inference.diffusion import diffusion
 from pgmkit.inference.layout import Layout, Shifts, impossible_cells
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
@@ -173,7 +173,7 @@ class MarginalOracle:
         below = guess + change
         held = (change.abs() < log(self.largest)) & (below >= -self.safe_spread)
         torch.where(held, below, guess, out=guess)  # A captured CUDA graph reads it again.
-        marginals = self._counts(total / partition)
+        marginals = self._passing.weighted(total / partition, self.dtype)
         return marginals, (below + peaks.sum()).masked_fill_(~held, nan)
 
     @cached_property
@@ -200,8 +200,7 @@ class MarginalOracle:
         """Return terms that leave the distribution as it is when they are added to the potentials,
         which then cancel each other less (max-sum diffusion).
         """
-        diffusion = Diffusion(self.layout.cliques, self.layout.shapes)
-        return self.layout.join(diffusion.change(self.layout.split(potentials)))
+        return self.layout.join(diffusion(self.layout.cliques, self.layout.split(potentials)))
 
     def log_partition(self, potentials: torch.Tensor) -> float:
         """Return the log partition function, from a forward pass alone; minus infinity if no record
@@ -249,12 +248,6 @@ class MarginalOracle:
         scores.
         """
         return float(self.shifts.peaks(scores).sum())
-
-    def _counts(self, seed: torch.Tensor | float) -> torch.Tensor:
-        """Run the backward pass and return the marginals multiplied by the partition function and
-        ``seed``.
-        """
-        return self._passing.weighted(seed, self.dtype)
 
     def _read(self, potentials: torch.Tensor) -> torch.Tensor:
         """Return the largest potential of each clique; on a GPU, the same read begins a pass."""
@@ -324,7 +317,7 @@ class MarginalOracle:
         if -self._below_peaks > self.safe_spread:
             return None
         log_partition = self._below_peaks + float(peaks.sum())
-        return self._counts(total / partition), log_partition
+        return self._passing.weighted(total / partition, self.dtype), log_partition
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
         """Return the scaled partition function and the logarithm of its scale, or None if no scale

@@ -96,8 +96,6 @@ class Observations:
 
     def residual(self, marginals: torch.Tensor) -> torch.Tensor:
         """Return (Q mu - y) / stddev, one entry for each measured value."""
-        if self._is_identity:
-            return torch.addcmul(self._below, marginals, self._weights)
         return self.applied(marginals).sub_(self.target)
 
     def applied(self, marginals: torch.Tensor) -> torch.Tensor:
@@ -140,11 +138,6 @@ class Observations:
             return [self]
         form = self.target.dtype, self.target.device
         return [Observations(self.layout, some, *form) for some in (whole, rest)]
-
-    @cached_property
-    def _below(self) -> torch.Tensor:
-        """The negative target, with which a residual takes one operation."""
-        return -self.target
 
     @cached_property
     def table_weights(self) -> torch.Tensor:

@@ -97,17 +97,14 @@ class PairMarginals:
         passed: list[list[_Branch]] = [[] for _ in self._own]
         for here in range(len(passed) - 1, -1, -1):
             branches, passed[here] = passed[here], []
-            yield from self._met_within(here)
+            for i, j in combinations(self._own[here], 2):
+                table = self._inside.inside(here, 1 << i | 1 << j)
+                yield (self.paths.names[i], self.paths.names[j]), table.cpu().numpy()
             groups = _by_separator(branches)
             for attributes, block, others in self._met(here, groups):
                 yield from self._split(attributes, block.cpu().numpy(), others)
             if here:
                 passed[self.paths.above[here]].append(self._passed_on(here, groups))
-
-    def _met_within(self, here: int) -> Iterator[tuple[Pair, Array]]:
-        for i, j in combinations(self._own[here], 2):
-            table = self._inside.inside(here, 1 << i | 1 << j)
-            yield (self.paths.names[i], self.paths.names[j]), table.cpu().numpy()
 
     def _met(
         self, here: int, groups: Sequence[Sequence[_Branch]]

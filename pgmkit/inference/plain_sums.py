@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
+from pgmkit.graphs.bit_sets import neighbours
 from pgmkit.graphs.elimination_search import Search
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, FEW_CELLS, MULTIPLICATIONS_A_SECOND
@@ -39,13 +40,10 @@ def _order(cliques: Iterable[Sequence[str]], sizes: Mapping[str, int]) -> list[s
     """Return all attributes of ``sizes``, also those in no clique, in a greedy order of
     elimination.
     """
-    bits = {name: 1 << place for place, name in enumerate(sizes)}
-    neighbours = dict.fromkeys(sizes, 0)
-    for clique in cliques:
-        members = sum([bits[name] for name in clique])
-        for name in clique:
-            neighbours[name] |= members & ~bits[name]
-    search, names = Search(list(neighbours.values()), tuple(sizes.values())), list(sizes)
+    names = list(sizes)
+    bits = {name: 1 << place for place, name in enumerate(names)}
+    scopes = [sum([bits[name] for name in clique]) for clique in cliques]
+    search = Search(neighbours(scopes, len(names)), tuple(sizes.values()))
     return [names[v] for v, _ in next(search.ways())()]
 
 

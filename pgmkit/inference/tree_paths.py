@@ -51,10 +51,6 @@ class TreePaths:
         self._ranks = [tree.containing[1][name] for name in self.names]
         self.cells = cache(partial(cells_of, sizes=self.lengths))
         """A function of a set of attributes that returns the number of cells of a table over it."""
-        self.kernel = cache(self._kernel)
-        """A function that returns the kernel for the attributes of two tables and of their
-        product.
-        """
 
     def _number(self) -> None:
         """Number the cliques so that the cliques of each subtree have consecutive numbers, and find
@@ -92,7 +88,8 @@ class TreePaths:
         places = sorted(clique, key=self.bits.__getitem__)
         return table.permute([places.index(name) for name in clique])
 
-    def _kernel(self, left: int, right: int, out: int) -> Kernel:
+    def kernel(self, left: int, right: int, out: int) -> Kernel:
+        """Return the kernel for the attributes of two tables and of their product."""
         return Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
 
     def holder(self, members: int) -> int | None:

@@ -151,7 +151,7 @@ _BUILT_IN = [
         "adaptive marginals under an annealed budget; accurate, and a graphical model"
     ),
     _own("mixture.mixture", "Mixture", rounds=False)(
-        "all pairs (and more) measured at once, a mixture of rows fitted; accurate in seconds"
+        "pairs (and more) measured at once unless noise hides all, a mixture of rows fitted; fast"
     ),
     _own("mst.mst", "Mst", rounds=False, graphical=True, queries=True)(
         "a spanning tree of pairs, measured once; the fastest"
@@ -166,7 +166,7 @@ _BUILT_IN = [
         "a generator network trained on adaptively selected queries; for many attributes"
     ),
     _own("gem.gem_pub", "GemPub", "gem-pub", public=True)(
-        "the same network fitted to public records first; they may lack attributes"
+        "a generator network as of gem, fitted to public records first; they may lack attributes"
     ),
     _own(
         "clique_tree.clique_tree",
@@ -181,7 +181,7 @@ _BUILT_IN = [
         "rows of probabilities fitted to the queries selected in a few rounds"
     ),
     _own("rap.rap", "Rap", consistent=False)(
-        "the same with rows in [-1, 1]; fails beyond few attributes"
+        "rows in [-1, 1] fitted to queries selected in a few rounds; fails beyond few attributes"
     ),
     _own("rap_pp.rap_pp", "RapPlusPlus", "rap++")(
         "rows of codes and numbers, fitted to thresholds by tempered sigmoids"
@@ -204,7 +204,7 @@ _BUILT_IN = [
         "the least noise for marginals, prefixes or ranges, with exact variances; tables only"
     ),
     _own("matrix.matrix_pgm", "MatrixPgm", "matrix+pgm", rounds=False, queries=True, measures=True)(
-        "a model, or consistent tables, of the same measurements"
+        "a model, or consistent tables, of the measurements of matrix"
     ),
     _own("baselines.gaussian", "Gaussian", rounds=False, records=False, measures=True)(
         "noise on every workload marginal, as it comes; a baseline, tables only"

@@ -40,12 +40,13 @@ def paragraph(release: TableRelease) -> str:
         )
     entry = MECHANISMS.get(release.mechanism)
     cited = "" if entry is None else _cited(entry.module)
+    what = "" if entry is None else f" ({entry.summary.partition(';')[0]})"
     said = " ".join(release.caution.splitlines())
     kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
     held = f"The model also holds tables that are exact: {release.exception}. "
     return (
         f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of pgmkit "
-        f"{__version__}{f' ({entry.summary})' if entry else ''}. {kept} "
+        f"{__version__}{what}. {kept} "
         f"{noisy} noisy tables were measured, and all else was computed from "
         f"them. {held * (release.exact > 0)}{_UNPROTECTED}{f' Reference: {cited}' if cited else ''}"
     )

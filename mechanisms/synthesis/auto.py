@@ -127,8 +127,8 @@ def choose_mechanism(
     if mixes:
         return Choice(
             "mixture",
-            f"all pairs of {columns} columns are measured, and no graph leaves some out; for error "
-            "bars of all questions ask for aim",
+            f"all pairs of {columns} columns are measured, unless noise would hide all, and no "
+            "graph leaves some out; for error bars of all questions ask for aim",
         )
     if many:
         return Choice(

@@ -84,9 +84,9 @@ class UnreadValues:
             )
         if self.empty:
             said.append(
-                f"all or nearly all values of {', '.join(self.empty)} are missing {noise}; likely "
-                "causes are keys of JSON lines with another name than the schema's column, or a "
-                "list of missing texts that has all of them"
+                f"all or nearly all values of {', '.join(self.empty)} are missing {noise}; "
+                "unless this is as it should be, likely causes are keys of JSON lines with another "
+                "name than the schema's column, or a list of missing texts that has all of them"
             )
         if said:
             return "; ".join(said)

@@ -158,7 +158,8 @@ def _parts(schema: Schema, text: str) -> list[str]:
     if "." in fixed[1::2]:
         raise InvalidInput(
             f"{text.strip()!r} has a comma within a number, and commas separate columns and "
-            f"conditions; write a decimal point, {''.join(fixed)!r}, and thousands without a sign"
+            f"conditions; write a decimal point, {''.join(fixed)!r}, thousands without a sign, "
+            "and a label that has commas in double quotes"
         )
     return parts
 

@@ -177,7 +177,7 @@ def _read_yaml(text: str) -> Any:
 
     class Unique(yaml.SafeLoader):  # type: ignore[misc]
         """A loader that refuses keys given twice, of which plain YAML drops one silently, and reads
-        `no` and `yes` as texts.
+        `no`, `yes`, numbers with leading zeros and times of day as texts.
         """
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -188,9 +188,14 @@ def _read_yaml(text: str) -> Any:
                 found[key] = None
             return super().construct_mapping(node, deep)
 
-    # YAML 1.1 reads no, yes, on and off as truth values, but here they are labels.
+    # YAML 1.1 reads no, yes, on and off as truth values, 0123 as 83 and 8:30 as 510; here they are
+    # labels, codes and times of day.
+    code = ("tag:yaml.org,2002:str", re.compile("[-+]?(0[0-9]|[0-9]+:)"))
     Unique.yaml_implicit_resolvers = {
-        first: [(tag, form) for tag, form in known if first in "tTfF" or not tag.endswith(":bool")]
+        first: [
+            code,
+            *((tag, form) for tag, form in known if first in "tTfF" or not tag.endswith(":bool")),
+        ]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     try:

@@ -165,6 +165,16 @@ def test_columns_that_are_unrelated_have_no_pictures_of_relations() -> None:
     assert "class='node'" not in page and "class='heat" not in page
 
 
+def test_a_page_of_single_columns_says_nowhere_that_pairs_were_measured() -> None:
+    """Its reason and its methods section said so, whatever the noise had hidden."""
+    few = Dataset(DATA.domain, {name: codes[:60] for name, codes in DATA.columns.items()})
+    made = synthesize(few, SCHEMA, epsilon=0.1, delta=1e-6, seed=0)
+    assert made.mechanism == "mixture" and all(len(m.clique) == 1 for m in made.measurements)
+    text = words(html(made))
+    assert text.count("measured, unless noise would hide all") == 1
+    assert text.count("measured at once unless noise hides all, a mixture of rows fitted).") == 1
+
+
 def test_names_cannot_inject_markup() -> None:
     schema = Schema({"<b>": Integer(0, 1), "a&b": Integer(0, 1)})
     data = Dataset(schema.domain, {"<b>": [0, 1] * 50, "a&b": [0, 0, 1, 1] * 25})

@@ -426,7 +426,33 @@ def length_of_time(seconds: int, form: str) -> str:
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=50))
 def test_words_get_no_advice_about_times(texts: list[str]) -> None:
-    assert advice([f"x{text}" for text in texts]) == ""
+    assert advice([f"x{text}" for text in texts]) == ("", [])
+
+
+@pytest.mark.parametrize("stray", ["9.12", "unknown", "31.04.2021"])
+@pytest.mark.parametrize(("form", "kind"), [("%-H:%M", DateTime), ("%d.%m.%Y", Date)])
+def test_a_few_other_texts_among_times_are_taken_for_missing(
+    form: str, kind: type, stray: str
+) -> None:
+    """A column with one oversight was called durations, or left open."""
+    times = [
+        datetime.datetime(2021, 1, 1 + i % 28, i % 24, i % 60).strftime(form) for i in range(60)
+    ]
+    drafted = draft_column(tallied(np.array([*times, stray, ""], dtype=object)))
+    assert isinstance(drafted.column, kind) and f"{stray!r} among them taken for" in drafted.note
+    codes = drafted.column.encode(np.array([*times, stray, ""], dtype=object))
+    assert codes[-1] == codes[-2] and codes[-1] not in codes[:-2]
+    late = draft_column(tallied(np.array([*(f"{i % 24}:30" for i in range(60)), "26:15"])))
+    assert late.note.startswith("durations written H:MM:")
+
+
+@pytest.mark.parametrize(("unit", "number"), [(" km", "1,5"), ("lbs", "180"), ("°C", "-3.0")])
+def test_a_unit_behind_numbers_is_named(unit: str, number: str) -> None:
+    texts = [f"{number}{i}{unit}" for i in range(40)]
+    drafted = draft_column(tallied(np.array([*texts, "none"], dtype=object)))
+    assert f"numbers with the unit {unit.strip()!r}: write the numbers alone" in drafted.note
+    few = draft_column(tallied(np.array(["10th", "11th", "12th"] * 30, dtype=object)))
+    assert "unit" not in few.note
 
 
 @pytest.mark.parametrize("digits", ["1" + "0" * 25, str(2**63 - 9)])

@@ -529,7 +529,9 @@ def test_a_median_as_wide_as_its_bin_is_not_called_noise(stddev: float, noisy: b
 
 
 def test_a_comma_within_a_number_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"comma within a number.*'pay in 5.0..20.5, sex = F'"):
+    with pytest.raises(
+        InvalidInput, match=r"within a number.*'pay in 5.0..20.5, sex = F'.* quotes"
+    ):
         ask(MODEL, SCHEMA, "age | pay in 5,0..20,5, sex = F")
     with pytest.raises(InvalidInput, match=r"comma within a number.*'age in 1.5..20'"):
         ask(MODEL, SCHEMA, "age in 1,5..20")

@@ -274,6 +274,13 @@ def test_yaml_words_are_texts_and_doubled_keys_are_refused(tmp_path: Path) -> No
     path = tmp_path / "s.yaml"
     path.write_text("columns:\n  ok: {type: categorical, values: [no, yes]}\n")
     assert Schema.load(path).columns["ok"].labels == ("no", "yes")
+    path.write_text(
+        "columns:\n  007: {type: categorical, values: [01067, 0o17, 1067, -3]}\n"
+        "  at: {type: datetime, low: 8:30, high: 17:00, format: '%H:%M'}\n"
+    )
+    read = Schema.load(path).columns
+    assert read["007"].labels == ("01067", "0o17", "1067", "-3")
+    assert (read["at"].low, read["at"].high) == ("8:30", "17:00")
     path.write_text("columns:\n  ok: {type: boolean}\n  ok: {type: boolean}\n")
     with pytest.raises(InvalidInput, match="'ok' is given twice"):
         Schema.load(path)

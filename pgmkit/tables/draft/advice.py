@@ -5,6 +5,7 @@ what they are, and how to write them instead.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -19,6 +20,10 @@ _DURATIONS = {
     "PnDTnHnMnS": re.compile(r"-?P(?=.*\d)(\d+D)?(T(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?"),
 }
 """Patterns of durations by their form; hours may exceed 24."""
+_OF_UNIT = re.compile(r"[-+]?\d[\d.,]*\s?([^\W\d_]+|°[CF])")
+"""Matches a number with a unit, such as 12.5 km."""
+_OF_UNIT = re.compile(r"[-+]?\d[\d.,]*\s?([^\W\d_]+|°[CF])")
+"""Matches a number with a unit, such as 12.5 km."""
 _LOOKED_AT = round(SURE / (1 - NEARLY_ALL))
 """The number of texts (200) that are examined to find the most frequent kind. A kind that is more
 than an oversight occurs about twenty times among them. Each text is compared with over a hundred
@@ -26,34 +31,44 @@ formats.
 """
 
 
-def advice(texts: Sequence[str]) -> str:
+def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     """Return a remark on texts that are durations, times with different offsets, numbers with a
-    decimal comma, or dates written in several ways; it is empty for other texts.
+    decimal comma or a unit, or dates written in several ways; it is empty for other texts. The
+    second result has the few texts beside dates or times that are all written in one way.
 
-    >>> advice(["26:15:00", "3:05:10", "41:00:59"])
+    >>> advice(["26:15:00", "3:05:10", "41:00:59"])[0]
     'durations written H:MM:SS: write them as numbers of seconds, and draft again'
     >>> advice(["31/01/2020", "2020.02.28", "03.02.2020", "29/02/2020"])
-    ''
+    ('', [])
+    >>> advice([*(f"{hour}:30" for hour in range(24)), "9.12"])
+    ('', ['9.12'])
     """
     found, others = _covering(texts, {k: v.fullmatch for k, v in _DURATIONS.items()})
+    ways, strays = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
+    units = Counter(unit[1] for text in texts if (unit := _OF_UNIT.fullmatch(text)))
+    unit, times = units.most_common(1)[0] if units else ("", 0)
+    said = ""
+    if len(ways) == 1 and (not found or len(strays) <= len(others)):
+        return "", strays
     if found:
         remedy = "write them as numbers of seconds, and draft again"
-        return f"durations written {' or '.join(found)}{_beside(others)}: {remedy}"
-    if texts and all(map(has_offset, texts)):
-        return (
+        said = f"durations written {' or '.join(found)}{_beside(others)}: {remedy}"
+    elif texts and all(map(has_offset, texts)):
+        said = (
             "points in time with different offsets from Greenwich: write them in one zone, and "
             "draft again"
         )
-    if texts and all(COMMA.fullmatch(unsigned(text)) for text in texts):
-        return (
+    elif texts and all(COMMA.fullmatch(unsigned(text)) for text in texts):
+        said = (
             "numbers with a decimal comma, where another column has a decimal point: write all in "
             "one way, and draft again"
         )
-    found, others = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
-    if found:
+    elif ways:
         remedy = "write all in one way, such as %Y-%m-%d, and draft again"
-        return f"dates written {' and '.join(found)}{_beside(others)}: {remedy}"
-    return ""
+        said = f"dates written {' and '.join(ways)}{_beside(strays)}: {remedy}"
+    elif times > max(SURE, NEARLY_ALL * len(texts)):
+        said = f"numbers with the unit {unit!r}: write the numbers alone, and draft again"
+    return said, []
 
 
 def _covering(

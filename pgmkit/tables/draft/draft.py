@@ -22,7 +22,7 @@ from pgmkit.tables.columns import Column
 from pgmkit.tables.dates import DateTime
 from pgmkit.tables.draft.advice import advice
 from pgmkit.tables.draft.format import DASHES, MISSING, decimals_of, named_format, seen_format
-from pgmkit.tables.draft.numbers import number_column, numbers_beside
+from pgmkit.tables.draft.numbers import number_column, numbers_beside, taken_for_missing
 from pgmkit.tables.draft.tallies import take_out, tallies_of
 from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL, SURE
 from pgmkit.tables.draft.times import time_column
@@ -299,7 +299,10 @@ def _present(
     if found is not None:
         return Drafted(*found)
     drafted = _labelled(counts, missing, most_values)
-    remark = advice(list(counts))
+    remark, strays = advice(list(counts))
+    kept, gaps = [text for text in counts if text not in strays], (*(missing or ("",)), *strays)
+    if strays and (timed := time_column(kept, gaps)):
+        return Drafted(timed[0], f"{timed[1]}; {taken_for_missing(strays)}")
     if not remark:
         lost = drafted.column is None or isinstance(drafted.column, OpenCategorical)
         beside = numbers_beside(counts, missing or (), most_values, decimal) if lost else None

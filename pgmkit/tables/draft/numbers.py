@@ -91,8 +91,13 @@ def numbers_beside(
     column, note = number_column(numbers, (*missing, *others), most_values, decimal) or (None, "")
     if column is None:
         return None
-    shown = ", ".join(map(repr, others[:FEW])) + (", ..." if len(others) > FEW else "")
-    return column, f"{note}; {shown} among them taken for missing: correct `missing` if not"
+    return column, f"{note}; {taken_for_missing(others)}"
+
+
+def taken_for_missing(texts: Sequence[str]) -> str:
+    """Return the clause of a draft that says which texts are taken for missing values."""
+    shown = ", ".join(map(repr, texts[:FEW])) + (", ..." if len(texts) > FEW else "")
+    return f"{shown} among them taken for missing: correct `missing` if not"
 
 
 def _numbers(counts: Counter[str]) -> Counter[int | float] | None:

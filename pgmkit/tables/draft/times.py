@@ -38,10 +38,12 @@ _ISO = tuple(
     for time in ("%H:00:00", "%H:%M:00", "%H:%M", "%H:%M:%S")
 )
 """Formats of ISO texts written in one way; with whole hours or minutes if all texts have them."""
-FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS)
-"""The formats of dates and points in time that are tried."""
 _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
 """Formats of times of day; they are read as times on the day that Python assumes without a date."""
+FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS, *_CLOCKS)
+"""The formats of dates, points in time and times of day that are tried."""
+FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS, *_CLOCKS)
+"""The formats of dates, points in time and times of day that are tried."""
 _DAY = re.compile("%-?d")
 _OFFSET = re.compile(r".*\d\d:\d\d(?::\d\d)?(?:\.\d+)?([+-]\d\d:?\d\d)")
 _YEARS = range(1800, 2201)

@@ -44,13 +44,13 @@ def by_step(
 ) -> dict[tuple[str, str], list[float]]:
     """Return, for each pair of step and mechanism, the costs of its charges. The numbers of
     rounds are left out of steps, and so are the names of measured columns at their end: "round 3:
-    measure age x sex" becomes "round: measure". `names`: all names of columns.
+    measure queries of age x sex" becomes "round: measure queries". `names`: all names of columns.
     """
-    known = "|".join(map(re.escape, names))
+    known = f"(?:{'|'.join(map(re.escape, names))})"
+    measured = rf"(?: of)? {known}(?: x {known})*$"
     found: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        step = re.sub(rf"\b(?:(?:{known})(?: x )?)+$", "", entry.step) if known else entry.step
-        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", step.strip())
+        step = re.sub(r"\s*\b\d+\b(?=:|$)", "", re.sub(measured, "", entry.step))
         found.setdefault((step, entry.mechanism), []).append(entry.cost)
     return found
 

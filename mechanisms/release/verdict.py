@@ -167,7 +167,8 @@ def _faint(domain: Domain, total: float, known: Sequence[Any]) -> str:
     faint = [pair for pair, ratio in noise.items() if ratio > 1]
     if not faint:
         return ""
-    which = f"{len(faint)} of them" if len(faint) > 1 else f"{faint[0][0]} with {faint[0][1]}"
+    many = f"{'all' if len(faint) == len(noise) else len(faint)} of them"
+    which = many if len(faint) > 1 else f"{faint[0][0]} with {faint[0][1]}"
     return (
         f"The tables of {which} hold more noise than rows in most cells, so that only the rough "
         f"outline of {'these relations' if len(faint) > 1 else 'this relation'} is kept."

@@ -133,8 +133,8 @@ def choose_mechanism(
     if many:
         return Choice(
             "pair-graph",
-            f"{columns} columns: of their pairs those are measured that depend most, and that a "
-            "small graphical model holds",
+            f"{columns} columns: those of their pairs are measured that stand out from noise, and "
+            "that a small graphical model holds",
         )
     # The time grows with the number of rows in units of the noise, which grows with `max_rows`. An
     # unknown number is taken for a large one.

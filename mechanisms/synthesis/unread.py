@@ -91,7 +91,8 @@ class UnreadValues:
         if said:
             return "; ".join(said)
         if self.stddev > _MANY:
-            return f"too few rows to tell whether values could be read (noise {self.stddev:.0%})"
+            noise = "above 100%" if self.stddev > 1 else f"{self.stddev:.0%}"
+            return f"too few rows to tell whether values could be read (noise {noise})"
         return f"no column shows more than a tenth of unread values {noise}"
 
 

@@ -228,17 +228,19 @@ def test_the_page_ends_with_the_promise() -> None:
 
 
 def test_charges_are_shown_by_step_without_rounds_and_columns() -> None:
-    names = ["age", "age group", "a+b", "sex"]
+    names = ["age", "age group", "a+b", "sex", "(pay)"]
     steps = {
         "round 3: measure age x sex": "round: measure",
         "round 12: measure age group x a+b": "round: measure",
         "round 2: select 5": "round: select",
         "measure age group": "measure",
+        "2-way: measure queries of sex x (pay)": "2-way: measure queries",
+        "first: measure (pay)": "first: measure",
         "measure garage": "measure garage",
         "top 3 of cells": "top 3 of cells",
     }
     charges = [LedgerEntry(step, "m", 0.125) for step in steps]
-    shown = dict.fromkeys(zip(steps.values(), "mmmmmm", strict=True))
+    shown = dict.fromkeys(zip(steps.values(), "mmmmmmmm", strict=True))
     assert {each: len(costs) for each, costs in by_step(charges, names).items()} == {
         each: [*steps.values()].count(each[0]) for each in shown
     }

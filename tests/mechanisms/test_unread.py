@@ -367,3 +367,4 @@ def test_a_run_that_does_not_check_says_once_where_unread_values_would_count(
             warnings.simplefilter("always")
             synthesize(frame, schema, **options, **more)
         assert not any("unseen" in str(each.message) for each in caught)
+    assert str(UnreadValues({"age": 0.0}, 589.7, pure=False)).endswith("(noise above 100%)")

@@ -56,6 +56,7 @@ def test_tables_of_noise_are_said_to_be_rough() -> None:
     assert "more noise than rows" not in judged(("a", "b"), ("c",))
     said = judged(("a", "b"), ("c",), stddev=400.0)
     assert "a with b hold more noise than rows" in said and "outline of this relation is" in said
+    assert "tables of all of them hold" in judged(("a", "b"), ("b", "c"), stddev=400.0)
 
 
 def test_tables_of_merged_codes_have_the_cells_that_were_measured() -> None:

@@ -44,18 +44,6 @@ class Propensity:
 
 
 @dataclass(frozen=True)
-class Matches:
-    """The shares of records that equal a record of one half of the real records.
-
-    `synthetic`: the share of the synthetic records. `others`: the share of the other half of the
-    real records, which is the share to be expected by chance.
-    """
-
-    synthetic: float
-    others: float
-
-
-@dataclass(frozen=True)
 class Membership:
     """The success of an attack that ranks records by how much likelier the release makes them than
     other records of the same population do.
@@ -74,19 +62,6 @@ class Membership:
     high: float
     members: int
     others: int
-
-
-@dataclass(frozen=True)
-class Line:
-    """The slopes of a regression line in the subgroup `group`, for the `real` and for the
-    `synthetic` records. `records`: the number of real records of the subgroup that have both
-    values.
-    """
-
-    group: str
-    records: int
-    real: float
-    synthetic: float
 
 
 def similarity(real: Dataset, synthetic: Dataset, cliques: Sequence[Clique]) -> dict[Clique, float]:
@@ -167,9 +142,12 @@ def propensity(
     return Propensity(pmse, pmse / expected, len(names))
 
 
-def matches(real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0) -> Matches:
+def matches(
+    real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int = 0
+) -> tuple[float, float]:
     """Return the shares of the synthetic records, and of a random half of the real ones, that equal
-    a record of the other half. At most `most` synthetic records are used, and as many of each half.
+    a record of the other half. The latter is the share to be expected by chance. At most `most`
+    synthetic records are used, and as many of each half.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(real))[: 2 * most]
@@ -180,7 +158,7 @@ def matches(real: Dataset, synthetic: Dataset, *, most: int = 50_000, seed: int 
     def share(records: Dataset) -> float:
         return float(np.mean([key in known for key in _keys(records)]))
 
-    return Matches(share(_sample(synthetic, most, rng)), share(others))
+    return share(_sample(synthetic, most, rng)), share(others)
 
 
 def membership(
@@ -225,9 +203,10 @@ def membership(
 
 def regressions(
     real: Dataset, synthetic: Dataset, schema: Schema, y: str, x: str, group: str
-) -> Iterator[Line]:
-    """Yield the least-squares slopes of column y on column x among the records of each value of
-    `group`.
+) -> Iterator[tuple[str, int, float, float]]:
+    """Yield, for each value of `group`, its label, the number of real records that have both
+    values, and the least-squares slopes of column y on column x among these and among the synthetic
+    records.
 
     Bins count at their middles. Records without a value of x or y are left out, and so are groups
     of which fewer than 20 real or 20 synthetic records remain, or in which all these have the same
@@ -245,7 +224,7 @@ def regressions(
     for code, label in enumerate(schema.columns[group].labels):
         (size, first), (other, second) = slope(real, code), slope(synthetic, code)
         if size and other:
-            yield Line(label, size, first, second)
+            yield label, size, first, second
 
 
 def area_under_curve(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:

@@ -119,6 +119,9 @@ def load(
             measurement.check(model.domain)
         if isinstance(model, GraphicalModel):
             checked_measurements(model, [m for m in measurements if isinstance(m, Measurement)])
+        exact, most = header.get("exact", 0), len(measurements)
+        if not isinstance(exact, int) or isinstance(exact, bool) or not 0 <= exact <= most:
+            raise InvalidInput(f"it has {exact!r} exact tables among {most} tables")
         return {
             "mechanism": header["mechanism"],
             "model": model,
@@ -127,22 +130,13 @@ def load(
             "settings": _settings(header["mechanism"], header["settings"]),
             "schema": None if header["schema"] is None else dict(header["schema"]),
             "modified": modified or header["modified"] is not False,
-            "exact": _exact(header.get("exact", 0), len(measurements)),
+            "exact": exact,
         }
 
 
 def checksum(body: bytes) -> bytes:
     """Return the SHA-256 of a file's body in hexadecimal digits."""
     return hashlib.sha256(body).hexdigest().encode("ascii")
-
-
-def _exact(value: object, most: int) -> int:
-    """Return `value`, a file's number of exact tables. Raises InvalidInput unless it is a whole
-    number from 0 to `most`, the number of all tables.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidInput(f"it has {value!r} exact tables among {most} tables")
-    return value
 
 
 def _settings(mechanism: str, stored: Mapping[str, Any]) -> object:
@@ -183,21 +177,16 @@ def _parts(factor: Any) -> dict[str, Any]:
 def _restored(
     stored: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> Measurement | MeasuredPredicate:
-    if "predicate" in stored:
-        return _restored_predicate(stored)
+    if asked := stored.get("predicate"):
+        codes = tuple((name, code) for name, code in asked["codes"])
+        weights = tuple((name, weight) for name, weight in asked["weights"])
+        predicate = Predicate(codes, weights, asked["bound"])
+        return MeasuredPredicate(predicate, stored["value"], stored["stddev"])
     prefix = stored["prefix"]
     factors = [_matrix(f"{prefix}.{i}", arrays) for i in range(stored["factors"])]
     matrix = Kronecker(factors) if stored["kronecker"] else (factors[0] if factors else None)
     values = arrays[f"{prefix}.values"]
     return Measurement(tuple(stored["clique"]), values, stored["stddev"], matrix)
-
-
-def _restored_predicate(stored: Mapping[str, Any]) -> MeasuredPredicate:
-    asked = stored["predicate"]
-    codes = tuple((name, code) for name, code in asked["codes"])
-    weights = tuple((name, weight) for name, weight in asked["weights"])
-    predicate = Predicate(codes, weights, asked["bound"])
-    return MeasuredPredicate(predicate, stored["value"], stored["stddev"])
 
 
 def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:

@@ -10,23 +10,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from mechanisms.release.comparison import (
-    k_marginal_score,
-    matches,
-    membership,
-    propensity,
-    regressions,
-    similarity,
-    strongest_line,
-    subsample_equivalent,
-)
-from mechanisms.release.evaluation import (
-    AT_ONCE,
-    held_out,
-    marginal_errors,
-    some_cliques,
-    train_and_test,
-)
+from mechanisms.release import comparison, evaluation
+from mechanisms.release.evaluation import some_cliques
 from mechanisms.release.tabular import TableRelease
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.records.dataset import Dataset
@@ -76,7 +61,7 @@ def sections(release: TableRelease, against: Evaluation) -> dict[str, Iterator[s
     """Return the sections by name, as iterators over pieces of HTML, which are computed as they are
     read. A section takes seconds, however large the table is.
     """
-    size = min(len(against.truth), max(1, round(release.model.total)), AT_ONCE)
+    size = min(len(against.truth), max(1, round(release.model.total)), evaluation.AT_ONCE)
     # Records are drawn for the first section that asks for them, when progress is shown already.
     synthetic = cache(lambda: release.codes(size, rng=0))
     truth = against.truth
@@ -110,7 +95,7 @@ def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     rows, worst, sampled = [], [], []
     for k in range(1, min(3, len(truth.domain)) + 1):
         cliques = some_cliques(truth.domain, k, most=None if k == 1 else DRAWN)
-        errors = marginal_errors(release.model, truth, cliques)
+        errors = evaluation.marginal_errors(release.model, truth, cliques)
         values = list(errors.values())
         if not values:
             continue
@@ -140,8 +125,8 @@ def _similarity(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[st
         "ContingencySimilarity of each pair, as SDMetrics defines them, over the schema's "
         "values and bins.</p>"
     )
-    singles = similarity(truth, synthetic(), some_cliques(truth.domain, 1))
-    pairs = similarity(truth, synthetic(), some_cliques(truth.domain, 2, most=DRAWN))
+    singles = comparison.similarity(truth, synthetic(), some_cliques(truth.domain, 1))
+    pairs = comparison.similarity(truth, synthetic(), some_cliques(truth.domain, 2, most=DRAWN))
     for title, found in (("column", singles), ("pair", pairs)):
         if not found:
             continue
@@ -160,8 +145,8 @@ def _k_marginal(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[st
     cliques = some_cliques(truth.domain, k, most=_MOST_MARGINALS)
     if not cliques:
         return
-    score = k_marginal_score(truth, synthetic(), cliques)
-    share = subsample_equivalent(truth, score, cliques)
+    score = comparison.k_marginal_score(truth, synthetic(), cliques)
+    share = comparison.subsample_equivalent(truth, score, cliques)
     yield "<h3>k-marginal score</h3>"
     yield (
         f"<p>{score:.0f} of 1000, over {len(cliques)} marginals of {k} columns (SDNist): as good "
@@ -171,7 +156,7 @@ def _k_marginal(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[st
 
 
 def _propensity(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[str]:
-    found = propensity(truth, synthetic())
+    found = comparison.propensity(truth, synthetic())
     some = f"{found.columns} of {len(truth.domain)}" if found.columns < len(truth.domain) else "all"
     yield (
         f"<p>pMSE {found.pmse:.5f}, {found.ratio:.2f} times what a perfect model of the data would "
@@ -184,17 +169,14 @@ def _regressions(
     release: TableRelease, synthetic: Callable[[], Dataset], against: Evaluation
 ) -> Iterator[str]:
     columns = release.schema.columns
-    line = strongest_line(against.truth, release.schema, against.target)
+    line = comparison.strongest_line(against.truth, release.schema, against.target)
     groups = [n for n, c in columns.items() if 2 <= c.size <= 12 and n not in (line or ())]
     if line is None or not groups:
         return
     y, x = line
     group = min(groups, key=lambda name: (columns[name].midpoints is not None, columns[name].size))
-    lines = regressions(against.truth, synthetic(), release.schema, y, x, group)
-    rows = [
-        [each.group, str(each.records), f"{each.real:.4g}", f"{each.synthetic:.4g}"]
-        for each in lines
-    ]
+    lines = comparison.regressions(against.truth, synthetic(), release.schema, y, x, group)
+    rows = [[label, str(size), f"{real:.4g}", f"{made:.4g}"] for label, size, real, made in lines]
     if rows:
         yield "<h3>Regression by subgroup</h3>"
         yield table(
@@ -206,12 +188,12 @@ def _regressions(
 
 
 def _matches(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[str]:
-    found = matches(truth, synthetic())
+    copied, by_chance = comparison.matches(truth, synthetic())
     yield "<h3>Records that equal real ones</h3>"
     yield (
-        f"<p>{found.synthetic:.2%} of the synthetic records equal, in every value and bin, one of "
+        f"<p>{copied:.2%} of the synthetic records equal, in every value and bin, one of "
         f"a random half of the real records; of the other half of the real records "
-        f"{found.others:.2%} do. A release that copied would be above what chance gives.</p>"
+        f"{by_chance:.2%} do. A release that copied would be above what chance gives.</p>"
     )
 
 
@@ -226,7 +208,7 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
     cliques = some_cliques(
         against.truth.domain, min(2, len(against.truth.domain)), most=_MOST_MARGINALS // 2
     )
-    found = membership(release.model, against.truth, against.test, cliques)
+    found = comparison.membership(release.model, against.truth, against.test, cliques)
     yield (
         f"<p>An attacker who knows such a population ranks a record of the data above one that was "
         f"not in it with probability {found.auc:.3f} (95% interval {found.low:.3f} to "
@@ -237,9 +219,9 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
 
 def _prediction(release: TableRelease, against: Evaluation, target: str) -> Iterator[str]:
     test = against.test
-    train, test = held_out(against.truth) if test is None else (against.truth, test)
+    train, test = evaluation.held_out(against.truth) if test is None else (against.truth, test)
     synthetic = release.codes(len(train), rng=0)
-    scores = train_and_test(synthetic, train, test, target)
+    scores = evaluation.train_and_test(synthetic, train, test, target)
     yield table(
         [f"predicting {target}", "macro F1"],
         [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import narwhals as nw
 import numpy as np
@@ -167,7 +167,7 @@ class TableRelease:
     def _drawn(self, source: Any, n: int, rng: Rng) -> Dataset:
         if source is self.model:
             return self.release.sample(n, rng=rng)
-        return cast("Dataset", source.sample(n, rng=rng))
+        return source.sample(n, rng=rng)
 
     def _given(self, given: Mapping[str, Condition] | str | None) -> Any:
         """Return the model, conditioned if there are conditions. Raises InvalidInput if the model
@@ -181,10 +181,8 @@ class TableRelease:
                 f"the model of {self.mechanism} cannot be conditioned; use a mechanism that models "
                 "records, such as aim or mixture"
             )
-        evidence = {
-            n: np.flatnonzero(m).tolist() for n, m in conditions(self.schema, given).items()
-        }
-        return condition(evidence)
+        allowed = conditions(self.schema, given)
+        return condition({name: np.flatnonzero(mask).tolist() for name, mask in allowed.items()})
 
     def sample(
         self,
@@ -231,16 +229,10 @@ class TableRelease:
         """
         if not isinstance(self.model, GraphicalModel | RegionModel):
             return self._measured
-        key = (replicates, seed, max_seconds)
+        asked: dict[str, Any] = dict(replicates=replicates, seed=seed, max_seconds=max_seconds)
+        key = tuple(asked.values())
         if key not in self._bars:
-            self._bars[key] = error_bars(
-                self.model,
-                self.measurements,
-                replicates=replicates,
-                seed=seed,
-                max_seconds=max_seconds,
-                progress=progress,
-            )
+            self._bars[key] = error_bars(self.model, self.measurements, progress=progress, **asked)
         return self._bars[key]
 
     def table(self, *columns: str, level: float = 0.95, replicates: int | None = None) -> Reply:

@@ -99,12 +99,9 @@ def verdict(
     found = evidence(model, known, variances, total) if compared else {}
     strengths, hidden = _strengths(model, compared, found)
     error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
+    related = _relations(names, kept, bool(known), model), _faint(domain, total, known)
     return Verdict(
-        " ".join(
-            filter(
-                None, (_relations(names, kept, bool(known), model), _faint(domain, total, known))
-            )
-        ),
+        " ".join(filter(None, related)),
         _counts(total, error),
         _more(budget),
         _shown(strengths, hidden),

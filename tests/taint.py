@@ -441,8 +441,7 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
 
     def linked_and_marked(*args: Any) -> Any:
         found = linked_codes(*args)
-        steps = {name: MarkedCounts(counts) for name, counts in found.steps.items()}
-        return replace(found, parents=MarkedCounts(found.parents), steps=steps)
+        return {name: MarkedCounts(counts) for name, counts in found.items()}
 
     def coded(function: Callable[..., Any]) -> Callable[..., Any]:
         def work(*args: Any) -> MarkedCounts:
@@ -465,12 +464,8 @@ def _patched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pipeline, "bounded_frame", bounding)
     patch.setattr(linked, "coded", linked_and_marked)
     patch.setattr(pipeline, "check_rows", checking)
-    for module, name in (
-        (pipeline, "counted"),
-        (pipeline, "counted_roughly"),
-        (open_columns, "counted"),
-    ):
-        patch.setattr(module, name, coded(getattr(module, name)))
+    for name in ("counted", "counted_roughly"):
+        patch.setattr(open_columns, name, coded(getattr(open_columns, name)))
     patch.setattr(
         open_columns,
         "_present_texts",

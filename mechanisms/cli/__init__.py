@@ -45,12 +45,9 @@ class _Commands(click.Group):
         width = max(map(len, self.commands))
         for purpose, commands in _COMMANDS.items():
             with formatter.section(purpose):
-                formatter.write_dl(
-                    [
-                        (f"{each.name or '':<{width}}", each.get_short_help_str(64))
-                        for each in commands
-                    ]
-                )
+                names = [f"{each.name or '':<{width}}" for each in commands]
+                said = [each.get_short_help_str(64) for each in commands]
+                formatter.write_dl(list(zip(names, said, strict=True)))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

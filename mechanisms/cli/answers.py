@@ -60,14 +60,14 @@ def query(
             f"in it, such as {release}/NAME.pgm"
         )
     caution = ""
-    if schema is not None and _is_release(release):
-        raise InvalidInput(
-            f"--schema goes with a model without one; {release} is a release, whose schema is that "
-            "of its run; leave it out"
-        )
     if schema is not None:
         from pgmkit import GraphicalModel, ask
 
+        if _is_release(release):
+            raise InvalidInput(
+                f"--schema goes with a model without one; {release} is a release, whose schema is "
+                "that of its run; leave it out"
+            )
         if error_bars:
             raise InvalidInput("error bars need the noisy tables, which a release file holds")
         reply = ask(GraphicalModel.load(release), cli.read_schema(schema), question)

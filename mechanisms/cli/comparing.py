@@ -89,10 +89,8 @@ def compare(
         page = comparison(found, len(data), said)
         cli.write_text(target, page)
         lines.append(f"wrote {out}")
-    cli.emit(
-        {"records": len(data), "compared": [each.to_dict() for each in found], "out": out},
-        "\n".join(lines),
-    )
+    values = {"records": len(data), "compared": [each.to_dict() for each in found], "out": out}
+    cli.emit(values, "\n".join(lines))
 
 
 def _line(found: Compared) -> str:

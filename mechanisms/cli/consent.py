@@ -37,24 +37,21 @@ def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadV
 
     if all(isinstance(column, OpenCategorical) for column in schema.columns.values()):
         return False
-    return lambda unread: _ask(unread, yes)
 
+    def ask(unread: UnreadValues) -> None:
+        found = (*unread.many, *unread.empty)
+        if not found:
+            return
+        warn(str(unread))
+        question = "spend the rest of the budget on them nevertheless?"
+        if not yes and not (sys.stdin.isatty() and click.confirm(question, err=True)):
+            raise InvalidInput(
+                f"{', '.join(found)} could not be read well enough, and only a hundredth of the "
+                "budget is spent, which stays so; say how the file is written (--encoding, "
+                "--separator, --decimal), correct the schema, or go on with --yes"
+            )
 
-def _ask(unread: UnreadValues, yes: bool) -> None:
-    found = (*unread.many, *unread.empty)
-    if not found:
-        return
-    warn(str(unread))
-    if yes or (
-        sys.stdin.isatty()
-        and click.confirm("spend the rest of the budget on them nevertheless?", err=True)
-    ):
-        return
-    raise InvalidInput(
-        f"{', '.join(found)} could not be read well enough, and only a hundredth of the budget is "
-        "spent, which stays so; say how the file is written (--encoding, --separator, --decimal), "
-        "correct the schema, or go on with --yes"
-    )
+    return ask
 
 
 def public_records(path: str, schema: Schema) -> Dataset:

@@ -77,16 +77,13 @@ def ledger(
 
 def _emit_tables(release: Release) -> None:
     """Print a line about each noisy table of a release that has no ledger."""
-    tables = [
-        {"columns": m.clique, "values": len(m.values), "stddev": m.stddev}
-        for m in release.measurements
-    ]
-    lines = [
-        f"{' x '.join(m.clique) or 'total'}: {len(m.values)} values, stddev {m.stddev:g}"
-        for m in release.measurements
-    ]
     said = "nothing was spent here: the noisy tables came from elsewhere, at a price unknown here"
-    cli.emit({"ledger": None, "tables": tables}, "\n".join([said, *lines]))
+    tables, lines = list[dict[str, Any]](), [said]
+    for m in release.measurements:
+        columns, values = " x ".join(m.clique) or "total", len(m.values)
+        tables.append({"columns": m.clique, "values": values, "stddev": m.stddev})
+        lines.append(f"{columns}: {values} values, stddev {m.stddev:g}")
+    cli.emit({"ledger": None, "tables": tables}, "\n".join(lines))
 
 
 def _is_archive(path: str) -> bool:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mechanisms.linked.link import Link
-    from mechanisms.linked.release import LinkedRelease
     from pgmkit.tables.schema import Schema
 
 
@@ -99,6 +98,7 @@ def synth_linked(
     page = None if report is None else cli.writable(report)
     written_kind(f"records{suffix}")
     from mechanisms.linked.pipeline import synthesize_linked
+    from mechanisms.linked.report import html
     from mechanisms.linked.schema_file import load_linked_schema
     from mechanisms.privacy.ledger import Ledger
 
@@ -122,7 +122,7 @@ def synth_linked(
         if out is not None:
             written = release.write(out, rows, suffix=suffix, rng=options["seed"])
         if page is not None:
-            _write_report(release, page, "", Path(schema_file).name)
+            cli.write_text(page, html(release, schema_file=Path(schema_file).name))
     tried = f"pgmkit query {save}/{links[0].child}.pgm ..."
     lines = [f"wrote {save}: the release; try `{tried}`"] if save is not None else []
     lines += [] if page is None else [f"wrote {page}: the report"]
@@ -168,18 +168,12 @@ def sample_linked(
 def report_linked(folder: str, out: str, allow_modified: bool) -> None:
     """Write the report of a saved release of linked tables."""
     from mechanisms.linked.release import LinkedRelease
+    from mechanisms.linked.report import html
 
     target = cli.writable(out)
     release = LinkedRelease.load(folder, allow_modified=allow_modified)
-    _write_report(release, target, Path(folder).name)
+    cli.write_text(target, html(release, name=Path(folder).name))
     cli.emit({"out": out, "private": release.secure}, f"wrote {out}", release.caution)
-
-
-def _write_report(release: LinkedRelease, target: Path, name: str, schema_file: str = "") -> None:
-    from mechanisms.linked.report import html
-
-    page = html(release, name=name, schema_file=schema_file)
-    cli.write_text(target, page)
 
 
 def _conditions(given: Sequence[str]) -> dict[str, str]:

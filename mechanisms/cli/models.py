@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mechanisms.cli.options import FILE, as_json, device_option, emit, read_schema, writable
+from mechanisms.cli.options import FILE, as_json, device_option, emit, given, read_schema, writable
 from pgmkit.errors import Contradictory, InvalidInput, TotalUndetermined, check_known
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def estimate(
     """
     target = writable(out)
     if zipfile.is_zipfile(tables[0]):
-        given = {"schema": schema, **reading}
-        before = _release(tables, [f"--{name}" for name in given if given[name] is not None])
+        before = _release(tables, given("schema", *reading))
         inference = inference or "auto"
     elif schema is None:
         raise InvalidInput("noisy tables need the schema of their columns; give it as --schema")
@@ -130,10 +129,8 @@ def _of_tables(paths: Sequence[str], schema: Schema, reading: Mapping[str, Any])
     from mechanisms.release.unfitted import Unfitted
     from pgmkit.tables.files.noisy_tables import read_noisy_tables
 
-    measurements = [
-        measurement for path in paths for measurement in read_noisy_tables(path, schema, **reading)
-    ]
-    measured = {name for measurement in measurements for name in measurement.clique}
+    measurements = [each for path in paths for each in read_noisy_tables(path, schema, **reading)]
+    measured = {name for each in measurements for name in each.clique}
     said = "the tables have a column that the schema does not:"
     check_known(sorted(measured), schema.columns, said, "columns are")
     if not measured:

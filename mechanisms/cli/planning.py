@@ -80,20 +80,12 @@ def plan(rows: int, **options: Any) -> None:
     )
     found = replace(found, questions=request.planned)
     places = {name: column.place for name, column in request.placed.columns.items()}
-    values = {
-        **found.to_dict(),
-        "reason": choice.reason,
-        "outside": places,
-        "open": [*schema.unresolved],
-    }
-    lines = [
-        f"{choice.name}, because: {choice.reason}",
-        str(found),
-        *_remarks(request, choice, rows),
-    ]
+    chosen = {"reason": choice.reason, "outside": places, "open": [*schema.unresolved]}
+    lines = [f"{choice.name}, because: {choice.reason}", str(found)]
+    lines += _remarks(request, choice, rows)
     lines.append("values that the schema does not have are")
     lines += [f"  {name}: {place}" for name, place in places.items()]
-    cli.emit(values, "\n".join(lines))
+    cli.emit(found.to_dict() | chosen, "\n".join(lines))
 
 
 def _remarks(request: Request, choice: Choice, rows: int) -> Iterator[str]:

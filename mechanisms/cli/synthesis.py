@@ -174,9 +174,8 @@ def _records(request: Request, files: Files) -> Any:
     assert files.data is not None
     if request.unit is None and not request.placed.unresolved:
         return encode_file(files.data, request.placed)
-    return read_frame(
-        files.data, request.placed, also=() if request.unit is None else (request.unit,)
-    )
+    also = () if request.unit is None else (request.unit,)
+    return read_frame(files.data, request.placed, also=also)
 
 
 def _spent(ledger: Ledger, save: str | None) -> list[str]:

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.linked.link import Link, counted, linking
-from mechanisms.linked.siblings import Children
+from mechanisms.linked.siblings import Children, Codes
 from mechanisms.privacy.units import bounded, random_keys
 from mechanisms.synthesis.units import held_columns, unit_numbers
 from pgmkit import Domain, Schema
@@ -32,20 +31,7 @@ from pgmkit.runtime.unquoted import unquoted
 from pgmkit.tables.engines.frames import columns_of
 from pgmkit.tables.values import distinct, is_null, number_of, series_values, text_of
 
-Codes = NDArray[np.integer[Any]]
 _KEY = "which a link needs (a key that the parents name otherwise is the link's `parent_key`)"
-
-
-@dataclass(frozen=True)
-class Coded:
-    """The coded tables, which are private.
-
-    `parents`: the rows of the topmost table with their numbers of children. `steps`: by the name of
-    each other table, its rows with the columns of the parent and of the previous sibling.
-    """
-
-    parents: Counts
-    steps: Mapping[str, Counts]
 
 
 @unquoted
@@ -55,9 +41,10 @@ def coded(
     links: Sequence[Link],
     steps: Mapping[str, Schema],
     rng: np.random.Generator | None,
-) -> Coded:
-    """Return the coded rows of all tables: those of the topmost one with their numbers of children,
-    and those of the others with the columns of their parent and previous sibling too.
+) -> dict[str, Counts]:
+    """Return the coded rows of all tables by name, which are private: first those of the topmost
+    one with their numbers of children, then those of the others with the columns of their parent
+    and previous sibling too.
 
     `steps`: by the name of each table of children, the schema of `Link.steps`. Rows of the topmost
     table without a key, and children without a parent in the data, are left out. Randomness is the
@@ -81,14 +68,14 @@ def coded(
         counts[link.parent][link.count] = numbers
     read = {name: _read(held[name], schemas[name], rows) for name, rows in kept.items()}
     records = {name: codes | counts[name] for name, (codes, _) in read.items()}
-    found = {}
+    domain = counted(schemas, links)[top].domain
+    found = {top: _counts(domain, records[top], read[top][1])}
     for link in links:
         domain, parents = steps[link.child].domain, records[link.parent]
         children = Children(domain, parents[link.count], parents, records[link.child])
         columns = {name: children.column(name) for name in domain}
         found[link.child] = _counts(domain, columns, read[link.child][1])
-    domain = counted(schemas, links)[top].domain
-    return Coded(_counts(domain, records[top], read[top][1]), found)
+    return found
 
 
 def _owners(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mechanisms.linked.siblings import POSITION, PREVIOUS
-from pgmkit import Column, Integer, Schema
+from pgmkit import Integer, Schema
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.constraints import Constraint, constraint_from_dict
@@ -120,10 +122,9 @@ class Link:
             for name, column in children.columns.items()
         }
         position = {POSITION: Integer(1, self.most)}
-        groups: list[Mapping[str, Column]] = [parents.columns, position, before, children.columns]
-        named: list[Mapping[str, object]] = [*groups, parents.levels, children.levels]
-        names = [name for group in named for name in group]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        groups = parents.columns, position, before, children.columns
+        names = Counter(itertools.chain(*groups, parents.levels, children.levels))
+        twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             raise InvalidInput(
                 f"the tables {self.parent!r} and {self.child!r} both have the columns or levels "

@@ -146,32 +146,33 @@ def synthesize_linked(
         raise InvalidInput(
             f"settings {sorted(settings)} need a mechanism by name; name it, or leave them out"
         )
-    named = "aim" if mechanism == "auto" else mechanism
-    options: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "neighbours": neighbours,
-        "unit": links[0].parent_key,
-        "mechanism": named,
-        "settings": settings,
-        "report_unread": report_unread,
-        "seed": seed,
-        "ledger": ledger,
-    }
     if not report_unread:
         warn_unchecked(schemas.values(), stacklevel=2)
     placed = {name: schema.placed() for name, schema in schemas.items()}
     whole = counted(placed, links)
-    above = Request(schema=whole[top], max_rows=1, accounting=accounting, **options)
+    above = Request(
+        schema=whole[top],
+        epsilon=epsilon,
+        delta=delta,
+        neighbours=neighbours,
+        unit=links[0].parent_key,
+        max_rows=1,
+        mechanism="aim" if mechanism == "auto" else mechanism,
+        settings=settings,
+        report_unread=report_unread,
+        seed=seed,
+        ledger=ledger,
+        accounting=accounting,
+    )
     requests = {top: above}
     for link in links:
         steps = link.steps(whole[link.parent], whole[link.child])
-        requests[link.child] = Request(
+        requests[link.child] = replace(
+            above,
             schema=steps,
             max_rows=requests[link.parent].relation.max_rows * link.most,
             workload=_workload(steps, whole[link.child]),
             accounting=above.budget.accounting,
-            **options,
         )
     for request in requests.values():
         # The dry run raises the mechanism's refusals before any table is charged to the budget.
@@ -179,9 +180,8 @@ def synthesize_linked(
         dry_run(request, choice, request.schema, request.likely)
     random = None if seed is None else np.random.default_rng(seed)
     steps_of = {link.child: requests[link.child].schema for link in links}
-    data = coded(frames, placed, links, steps_of, random)
-    curator = curator_of(above, data.parents, random)
-    tables: dict[str, Counts] = {top: data.parents, **data.steps}
+    tables = coded(frames, placed, links, steps_of, random)
+    curator = curator_of(above, tables[top], random)
     with closing(curator.ledger):
         releases = _spent(curator, tables, requests, links, choosing=mechanism == "auto")
     forms = {name: FrameForm.of(frames[name]) for name in tables}
@@ -316,10 +316,7 @@ def _workload(steps: Schema, children: Schema) -> Workload:
     own = list(children.columns)
     before = [PREVIOUS + name for name in own]
     others = [name for name in steps.columns if name not in {*own, *before}]
-    pairs = [
-        *itertools.combinations(own, 2),
-        *itertools.product([*others, *before], own),
-    ]
+    pairs = [*itertools.combinations(own, 2), *itertools.product([*others, *before], own)]
     domain = steps.domain
     told = [pair for pair in pairs if all(domain.sizes[name] > 1 for name in pair)]
     return Workload(domain, told or [(own[0],)])

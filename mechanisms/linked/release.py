@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 from mechanisms.linked.conditional import Given, Rows, allowed_codes, draw_given
 from mechanisms.linked.fidelity import Compared, compared, fidelity, kind_of
 from mechanisms.linked.link import Link, check_links, counted, own_columns
-from mechanisms.linked.siblings import (
-    PREVIOUS,
-    Children,
-    Codes,
-    Wanted,
-    broken,
-    draw_children,
-)
+from mechanisms.linked.siblings import PREVIOUS, Children, Codes, Wanted, broken, draw_children
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.release.tabular import TableRelease
 from pgmkit import Dataset, Integer, InvalidInput, Measurement, NumericalFailure, Reply, Schema
@@ -290,9 +283,8 @@ class LinkedRelease:
         return cls(links, parents, releases, schemas)
 
     def __repr__(self) -> str:
-        return (
-            f"<LinkedRelease of {', '.join(f'{n}: {each!r}' for n, each in self.tables.items())}>"
-        )
+        releases = ", ".join(f"{name}: {each!r}" for name, each in self.tables.items())
+        return f"<LinkedRelease of {releases}>"
 
 
 def _measured(release: TableRelease, columns: set[str]) -> list[Wanted]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import date
 
 import numpy as np
 
@@ -11,10 +10,9 @@ from mechanisms.linked.fidelity import Compared, fidelity
 from mechanisms.linked.link import Link
 from mechanisms.linked.release import LinkedRelease
 from mechanisms.release.html import fit_rows, promise, warnings
-from mechanisms.release.page import page
+from mechanisms.release.page import origin, page
 from mechanisms.release.relations import relations
 from mechanisms.release.tabular import TableRelease
-from pgmkit import __version__
 from pgmkit.runtime.html import MOST_BARS, bars, escape, table
 from pgmkit.runtime.printed import NAMED
 from pgmkit.runtime.randomness import Rng
@@ -34,9 +32,7 @@ def html(release: LinkedRelease, *, name: str = "", schema_file: str = "", rng: 
     the source of randomness for the records that are compared with the models
     (`LinkedRelease.fidelity`).
     """
-    made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
-    made += [f"schema {schema_file}"] if schema_file else []
-    parts = [f"<p class='meta'>{escape(', '.join(made))}</p>", *_released(release)]
+    parts = [origin(schema_file), *_released(release)]
     tables = release.compared(rng=rng)
     parts += _kept(tables)
     for link in release.links:
@@ -102,24 +98,23 @@ def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[
     labels = list(columns[count].labels)
     whole = parents.model.marginal((count,))
     yield bars(count, labels, whole, total=parents.model.total)
-    numbers, rows = np.arange(link.most + 1), []
-    others = [name for name in own if name != count]
-    for name in others:
+    numbers, means, rows = np.arange(link.most + 1), [], []
+    for name in (each for each in own if each != count):
         by_value = parents.model.marginal((name, count))[:, : link.most + 1]
         each = by_value.sum(axis=1)
         for code in sorted(np.argsort(-each)[:MOST_BARS].tolist()):
             mean = by_value[code] @ numbers / each[code] if each[code] > 0 else 0.0
             without = by_value[code, 0] / each[code] if each[code] > 0 else 0.0
-            rows.append([name, columns[name].labels[code], f"{each[code]:,.0f}", mean, without])
+            means.append(mean)
+            figures = f"{each[code]:,.0f}", f"{mean:.2f}", f"{without:.1%}"
+            rows.append([name, columns[name].labels[code], *figures])
     if rows:
-        means = np.array([row[3] for row in rows])
-        shown = [[*row[:3], f"{row[3]:.2f}", f"{row[4]:.1%}"] for row in rows]
         yield f"<p>{escape(link.parent)} by each of its columns:</p>"
         yield table(
             ["column", "value", link.parent, f"mean number of {link.child}", "without any"],
-            shown,
+            rows,
             numbers={2, 3, 4},
-            filled={3: means / max(1e-9, float(means.max()))},
+            filled={3: np.array(means) / max(1e-9, *means)},
         )
 
 

@@ -160,15 +160,12 @@ class Field:
     """
 
     def __init__(self, children: Children, wanted: Sequence[Wanted]) -> None:
-        self.children = children
-        self.cliques = [each.clique for each in wanted]
-        self.counts = [each.counts for each in wanted]
-        self.softness = [FIT * each.stddev for each in wanted]
-        self.potentials = [np.zeros_like(counts) for counts in self.counts]
+        self.children, self.wanted = children, wanted
+        self.potentials = [np.zeros_like(each.counts) for each in wanted]
         own = [
-            {n.removeprefix(PREVIOUS) if children.is_previous(n) else n for n in clique}
+            {n.removeprefix(PREVIOUS) if children.is_previous(n) else n for n in each.clique}
             & children.records.keys()
-            for clique in self.cliques
+            for each in wanted
         ]
         load = Counter(itertools.chain(*own))
         # Tables that share an attribute all move its codes, so each takes a part of the step.
@@ -176,8 +173,7 @@ class Field:
 
     def excess(self) -> list[Array]:
         """Return the children's tables minus the wanted ones, in counts, one array a table."""
-        pairs = zip(self.cliques, self.counts, strict=True)
-        return [self.children.table(clique) - counts for clique, counts in pairs]
+        return [self.children.table(each.clique) - each.counts for each in self.wanted]
 
     def step(self, excess: Sequence[Array]) -> None:
         """Take one damped Newton step for every table, with the diagonal of its Hessian. `excess`
@@ -187,10 +183,10 @@ class Field:
         population's counts N, the wanted counts y and the softness s. Each table takes its `part`
         of the step, and no potential moves by more than `LONGEST`.
         """
-        for place, over in enumerate(excess):
-            theta, soft = self.potentials[place], self.softness[place]
-            found = over + self.counts[place]
-            move = self.part[place] * (over + soft * theta) / (found + soft + 1)
+        tables = zip(self.wanted, self.potentials, self.part, excess, strict=True)
+        for wanted, theta, part, over in tables:
+            soft = FIT * wanted.stddev
+            move = part * (over + soft * theta) / (over + wanted.counts + soft + 1)
             theta -= np.clip(move, -LONGEST, LONGEST)
 
     def pushed(self, excess: Sequence[Array]) -> list[Array]:
@@ -201,10 +197,10 @@ class Field:
         would oscillate.
         """
         moved = []
-        for place, over in enumerate(excess):
-            found = np.maximum(over + self.counts[place], self.counts[place]) + 1
-            push = PUSH * self.part[place] / SETTLED * over / found
-            moved.append(self.potentials[place] - np.clip(push, -1, 1))
+        tables = zip(self.wanted, self.potentials, self.part, excess, strict=True)
+        for wanted, theta, part, over in tables:
+            found = np.maximum(over + wanted.counts, wanted.counts) + 1
+            moved.append(theta - np.clip(PUSH * part / SETTLED * over / found, -1, 1))
         return moved
 
 
@@ -334,7 +330,7 @@ def redraw(
         # child, on which it depends, are fixed while it is drawn.
         for rows in (chosen[~odd], chosen[odd]):
             if len(rows):
-                tables = zip(field.cliques, potentials, strict=True)
+                tables = zip((each.clique for each in field.wanted), potentials, strict=True)
                 # The logits are the logarithms of the conditional weights of the codes.
                 logits = summed_entries(children, tables, name, rows, float)
                 np.putmask(logits, barred_codes(children, barred, name, rows), -np.inf)

@@ -52,12 +52,9 @@ def warnings(release: Any) -> list[str]:
     """Return the warnings that a reader must see before anything else, as HTML paragraphs: the
     release's caution, a model that fits poorly, and noisy tables that contradict each other.
     """
-    found = [f"<p class='warn'>{escape(line)}</p>" for line in release.caution.splitlines()]
+    said = release.caution.splitlines()
     if getattr(release.model, "poor_fit", False):
-        found.append(
-            f"<p class='warn'>The model is {escape(release.certificate)}. Its answers may be "
-            "off by more than the noise explains.</p>"
-        )
-    if release.contradiction:
-        found.append(f"<p class='warn'>Careful: {escape(release.contradiction)}.</p>")
-    return found
+        off = "Its answers may be off by more than the noise explains."
+        said.append(f"The model is {release.certificate}. {off}")
+    said += [f"Careful: {release.contradiction}."] if release.contradiction else []
+    return [f"<p class='warn'>{escape(line)}</p>" for line in said]

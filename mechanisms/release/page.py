@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
 
+from pgmkit import __version__
 from pgmkit.runtime.html import escape
 from pgmkit.runtime.printed import NAMED
 
@@ -60,6 +62,15 @@ def of_columns(picture: str, columns: int) -> str:
     window a picture of many columns can be scrolled sideways, and one of few shrinks.
     """
     return f"<div class='wide'>{picture}</div>" if columns > NAMED else f"<div>{picture}</div>"
+
+
+def origin(schema_file: str) -> str:
+    """Return the line below the heading: the date, pgmkit's version and, unless it is empty, the
+    name of the schema's file.
+    """
+    made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
+    made += [f"schema {schema_file}"] if schema_file else []
+    return f"<p class='meta'>{escape(', '.join(made))}</p>"
 
 
 def page(title: str, parts: Iterable[str]) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
-from datetime import date
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from mechanisms.privacy.ledger import Ledger
 from mechanisms.privacy.ledger_view import as_html
+from mechanisms.registry import MECHANISMS
 from mechanisms.release.html import fit_rows, promise, warnings
-from mechanisms.release.methods import methods
-from mechanisms.release.page import of_columns, page
+from mechanisms.release.page import of_columns, origin, page
 from mechanisms.release.quick_bars import REPLICATES
 from mechanisms.release.relations import relations
 from mechanisms.release.report_against import DRAWN, NOT_PRIVATE, Evaluation, sections
@@ -36,6 +37,10 @@ _HOW_TO_READ = (
     "columns between them, so that a finding about such a pair is about the model. Records "
     "drawn from the model are nobody's: use them in tables and regressions, and read "
     "nothing into a single one.</p>"
+)
+_UNPROTECTED = (
+    "Not protected are facts about the population that hold for its members whether or not they "
+    "are in the data, and the schema, the workload and the settings, which are public."
 )
 _BAR_SECONDS = 20 * UNASKED_SECONDS
 """The most seconds of re-estimation for the columns whose error bars have no closed form."""
@@ -64,7 +69,7 @@ def html(
     asked = [] if target is None else [target]
     check_known(asked, release.schema.columns, "there is no column", "columns are")
     bars = release.bars(2 * REPLICATES, seed=0, progress=progress, max_seconds=_BAR_SECONDS)
-    planned = {"release": _released(release), "methods": methods(release)}
+    planned = {"release": _released(release), "methods": _methods(release)}
     if release.ledger is not None:
         planned["budget"] = _budget(release.ledger, release.model.domain)
     if isinstance(release.model, GraphicalModel):
@@ -74,9 +79,7 @@ def html(
     planned["uncertainty"] = _uncertain(release, bars)
     if against is not None:
         planned |= sections(release, against)
-    made = [f"made on {date.today():%d %B %Y}", f"by pgmkit {__version__}"]
-    made += [f"schema {schema_file}"] if schema_file else []
-    parts = [f"<p class='meta'>{escape(', '.join(made))}</p>"]
+    parts = [origin(schema_file)]
     if against is not None:
         parts.append(f"<p class='warn'>{NOT_PRIVATE}</p>")
     silent = {} if progress else {"disable": True}
@@ -116,6 +119,68 @@ def _released(release: TableRelease) -> Iterator[str]:
             ["constraints", "; ".join(map(str, release.schema.constraints)) or "none"],
         ],
     )
+
+
+def _methods(release: TableRelease) -> Iterator[str]:
+    yield "<h2>For a methods section</h2>"
+    yield f"<blockquote class='box'><p>{escape(_paragraph(release))}</p></blockquote>"
+
+
+def _paragraph(release: TableRelease) -> str:
+    """Return the paragraph of a methods section: mechanism, promise and its accounting (or, if the
+    release is not secure, that none is promised), number of noisy tables, what is not protected,
+    and the reference. Without a ledger it says only how many noisy tables, published by others, and
+    how many exact ones the model was estimated from.
+    """
+    columns = f"{len(release.schema.columns)} columns"
+    noisy = len(release.measurements) - release.exact
+    if release.ledger is None:
+        exact = f" and {release.exact} exact" if release.exact else ""
+        return (
+            f"A model of {columns} was estimated from {noisy} noisy{exact} tables with pgmkit "
+            f"{__version__}. Their privacy is that of whoever published them."
+        )
+    entry = MECHANISMS.get(release.mechanism)
+    cited = "" if entry is None else _cited(entry.module)
+    what = "" if entry is None else f" ({entry.summary.partition(';')[0]})"
+    said = " ".join(release.caution.splitlines())
+    kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
+    held = f"The model also holds tables that are exact: {release.exception}. "
+    return (
+        f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of pgmkit "
+        f"{__version__}{what}. {kept} "
+        f"{noisy} noisy tables were measured, and all else was computed from "
+        f"them. {held * (release.exact > 0)}{_UNPROTECTED}{f' Reference: {cited}' if cited else ''}"
+    )
+
+
+def _promised(ledger: Ledger) -> str:
+    budget = ledger.budget
+    accounting = (
+        "pure differential privacy by basic composition"
+        if budget.pure
+        else "Gaussian differential privacy"
+        if budget.gaussian
+        else "zero-concentrated differential privacy"
+    )
+    delta = "" if budget.pure else f", {budget.delta:g}"
+    return (
+        f"They satisfy ({budget.epsilon:g}{delta})-differential privacy under the neighbour "
+        f"relation {ledger.neighbours}, accounted for by {accounting}."
+    )
+
+
+def _cited(module: str) -> str:
+    """Return the paper that the second paragraph of a mechanism's module docstring begins with, or
+    "".
+    """
+    try:
+        said = inspect.getdoc(import_module(module)) or ""
+    except ImportError:  # its package is no longer installed
+        return ""
+    second = [" ".join(part.split()) for part in said.split("\n\n")][1:2]
+    paper, year, _ = second[0].partition(")") if second else ("", "", "")
+    return f"{paper})." if year and '"' in paper else ""
 
 
 def _structure(model: GraphicalModel) -> Iterator[str]:

@@ -114,22 +114,17 @@ def comparison(found: Sequence[Compared], rows: int, said: str) -> str:
     header = ["mechanism"]
     for columns in levels:
         header += [f"{_columns(columns)}: mean", "largest"]
-    lines = [
-        [each.mechanism]
-        + [f"{value:.2%}" for k in levels for value in (np.mean(each.of(k)), max(each.of(k)))]
-        + [f"{each.seconds:.1f}"]
-        for each in ran
-    ]
+    lines = []
+    for each in ran:
+        errors = [error for k in levels for error in (np.mean(each.of(k)), max(each.of(k)))]
+        lines.append([each.mechanism, *(f"{e:.2%}" for e in errors), f"{each.seconds:.1f}"])
+    refused = [f"{each.mechanism}: {each.refused}" for each in found if each.refused]
     parts = [
         f"<p>{escape(said)}</p>",
         "<p>An error is the share of the rows that would have to move to another cell of a table "
         "to make it that of the records. One run each: small differences can be chance.</p>",
         table([*header, "seconds"], lines, numbers=range(1, len(header) + 1)),
-        *(
-            f"<p class='warn'>{escape(f'{e.mechanism}: {e.refused}')}</p>"
-            for e in found
-            if e.refused
-        ),
+        *(f"<p class='warn'>{escape(each)}</p>" for each in refused),
         *(_chart(ran, columns, rows) for columns in levels),
     ]
     return page("Mechanisms compared", parts)
@@ -143,10 +138,10 @@ def _chart(ran: Sequence[Compared], columns: int, rows: int) -> str:
     """Return a chart with, for each mechanism, the mean number of rows in a wrong cell of the
     tables over `columns` columns, and the range of nine of ten tables. `rows`: the number of rows.
     """
-    wrong = [rows * np.array(each.of(columns)) for each in ran]
-    ends = tuple(np.array([np.quantile(each, q) for each in wrong]) for q in (0.05, 0.95))
+    wrong = rows * np.array([each.of(columns) for each in ran])
+    low, high = np.quantile(wrong, (0.05, 0.95), axis=1)
     name = (
         f"Rows in a wrong cell: mean of tables of {_columns(columns)}, and the range of nine in ten"
     )
-    means = np.array([each.mean() for each in wrong])
-    return bars(name, [each.mechanism for each in ran], means, (ends[0], ends[1]), total=rows)
+    names = [each.mechanism for each in ran]
+    return bars(name, names, wrong.mean(axis=1), (low, high), total=rows)

@@ -81,11 +81,8 @@ class FirstLook:
     @property
     def dependent(self) -> bool:
         """True if pairs are worth measuring."""
-        return (
-            self.excess > self.needed
-            or self.noise < _OF_CHANCE * self.chance
-            or bool(self.outstanding)
-        )
+        shown = self.excess > self.needed or bool(self.outstanding)
+        return shown or self.noise < _OF_CHANCE * self.chance
 
 
 def bins_of(schema: Schema) -> dict[str, int]:

@@ -66,7 +66,7 @@ def keeping(found: Schema, curator: Curator) -> Iterator[None]:
         ) from refusal
 
 
-def open_columns(schema: Schema) -> dict[str, OpenCategorical]:
+def unlisted(schema: Schema) -> dict[str, OpenCategorical]:
     """Return the columns whose labels are still to be found."""
     return {n: c for n, c in schema.columns.items() if isinstance(c, OpenCategorical)}
 
@@ -95,8 +95,8 @@ def resolved(
     holds. `workload`: the sets of columns that an engine counts first; the columns' sizes do not
     matter here.
     """
-    unlisted, fine = open_columns(schema), _fine(schema)
-    tallies = {name: _present_texts(data, name, column) for name, column in unlisted.items()}
+    labelled, fine = unlisted(schema), _fine(schema)
+    tallies = {name: _present_texts(data, name, column) for name, column in labelled.items()}
     share = DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name, column in _numeric(schema).items():
@@ -107,8 +107,8 @@ def resolved(
         matrix = np.asarray(noisy.matrix)
         cells = np.linalg.solve(matrix.T @ matrix, matrix.T @ noisy.values)
         found[name] = column.found(quantile_ends(fine[name], cells, column.bins or 1))
-    for name, declared in unlisted.items():
-        delta = curator.ledger.budget.reserved / len(unlisted)
+    for name, declared in labelled.items():
+        delta = curator.ledger.budget.reserved / len(labelled)
         labels = curator.discover(tallies[name], share, delta, step=f"discover {name}")
         found[name] = declared.found([t for t in labels if t != declared.other])
     concrete = schema.resolve(found)
@@ -209,6 +209,6 @@ def assumed(schema: Schema) -> Schema:
     Domain({'job': 21})
     """
     labels = [f"value {i}" for i in range(BINS)]
-    columns: dict[str, Column] = {n: c.found(labels) for n, c in open_columns(schema).items()}
+    columns: dict[str, Column] = {n: c.found(labels) for n, c in unlisted(schema).items()}
     columns |= {n: c.grid(c.bins or 1) for n, c in _numeric(schema).items()}
     return schema.resolve(columns)

@@ -24,18 +24,12 @@ from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.release.unfinished import estimated, kept, unfinished
 from mechanisms.rounds.loop import Progress, round_reports
+from mechanisms.synthesis import open_columns
 from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.cautions import cautions
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
-from mechanisms.synthesis.open_columns import (
-    assumed,
-    counted,
-    counted_roughly,
-    keeping,
-    open_columns,
-    resolved,
-)
+from mechanisms.synthesis.open_columns import assumed, unlisted
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values, warn_unchecked
@@ -193,25 +187,25 @@ def release_of(request: Request, data: Any) -> TableRelease:
     if request.unit is not None:
         data, excess = bounded_frame(data, schema, request.unit, request.relation.max_rows, seed)
     if schema.unresolved:
-        counts = counted_roughly(data, schema)
+        counts = open_columns.counted_roughly(data, schema)
     else:
-        counts = counted(data, schema, request.likely)
+        counts = open_columns.counted(data, schema, request.likely)
     curator = curator_of(request, counts, seed)
     with closing(curator.ledger), round_reports(request.progress) as report:
         said = ""
         # A column whose values are found in the data can hold any text, so nothing is checked if
         # all columns are of this kind.
-        if request.report_unread and len(open_columns(schema)) < len(schema.columns):
+        if request.report_unread and len(unlisted(schema)) < len(schema.columns):
             said = check_values(curator, schema, request.report_unread)
         if found := schema.unresolved:
-            schema, curator = resolved(data, counts, schema, curator, request.likely)
+            schema, curator = open_columns.resolved(data, counts, schema, curator, request.likely)
             check_labels(schema, found)
         with kept(
             lambda: TableRelease(
                 unfinished(curator, request.mechanism), schema, form, "the run did not end"
             )
         ):
-            with keeping(schema, curator) if found else nullcontext():
+            with open_columns.keeping(schema, curator) if found else nullcontext():
                 release, why = _released(request, curator, schema, excess, report)
             final = constrained(release, schema, request.device)
             warn_of_poor_fit(final)
@@ -235,16 +229,8 @@ def _released(
     entry, settings = configure(choice.name, **choice.settings)
     if request.device is not None and hasattr(settings, "device"):
         settings = replace(settings, device=request.device)
-    release = run_on(
-        curator,
-        entry,
-        settings,
-        workload,
-        public=request.public_records(schema),
-        bins=bins_of(schema),
-        progress=report,
-        **known,
-    )
+    known |= {"public": request.public_records(schema), "bins": bins_of(schema)}
+    release = run_on(curator, entry, settings, workload, progress=report, **known)
     return release, choice.reason + said
 
 

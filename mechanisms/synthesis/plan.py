@@ -166,22 +166,17 @@ def plan(
     rng = np.random.default_rng(0)
     # More made-up records would take longer to draw and to count; noise is compared with the number
     # of rows that was asked for.
-    count = min(rows, 100_000)
-    curator = Curator(
-        made_up(domain, count, rng),
-        budget,
-        neighbours=relation(neighbours, unit, max_rows),
-        seed=rng,
-    )
+    records = made_up(domain, min(rows, 100_000), rng)
+    curator = Curator(records, budget, neighbours=relation(neighbours, unit, max_rows), seed=rng)
     started = time.process_time()
     release = run_on(curator, entry, chosen, wanted)
     seconds = time.process_time() - started
     # The relations that made-up records show say nothing of the data.
     said = replace(verdict(release.model, release.measurements, budget, rows), shown="").sentences
-    if rows > count and not measures:
+    if rows > len(records) and not measures:
         said += (
-            f"The steps, the time and the model are those of {count:,} records; of {rows:,} a "
-            "mechanism that selects may measure more and larger tables, which takes longer.",
+            f"The steps, the time and the model are those of {len(records):,} records; of {rows:,} "
+            "a mechanism that selects may measure more and larger tables, which takes longer.",
         )
     return Plan(
         mechanism,

@@ -17,7 +17,7 @@ import numpy as np
 
 from mechanisms.privacy.budget import Accounting, Budget
 from mechanisms.privacy.neighbours import Neighbours
-from mechanisms.queries.query_sets import CODES, Asked, QuerySet
+from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
 from mechanisms.strategies.best import Goal, best_strategy, expected_variance
 from mechanisms.strategies.clique_queries import UNASKED
 from mechanisms.synthesis.open_columns import assumed
@@ -133,15 +133,14 @@ def at_every_level(schema: Schema, workload: Workload) -> Workload:
     asked: dict[str, list[Asked]] = {}
     for level in schema.groups.values():
         asked.setdefault(level.base, [CODES]).append(level.members().astype(np.float64))
+
+    def every(name: str, own: Asked) -> list[Asked]:
+        return asked.get(name, [own]) if kind_of(own) == CODES else [own]
+
     sets = [
         replace(each, asked=combined)
         for each in workload.sets
-        for combined in itertools.product(
-            *(
-                asked.get(name, [own]) if isinstance(own, str) and own == CODES else [own]
-                for name, own in zip(each.clique, each.asked, strict=True)
-            )
-        )
+        for combined in itertools.product(*map(every, each.clique, each.asked))
     ]
     return Workload.of(workload.domain, sets)
 

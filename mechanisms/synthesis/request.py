@@ -21,7 +21,7 @@ from mechanisms.rounds.loop import Progress
 from mechanisms.strategies.best import Goal
 from mechanisms.synthesis import questions
 from mechanisms.synthesis.auto import Choice, check_limits, choose_mechanism
-from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, open_columns
+from mechanisms.synthesis.open_columns import DISCOVERY_SHARE, assumed, unlisted
 from mechanisms.synthesis.units import check_unit
 from mechanisms.synthesis.unread import COST_SHARE, UnreadValues, exact_shares
 from mechanisms.synthesis.work import noise
@@ -226,7 +226,7 @@ class Request:
                 f"delta above 0; got {self.delta!r}. Give its values or edges to use pure "
                 "differential privacy"
             )
-        if open_columns(self.schema):
+        if unlisted(self.schema):
             budget = replace(budget, reserved=DISCOVERY_SHARE * self.delta)
         return accounted(budget, self.accounting, self._measures, self.ledger)
 

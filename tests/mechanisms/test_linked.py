@@ -95,7 +95,7 @@ def test_columns_of_parents_and_siblings_stand_beside_each_child() -> None:
             int(small["age"].iloc[i] // 20),
         )
         wanted[cell] = wanted.get(cell, 0) + 1
-    steps = found.steps["person"]
+    steps = found["person"]
     assert isinstance(steps, Dataset)
     table = steps.marginal(("area", "size", "previous age", "age"))
     for cell, count in wanted.items():
@@ -103,7 +103,7 @@ def test_columns_of_parents_and_siblings_stand_beside_each_child() -> None:
             assert table[cell] == count
     assert len(steps) == kept.groupby("id").size().clip(upper=3).sum()
     sizes = kept.groupby("id").size().clip(upper=3).value_counts()
-    assert found.parents.marginals([("size",)])[("size",)].tolist() == [
+    assert found["home"].marginals([("size",)])[("size",)].tolist() == [
         int(sizes.get(k, 0)) for k in range(4)
     ]
 
@@ -135,8 +135,8 @@ def test_a_unit_changes_no_more_rows_than_it_may(seed: int, most: int) -> None:
             coded(each, placed, [link], steps_of(link), None) for each in (shared, larger)
         )
     for a, b, rows in (
-        (one.parents, other.parents, 1),
-        (one.steps["person"], other.steps["person"], most),
+        (one["home"], other["home"], 1),
+        (one["person"], other["person"], most),
     ):
         clique = tuple(a.domain)
         change = b.marginals([clique])[clique] - a.marginals([clique])[clique]
@@ -150,12 +150,12 @@ def test_parents_tables_are_those_of_children_too(most: int) -> None:
     link = Link("person", "home", key="id", most=most, order="no", count="size")
     steps = steps_of(link)
     found = coded(homes(np.random.default_rng(0)), SCHEMAS, [link], steps, None)
-    children = found.steps["person"]
-    assert isinstance(found.parents, Dataset) and isinstance(children, Dataset)
+    children = found["person"]
+    assert isinstance(found["home"], Dataset) and isinstance(children, Dataset)
     cliques = [("size",), ("area", "size"), ("size", "rich"), ("area", "rich"), ("area",)]
-    noisy = [Measurement(c, found.parents.marginal(c), 2.0) for c in cliques]
+    noisy = [Measurement(c, found["home"].marginal(c), 2.0) for c in cliques]
     noisy.append(Measurement(("size",), [1.0], 1.0, np.ones((1, most + 1))))
-    above = found.parents.domain
+    above = found["home"].domain
     tables = inherited([*noisy, "no table"], above, link, steps["person"].domain)
     assert [each.clique for each in tables] == [
         *[("size",), ("size", "position"), ("area", "size"), ("size", "rich")],
@@ -193,9 +193,9 @@ def test_siblings_stand_in_order_and_orphans_are_left_out() -> None:
     frames = {"home": pa.table({"id": homes, "area": ["s"] * 20 + ["n"]}), "pet": pets}
     steps = {"pet": link.steps(with_counts(schemas["home"], [link]), schemas["pet"])}
     found = coded(frames, schemas, [link], steps, None)
-    assert isinstance(found.parents, Dataset) and len(found.parents) == 21
-    assert sorted(found.parents.columns["size"].tolist()) == [0] * 20 + [len(in_order)]
-    children = found.steps["pet"]
+    assert isinstance(found["home"], Dataset) and len(found["home"]) == 21
+    assert sorted(found["home"].columns["size"].tolist()) == [0] * 20 + [len(in_order)]
+    children = found["pet"]
     assert isinstance(children, Dataset)
     tags = [0 if i == lost else i for i in range(len(in_order))]
     assert children.columns["tag"].tolist() == tags

@@ -102,19 +102,19 @@ def test_descendants_are_coded_with_their_own_parents() -> None:
     }
     codes = {"F": 0, "O": 1, "a": 0, "b": 1, "c": 2}
     for table, (clique, rows, columns) in expected.items():
-        data = found.steps[table]
+        data = found[table]
         assert isinstance(data, Dataset) and len(data) == len(rows) > 60
         places = [rows[name].map(lambda x: codes.get(x, x)).astype(int) for name in columns]
         counts = np.zeros(data.domain.shape(clique))
         np.add.at(counts, tuple(each.to_numpy() for each in places), 1)
         np.testing.assert_array_equal(data.marginal(clique), counts)
-    assert isinstance(found.parents, Dataset)
+    assert isinstance(found["customer"], Dataset)
     numbers = frames["customer"]["customer"].map(frames["order"].groupby("customer").size())
-    assert found.parents.marginal(("orders",)).tolist() == [
+    assert found["customer"].marginal(("orders",)).tolist() == [
         int((numbers.fillna(0) == k).sum()) for k in range(4)
     ]
-    assert set(found.parents.domain) == {"sector", "orders", "calls"}
-    assert "sector" not in found.steps["item"].domain
+    assert set(found["customer"].domain) == {"sector", "orders", "calls"}
+    assert "sector" not in found["item"].domain
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -140,9 +140,7 @@ def test_a_unit_changes_no_more_rows_than_it_may(
     most = {"order": 3, "item": 6, "call": 2}
     for table, rows in most.items():
         clique = tuple(steps[table].domain)
-        tables = [
-            each.steps[table].marginals([clique])[clique].astype(int) for each in (one, other)
-        ]
+        tables = [each[table].marginals([clique])[clique].astype(int) for each in (one, other)]
         change = tables[1] - tables[0]
         assert change.min() >= 0
         assert change.sum() <= rows
@@ -286,7 +284,7 @@ def test_tables_of_children_give_those_of_their_children() -> None:
     frames = shop(np.random.default_rng(0), range(50))
     links, steps = steps_of(LINKS)
     found = coded(frames, SCHEMAS, links, steps, np.random.default_rng(0))
-    orders, items = found.steps["order"], found.steps["item"]
+    orders, items = found["order"], found["item"]
     assert isinstance(orders, Dataset) and isinstance(items, Dataset)
     cliques = [("position", "items"), ("sector", "status", "items"), ("previous items", "items")]
     noisy = [Measurement(c, orders.marginal(c), 2.0) for c in [*cliques, ("status", "year")]]

@@ -101,20 +101,14 @@ def subsample_equivalent(
 
 
 def propensity(
-    real: Dataset,
-    synthetic: Dataset,
-    *,
-    most: int = 10_000,
-    most_values: int = 500,
-    seed: int = 0,
+    real: Dataset, synthetic: Dataset, *, most: int = 10_000, seed: int = 0
 ) -> Propensity:
     """Return the pMSE of a logistic regression on single columns, and its ratio to a perfect
     model's.
 
     At most `most` records of each kind are used, and of the columns the first ones that have up to
-    `most_values` coefficients together (a column of m values has m - 1), but at least one: more
-    coefficients take minutes and need more records. Raises InvalidInput if scikit-learn is not
-    installed.
+    500 coefficients together (a column of m values has m - 1), but at least one: more coefficients
+    take minutes and need more records. Raises InvalidInput if scikit-learn is not installed.
 
     The ratio is to the expected pMSE of n synthetic records drawn from the real records' own
     distribution, (k - 1) c^2 (1 - c)^2 / n, for k coefficients (the constant included) and a share
@@ -126,7 +120,7 @@ def propensity(
     rng = np.random.default_rng(seed)
     parts = [_sample(real, most, rng), _sample(synthetic, most, rng)]
     sizes = np.cumsum([size - 1 for size in real.domain.sizes.values()])
-    names = real.domain.attributes[: max(1, int((sizes <= most_values).sum()))]
+    names = real.domain.attributes[: max(1, int((sizes <= 500).sum()))]
     m, n = (len(part) for part in parts)
     labels = np.repeat([0, 1], [m, n])
     features = np.concatenate([one_hot(p, names, drop="first").toarray() for p in parts])

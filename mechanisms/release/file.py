@@ -10,8 +10,8 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -201,6 +201,4 @@ def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
 def _model(content: bytes, max_bytes: int) -> Any:
     kind = plain_values(str(zipped_arrays(content, max_bytes)["header"]))["format"]
     check_known([kind], MODELS, "it holds a model of the unknown format", "known are")
-    module, _, owner = MODELS[kind].partition(":")
-    found = getattr(import_module(module), owner)
-    return found.load(HeldFile("model.npz", content), max_bytes=max_bytes)
+    return resolve_name(MODELS[kind]).load(HeldFile("model.npz", content), max_bytes=max_bytes)

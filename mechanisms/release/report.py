@@ -272,9 +272,9 @@ def _uncertain(release: TableRelease, bars: Bars) -> Iterator[str]:
     found = []
     for clique in dict.fromkeys(m.clique for m in release.measurements if m.clique):
         interval = _interval(bars, FactoredQuery.marginal(release.model.domain, clique))
-        if interval is None:
-            continue
-        found.append((float(interval.stddev.sum() / max(1.0, interval.estimate.sum())), clique))
+        if interval is not None:
+            share = float(interval.stddev.sum() / max(1.0, interval.estimate.sum()))
+            found.append((share, clique))
     if not found:
         return
     found.sort(reverse=True)

@@ -205,9 +205,8 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
             "made of (<code>--test</code>).</p>"
         )
         return
-    cliques = some_cliques(
-        against.truth.domain, min(2, len(against.truth.domain)), most=_MOST_MARGINALS // 2
-    )
+    domain = against.truth.domain
+    cliques = some_cliques(domain, min(2, len(domain)), most=_MOST_MARGINALS // 2)
     found = comparison.membership(release.model, against.truth, against.test, cliques)
     yield (
         f"<p>An attacker who knows such a population ranks a record of the data above one that was "

@@ -22,16 +22,8 @@ from mechanisms.queries.predicates import MeasuredPredicate, Predicate
 from mechanisms.registry import MECHANISMS, configure
 from pgmkit import GraphicalModel, Kronecker, Measurement
 from pgmkit.errors import InvalidInput, check_known
+from pgmkit.runtime import untrusted
 from pgmkit.runtime.atomic_write import atomic_writer
-from pgmkit.runtime.untrusted import (
-    LARGEST,
-    HeldFile,
-    plain_values,
-    refusing,
-    unzipped,
-    whole_file,
-    zipped_arrays,
-)
 from pgmkit.uncertainty import checked_measurements
 
 _HEADER = {"format": "pgmkit release", "version": 2}
@@ -87,20 +79,19 @@ def save(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         file.write(body + checksum(body))
 
 
-def load(
-    path: str | os.PathLike[str], *, allow_modified: bool = False, max_bytes: int = LARGEST
-) -> dict[str, Any]:
+def load(path: str | os.PathLike[str], *, allow_modified: bool, max_bytes: int) -> dict[str, Any]:
     """Return the fields of a release that `save` wrote; raise InvalidInput for any other file.
 
     The file ends with a checksum of the rest, which shows accidents and careless edits. It is no
     signature: whoever changes a file on purpose can write a new checksum. With `allow_modified` a
     file with a wrong checksum is read too, and marked as modified.
     """
-    with refusing(path, "a release file"):
-        content = whole_file(path, max_bytes)
+    with untrusted.refusing(path, "a release file"):
+        content = untrusted.whole_file(path, max_bytes)
         modified = checksum(content[:-_DIGEST]) != content[-_DIGEST:]
-        parts = unzipped(content, max_bytes)
-        header, stored = (plain_values(parts[f"{n}.json"]) for n in ("release", "measurements"))
+        parts = untrusted.unzipped(content, max_bytes)
+        header = untrusted.plain_values(parts["release.json"])
+        stored = untrusted.plain_values(parts["measurements.json"])
         kind, version = header["format"], header["version"]
         if {"format": kind, "version": version} != _HEADER:
             raise InvalidInput(
@@ -112,7 +103,7 @@ def load(
                 "its checksum is wrong, so it was changed after it was written; get the original, "
                 "or read it with allow_modified=True (--allow-modified)"
             )
-        arrays = zipped_arrays(parts["measurements.npz"], max_bytes)
+        arrays = untrusted.zipped_arrays(parts["measurements.npz"], max_bytes)
         model = _model(parts["model.npz"], max_bytes)
         measurements = tuple(_restored(each, arrays) for each in stored)
         for measurement in measurements:
@@ -199,6 +190,8 @@ def _matrix(prefix: str, arrays: Mapping[str, Any]) -> Any:
 
 
 def _model(content: bytes, max_bytes: int) -> Any:
-    kind = plain_values(str(zipped_arrays(content, max_bytes)["header"]))["format"]
+    header = untrusted.zipped_arrays(content, max_bytes)["header"]
+    kind = untrusted.plain_values(str(header))["format"]
     check_known([kind], MODELS, "it holds a model of the unknown format", "known are")
-    return resolve_name(MODELS[kind]).load(HeldFile("model.npz", content), max_bytes=max_bytes)
+    held = untrusted.HeldFile("model.npz", content)
+    return resolve_name(MODELS[kind]).load(held, max_bytes=max_bytes)

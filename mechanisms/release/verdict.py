@@ -48,6 +48,8 @@ class Verdict:
         shows: From which Cramér's V on relations can show in the measured tables.
         kept: The pairs of columns, of more than one value each, that were measured together.
         hidden: Those of the kept pairs whose relation sampling and noise may explain.
+        error: Half the width of a 95% interval of the count of one value, for the median column;
+            None if no measured table gives it.
     """
 
     relations: str
@@ -57,6 +59,7 @@ class Verdict:
     shows: str
     kept: tuple[tuple[str, str], ...]
     hidden: tuple[tuple[str, str], ...]
+    error: float | None
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -95,15 +98,17 @@ def verdict(
     compared = kept if sum(map(domain.size, kept)) <= MOST_CELLS else []
     found = evidence(model, known, variances, total) if compared else {}
     strengths, hidden = _strengths(model, compared, found)
+    error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
     related = _relations(names, kept, bool(known), model), _faint(domain, total, known)
     return Verdict(
         " ".join(filter(None, related)),
-        _counts(total, variances),
+        _counts(total, error),
         _more(budget),
         _shown(strengths, hidden),
         _shows(found),
         tuple(kept),
         tuple(hidden),
+        error,
     )
 
 
@@ -285,13 +290,9 @@ def _variances(known: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, floa
     return {name: 1 / precision for name, precision in precisions.items()}
 
 
-def _counts(total: float, variances: Mapping[str, float]) -> str:
-    """Return a sentence on the error of the count of one value, for the median column; empty if no
-    measured table gives it. `variances`: that of the noise of a value's count by column.
-    """
-    if not variances:
+def _counts(total: float, error: float | None) -> str:
+    if error is None:
         return ""
-    error = _SURE * float(np.median(np.sqrt([*variances.values()])))
     least = max(1.0, error / _SURE / UNRELIABLE)
     share = f"{least / total:.1%} of the rows" if least < total else "more than all rows"
     if least < 0.001 * total:

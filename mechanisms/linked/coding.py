@@ -68,8 +68,7 @@ def coded(
         counts[link.parent][link.count] = numbers
     read = {name: _read(held[name], schemas[name], rows) for name, rows in kept.items()}
     records = {name: codes | counts[name] for name, (codes, _) in read.items()}
-    domain = counted(schemas, links)[top].domain
-    found = {top: _counts(domain, records[top], read[top][1])}
+    found = {top: _counts(counted(schemas, links)[top].domain, records[top], read[top][1])}
     for link in links:
         domain, parents = steps[link.child].domain, records[link.parent]
         children = Children(domain, parents[link.count], parents, records[link.child])

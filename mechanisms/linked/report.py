@@ -99,7 +99,7 @@ def _numbers(parents: TableRelease, own: Sequence[str], link: Link) -> Iterator[
     whole = parents.model.marginal((count,))
     yield bars(count, labels, whole, total=parents.model.total)
     numbers, means, rows = np.arange(link.most + 1), [], []
-    for name in (each for each in own if each != count):
+    for name in (n for n in own if n != count):
         by_value = parents.model.marginal((name, count))[:, : link.most + 1]
         each = by_value.sum(axis=1)
         for code in sorted(np.argsort(-each)[:MOST_BARS].tolist()):

@@ -305,7 +305,9 @@ class GraphicalModel:
         self._check("given", structure, started, lambda op, s: op.share(evidence, share, s))
         expected = self.total * min(share, 1.0)
         if expected < checks.least_total(narrowed.potentials):
-            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
+            raise InvalidInput(
+                f"the model has no records with the given values of {', '.join(evidence)}"
+            )
         return replace(narrowed, total=expected, stopped="conditioned")
 
     def map(self) -> dict[str, int]:

@@ -84,9 +84,10 @@ class _Words:
             )
         self.next += count
         try:
-            return np.array(texts, dtype=np.float64)
+            found = np.array(texts, dtype=np.float64)
         except ValueError as error:
             raise InvalidInput(f"{self.path!r}: {what} holds a word: {error}") from None
+        return _without_nan(found, f"{self.path!r}: {what}")
 
     def heading(self, *allowed: str) -> str:
         word = self.word(f"the heading {' or '.join(allowed)}").upper()
@@ -216,7 +217,10 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLi
 @typed
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order."""
-    tables = [float_array(table, "marginals") for table in listed(marginals, "marginals", "arrays")]
+    tables = [
+        _without_nan(float_array(table, "marginals"), "marginals")
+        for table in listed(marginals, "marginals", "arrays")
+    ]
     _write(
         path, ["MAR", " ".join([str(len(tables)), *(f"{t.size} {_numbers(t)}" for t in tables)])]
     )
@@ -265,7 +269,8 @@ def write_probability(log_partition: float, path: PathLike) -> None:
     """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence),
     given the natural one.
     """
-    _write(path, ["PR", repr(float(float_array(log_partition, "log_partition")) / math.log(10))])
+    found = _without_nan(float_array(log_partition, "log_partition"), "log_partition")
+    _write(path, ["PR", repr(float(found) / math.log(10))])
 
 
 def read_probability(path: PathLike) -> float:
@@ -275,6 +280,12 @@ def read_probability(path: PathLike) -> float:
     found = float(words.numbers(1, "the logarithm")[0]) * math.log(10)
     words.finish()
     return found
+
+
+def _without_nan(values: Array, name: str) -> Array:
+    if np.isnan(values).any():
+        raise InvalidInput(f"{name} must be numbers, got NaN; correct the values")
+    return values
 
 
 def _numbers(table: Array) -> str:

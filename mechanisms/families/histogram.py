@@ -281,7 +281,9 @@ class HistogramModel(QueryAnswers):
             weights = weights * self._support.among(name, self.domain.allowed(name, codes))
         total = float(weights.sum())
         if total <= 0:
-            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
+            raise InvalidInput(
+                f"the model has no records with the given values of {', '.join(evidence)}"
+            )
         return HistogramModel(self._support, weights, total)
 
     def marginal(self, attrs: Iterable[str]) -> Array:

@@ -271,7 +271,9 @@ class ProductMixtureModel(QueryAnswers):
             rows[:, self._columns.of(name)] = part / part.sum(1, keepdims=True)
         share = shares.sum()
         if share < TINY:
-            raise InvalidInput(f"the model has no records with {dict(evidence)!r}")
+            raise InvalidInput(
+                f"the model has no records with the given values of {', '.join(evidence)}"
+            )
         return type(self)(self.domain, rows, self.total * share, shares)
 
     def marginal(self, attrs: Iterable[str]) -> Array:

@@ -19,7 +19,7 @@ from mechanisms.release.quick_bars import quick_bars, without_bars
 from mechanisms.release.record import Release
 from mechanisms.release.verdict import Verdict, verdict
 from pgmkit import Dataset, GraphicalModel, Measurement, RegionModel, Reply, Schema, ask
-from pgmkit.errors import InvalidInput, NotMeasured, TooSlow
+from pgmkit.errors import InvalidInput, NotMeasured, TooSlow, naming
 from pgmkit.runtime.randomness import Rng, generator
 from pgmkit.runtime.typed import typed_class
 from pgmkit.runtime.untrusted import LARGEST, refusing
@@ -182,7 +182,8 @@ class TableRelease:
                 "records, such as aim or mixture"
             )
         allowed = conditions(self.schema, given)
-        return condition({name: np.flatnonzero(mask).tolist() for name, mask in allowed.items()})
+        with naming(f"given {given!r:.200}"):
+            return condition({n: np.flatnonzero(mask).tolist() for n, mask in allowed.items()})
 
     def sample(
         self,

@@ -157,7 +157,7 @@ def approximate(
     first, second, last = began + seconds / 2, began + 3 * seconds / 4, began + seconds
     domain, (constant, tables) = graph.domain, _merged(graph, evidence)
     if constant == -inf:
-        raise _impossible(evidence)
+        raise _impossible(graph, evidence)
     if not tables:
         sure = constant, constant
         return ApproximatePosterior(domain, evidence, constant, sure, True, 0.0, 0, {})
@@ -184,7 +184,7 @@ def approximate(
             free, tables, order, most, lower=lower, tolerance=tolerance, deadline=last
         )
     except NumericalFailure:
-        raise _impossible(evidence) from None
+        raise _impossible(graph, evidence) from None
     # If both bounds are exact, rounding may leave the lower one above the upper one.
     low, high = constant + min(lower, upper), constant + upper
     estimate = min(max(known.log_partition, low), high)
@@ -208,8 +208,9 @@ def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]
     return constant, [(c, table - peaks[c]) for c, table in tables.items() if c]
 
 
-def _impossible(evidence: Evidence) -> InvalidInput:
-    return InvalidInput(f"the evidence has probability zero: {evidence}")
+def _impossible(graph: GraphTables, evidence: Evidence) -> InvalidInput:
+    said = ", ".join(evidence.words(graph.states))
+    return InvalidInput(f"the evidence has probability zero: {said}")
 
 
 def _check(region_cells: int, tolerance: float, max_seconds: float | None) -> None:

@@ -73,10 +73,15 @@ class Evidence:
                     raise Underflow
         return Evidence(self.codes, weights), log_scale
 
-    def __str__(self) -> str:
-        parts = [f"{name} = {code}" for name, code in self.codes.items()]
-        parts += [f"likelihood of {name} {w.tolist()}" for name, w in self.likelihood.items()]
-        return ", ".join(parts) or "no evidence"
+    def words(self, states: Mapping[str, tuple[Hashable, ...]]) -> list[str]:
+        """Return each piece of evidence in words, with the names of states that there are."""
+        parts = [f"{name} = {state(states, name, code)}" for name, code in self.codes.items()]
+        return parts + [f"likelihood of {n} {w.tolist()}" for n, w in self.likelihood.items()]
+
+
+def state(states: Mapping[str, tuple[Hashable, ...]], name: str, code: int) -> Hashable:
+    """Return the name of a state by its code; the code for an attribute without named states."""
+    return states[name][code] if name in states else code
 
 
 def sliced(

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from pgmkit.conditioning.elimination import EliminationTree
-from pgmkit.conditioning.evidence import Evidence, expected_log, sliced
+from pgmkit.conditioning.evidence import Evidence, expected_log, sliced, state
 from pgmkit.conditioning.evidence_marginals import ALL, EvidenceMarginals
 from pgmkit.conditioning.graph_tables import GraphTables, Inputs
 from pgmkit.conditioning.message_passing import Underflow
@@ -200,7 +200,7 @@ class Posterior:
             for place, name in enumerate(self.graph.domain)
         }
         self._check("map", (), started, lambda op, s: op.most_probable(record, s, log_weight))
-        return {name: self._named(name, code) for name, code in record.items()}, log_weight
+        return {n: state(self.graph.states, n, code) for n, code in record.items()}, log_weight
 
     def max_marginals(self) -> dict[str, Array]:
         """Return, for each attribute, an array with the log weight of the best record that has each
@@ -343,18 +343,13 @@ class Posterior:
             names = list(self.evidence.codes)[: count + 1]
             some = Evidence({name: self.evidence.codes[name] for name in names}, {})
             if Posterior(self.graph, some)._log_sum() == -math.inf:
-                *others, last = [
-                    f"{name} = {self._named(name, c)}" for name, c in some.codes.items()
-                ]
+                *others, last = some.words(self.graph.states)
                 given = f" given {', '.join(others)}" if others else ""
                 return f"the evidence has probability zero: {last} is impossible{given}"
         if not self.evidence.codes and not self.evidence.likelihood:
             return "the tables of the graph leave no record possible: their product is 0 everywhere"
-        return f"the evidence has probability zero: {self.evidence}"
-
-    def _named(self, name: str, code: int) -> Hashable:
-        states = self.graph.states.get(name)
-        return code if states is None else states[code]
+        said = ", ".join(self.evidence.words(self.graph.states))
+        return f"the evidence has probability zero: {said}"
 
     @cached_property
     def _most_likely(self) -> tuple[dict[int, int], float]:

@@ -44,9 +44,9 @@ def checked_conditionals(
             ) from None
         held = axes[name] = tuple(listed(attrs, f"the axes of {name!r}", "attribute names"))
         arrays[name] = float_array(table, f"the table of {name!r}")
-        if not held or held[0] != name:
+        if not all(isinstance(each, str) for each in held) or held[:1] != (name,):
             raise InvalidInput(
-                f"the axes of {name!r} are {held!r}; write the variable first, then its parents: "
+                f"the axes of {name!r} are {held!r:.80}; write the variable first, then its parents: "
                 f"({name!r}, ...)"
             )
         if arrays[name].ndim != len(held):

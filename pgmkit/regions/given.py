@@ -101,7 +101,7 @@ class GivenRegions(QueryAnswers):
             found, drawn, size = found + int(met.sum()), drawn + size, max(size, _TOGETHER)
         if found < n:
             raise InvalidInput(
-                f"only {found:,} of {drawn:,} records of this region model have the given codes "
+                f"only {found:,} of {drawn:,} records of this region model have the given values "
                 f"of {', '.join(self.allowed)}, and {n:,} were asked for; ask for fewer records "
                 "or give fewer conditions"
             )

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pgmkit.runtime.typed import typed
+
 CERTIFIED = "certified: the duality gap is within the tolerance"
 OUT_OF_TIME = "time: max_seconds has passed"
 
@@ -54,12 +56,13 @@ def bar(iterable: Any = None, **options: Any) -> Any:
 
 
 @contextmanager
+@typed
 def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] | None]:
     """Give the block the callback that the argument ``progress`` asks for (None for silence), and
     close a progress bar at the block's end.
     """
     if progress is not True:
-        yield progress if callable(progress) else None
+        yield progress or None
         return
     with bar(desc="estimate", unit="it") as shown:
 
@@ -103,6 +106,7 @@ class Replication:
 
 
 @contextmanager
+@typed
 def reporter(
     what: str, progress: bool | Callable[[Replication], None] | None, of: int
 ) -> Iterator[Callable[[int], None]]:
@@ -115,7 +119,5 @@ def reporter(
         with bar(desc=what, unit="model", total=of) as shown:
             yield lambda done: shown.update(done - shown.n)
         return
-    call = progress if callable(progress) else None
-    yield (
-        lambda done: call(Replication(done, of, time.perf_counter() - started)) if call else None
-    )
+    call = progress or (lambda _: None)
+    yield lambda done: call(Replication(done, of, time.perf_counter() - started))

@@ -41,6 +41,7 @@ from pgmkit.runtime.arguments import check_seconds, float_array, instance
 from pgmkit.runtime.memory import MEMORY_LIMIT
 from pgmkit.runtime.progress import OUT_OF_TIME, Replication, reporter
 from pgmkit.runtime.randomness import Rng, generator
+from pgmkit.runtime.typed import typed
 from pgmkit.total import estimate_total
 from pgmkit.uncertainty.interval import Interval, bootstrap, checked_level, closed_form
 
@@ -147,6 +148,7 @@ class Uncertainty:
         return (replace(replicate) for replicate in self.replicates)
 
 
+@typed
 def error_bars(
     model: Estimated,
     measurements: Iterable[Measurement],
@@ -198,9 +200,9 @@ def error_bars(
     from pgmkit.least_squares.linear_estimate import LinearEstimate
 
     known = checked_measurements(model, measurements)
-    if isinstance(replicates, bool) or not isinstance(replicates, int) or replicates < 20:
+    if replicates < 20:
         raise InvalidInput(
-            f"replicates must be a whole number, 20 or more, got {replicates!r}; 50 to 200 are "
+            f"replicates must be 20 or more, got {replicates}; 50 to 200 are "
             "usual, and fewer than 20 give no usable standard errors"
         )
     check_seconds(max_seconds)

@@ -216,6 +216,17 @@ def test_what_is_not_offered_is_refused() -> None:
         region(FactorGraph(Domain({"a": 2}), [(("a",), [1.0, 0.0])]), {"a": 1})
 
 
+def test_impossible_evidence_is_named_by_its_states() -> None:
+    states = {"rain": ["no, not at all", "yes"]}
+    graph = FactorGraph(Domain({"rain": 2, "a": 2}), [(("rain",), [1.0, 0.0])], states=states)
+    for answer in (region, lambda *given: graph.posterior(given[1]).log_partition):
+        with pytest.raises(InvalidInput, match="probability zero: rain = yes"):
+            answer(graph, {"rain": "yes"})
+    soft = graph.posterior({"rain": "no, not at all"}, likelihood={"a": [0.0, 0.0]})
+    with pytest.raises(InvalidInput, match=r"rain = no, not at all, likelihood of a \[0.0, 0.0\]"):
+        soft.marginals()
+
+
 @settings(max_examples=60, deadline=None)
 @given(problems(6), st.integers(1, 40))
 def test_subgraphs_cover_and_keep_to_their_limit(problem: Problem, cells: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+import scipy.sparse
 from chance import FALSE_ALARM, p_value
 from numpy.typing import NDArray
 from seams import kept_by
@@ -331,6 +332,8 @@ def test_bad_evidence(evidence: object, likelihood: object, said: str) -> None:
         ({"a": (("a",), [0.0, 0.0])}, "'a' is missing"),
         ({"a": (("a", "b"), [[0.5], [0.5]])}, "unknown attribute 'b'"),
         ({"a": (("b", "a"), [[0.5], [0.5]])}, "the variable first"),
+        ({"a": (np.zeros((2, 2, 2)), [0.5, 0.5])}, "the variable first"),
+        ({"a": (scipy.sparse.eye(1).tocsr(), [0.5, 0.5])}, "the variable first"),
         ({"a": (("a",), [1.5, -0.5])}, "negative"),
         ({"a": (("a",), [np.nan, 1.0])}, "NaN"),
         ({}, "must be a mapping"),

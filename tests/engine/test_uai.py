@@ -95,6 +95,7 @@ def test_every_file_cut_short_is_refused(tmp_path: Path) -> None:
         ("2 1 2", "2 1 1", "twice"),
         ("\n4\n", "\n5\n", "cells"),
         ("0.872", "much", "holds a word"),
+        ("0.872", "nan", "got NaN"),
         ("0.872", "-0.872", "negative"),
         ("0.189\n", "0.189 0.5", "left over"),
     ],
@@ -103,6 +104,19 @@ def test_bad_models(old: str, new: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "m.uai").write_text(EXAMPLE.replace(old, new, 1))
     with pytest.raises(InvalidInput, match=said):
         uai.read_model(tmp_path / "m.uai")
+
+
+def test_results_are_numbers(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="log_partition must be numbers, got NaN"):
+        uai.write_probability(np.nan, tmp_path / "PR")
+    with pytest.raises(InvalidInput, match="marginals must be numbers, got NaN"):
+        uai.write_marginals([np.array([0.5, np.nan])], tmp_path / "MAR")
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "PR").write_text("PR nan")
+    with pytest.raises(InvalidInput, match="the logarithm must be numbers, got NaN"):
+        uai.read_probability(tmp_path / "PR")
+    uai.write_probability(-np.inf, tmp_path / "PR")  # of impossible evidence
+    assert uai.read_probability(tmp_path / "PR") == -np.inf
 
 
 def test_a_bayesian_network_has_a_table_for_each_variable(tmp_path: Path) -> None:

@@ -346,8 +346,16 @@ class TestRunning:
     def test_bad_input(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
         model, y = problem
         for replicates in (19, True, 20.0):
-            with pytest.raises(InvalidInput, match="replicates must be .* 20 or more"):
+            with pytest.raises(InvalidInput, match="replicates must be (20 or|a whole n)"):
                 error_bars(model, y, replicates=replicates)  # type: ignore[arg-type]
+        for wrong in ("yes", 1, [], {}):
+            for answer in (
+                lambda progress: estimate(model.domain, y, progress=progress),
+                lambda progress: estimate_many(model.domain, [y], progress=progress),
+                lambda progress: error_bars(model, y, progress=progress),
+            ):
+                with pytest.raises(InvalidInput, match="progress must be True or False or a func"):
+                    answer(wrong)
         with pytest.raises(InvalidInput, match="no measurement covers"):
             error_bars(model, [])
         with pytest.raises(InvalidInput, match="'x'"):
@@ -358,7 +366,9 @@ class TestRunning:
             error_bars(model, y[:2])
         with pytest.raises(InvalidInput, match="beside counts of up to 1e\\+300"):
             error_bars(model, [replace(y[0], values=np.full(y[0].values.size, 1e300)), *y[1:]])
-        with pytest.raises(InvalidInput, match="must be Measurement records, got str"):
+        with pytest.raises(
+            InvalidInput, match="must be a sequence of Measurements, got a list with str"
+        ):
             error_bars(model, [*y, "a"])  # type: ignore[list-item]
         with pytest.raises(
             InvalidInput, match="model must be a GraphicalModel or a RegionModel, got int"

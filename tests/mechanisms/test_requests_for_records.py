@@ -1,5 +1,6 @@
 """What a release says to requests for records that it cannot meet, and what frames it accepts."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 from mechanisms import TableRelease, synthesize
-from pgmkit import Boolean, Categorical, Integer, InvalidInput, Schema
+from pgmkit import Boolean, Categorical, Forbid, Integer, InvalidInput, Schema
 
 SCHEMA = Schema(
     {"age": Integer(0, 9), "ill": Boolean(), "job": Categorical(("cook", "none"), missing=("?",))}
@@ -40,6 +41,18 @@ def test_conditions_that_no_value_meets_are_named(
 ) -> None:
     """None is neither all values nor, in a column that may have gaps, a missing one."""
     with pytest.raises(InvalidInput, match=message):
+        release.sample(5, given=given, rng=0)
+
+
+@pytest.mark.parametrize("given", [{"ill": "true", "job": "none"}, "ill = true, job = none"])
+def test_conditions_that_no_record_meets_are_named_as_they_were_given(given: Any) -> None:
+    schema = Schema(SCHEMA.columns, [Forbid({"ill": True, "job": "none"})])
+    frame = people().assign(ill=False)
+    release = synthesize(
+        frame, schema, epsilon=1.0, delta=1e-6, mechanism="mst", workload=2, seed=0
+    )
+    said = re.escape(f"given {given!r}: the model has no records with the given values of ill, job")
+    with pytest.raises(InvalidInput, match=said):
         release.sample(5, given=given, rng=0)
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -527,11 +529,27 @@ def test_points_in_time_with_a_zone_are_those_of_a_clock_there(zone: str, tmp_pa
 
 @pytest.mark.parametrize("end", ["", " ", "  \n", " \r\n\n"])
 def test_a_blank_last_line_is_no_record(end: str, tmp_path: Path) -> None:
-    """As readers of CSV take it; in a file of one column it is a value."""
+    """In a file of one column it is a record, as DuckDB and polars read it."""
     path = tmp_path / "t.csv"
     path.write_text("age,sex\n1,F\n2,M\n3,F\n" + end)
     schema = Schema.from_dict(yaml.safe_load(draft(path, look=True)))
     assert len(encode_file(path, schema)) == 3
     path.write_text("sex\nF\nM\nF\n" + end)
     form = Schema({"sex": Categorical(("F", "M"), outside="F")})
-    assert len(encode_file(path, form)) == 3 + (" " in end)
+    assert len(encode_file(path, form)) == 3 + end.count("\n") + end.endswith(" ")
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_missing_values_of_a_single_column_are_records(ends: str, tmp_path: Path) -> None:
+    """Whoever wrote the file: pandas writes a missing value in quotes, others an empty line."""
+    path, values = tmp_path / "t.csv", ["F", None, "M", None, None]
+    frame = pl.DataFrame({"sex": values * 3})
+    frame.write_csv(path, line_terminator=ends)
+    schema = Schema.from_dict(yaml.safe_load(draft(path, look=True)))
+    codes = schema.encode(frame.to_arrow()).columns["sex"].tolist()
+    assert encode_file(path, schema).columns["sex"].tolist() == codes == [0, 2, 1, 2, 2] * 3
+    relation = duckdb.read_csv(str(path))
+    assert schema.encode(relation.to_arrow_table()).columns["sex"].tolist() == codes
+    for written in (relation.write_csv, lambda p: frame.to_pandas().to_csv(p, index=False)):
+        written(str(path))
+        assert encode_file(path, schema).columns["sex"].tolist() == codes

@@ -219,9 +219,13 @@ def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
 
 
 def _order(text: str) -> tuple[float, str]:
-    """Return a sort key that puts numbers in order before texts."""
+    """Return a sort key that puts numbers in order before texts.
+
+    >>> sorted(["10", "A", "2", "-nan", "01", "1"], key=_order)
+    ['01', '1', '2', '10', '-nan', 'A']
+    """
     try:
-        return float(text), text
+        return min(math.inf, float(text)), text  # NaN counts as infinity
     except ValueError:
         return math.inf, text
 
@@ -347,7 +351,7 @@ def _labelled(counts: Counter[str], missing: tuple[str, ...] | None, most_values
             note += f"; {', '.join(shown)} differ by case: one may be listed in `aliases`"
         if same:
             note += f"; {', '.join(map(repr, same))} are other spellings of numbers"
-        listed = tuple(sorted(text for text in counts if text not in same))
+        listed = tuple(sorted((text for text in counts if text not in same), key=_order))
         return Drafted(Categorical(listed, missing=missing, aliases=same), note)
     note = f"{len(counts)} texts: open, the frequent ones are found with a budget"
     return Drafted(OpenCategorical(missing=missing), note)

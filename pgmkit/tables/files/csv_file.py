@@ -292,7 +292,9 @@ class _Records:
                 column_names=self.header, use_threads=False, block_size=len(block) + 1
             ),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=self.grammar.separator.decode(), newlines_in_values=newlines
+                delimiter=self.grammar.separator.decode(),
+                newlines_in_values=newlines,
+                ignore_empty_lines=self.grammar.values > 1,
             ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=self.wanted,

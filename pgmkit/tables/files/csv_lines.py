@@ -6,7 +6,9 @@ value without closing it begins a record of several lines if three conditions ho
 as a CSV writer ends it (a quotation mark, then a separator or a line end); the record has a value
 for each column and at most `MOST_BYTES` bytes; and none of its lines is a record by itself. Every
 other line stands alone. It is a record if it has a value for each column, with quotation marks
-within a value taken literally. Otherwise it is an odd line; a line of blanks counts as empty.
+within a value taken literally. Otherwise it is an odd line; a line of blanks counts as empty. In a
+file of one column an empty line is a record with an empty value, as DuckDB, polars and pyarrow
+write a missing one.
 
 So a line inserted between two well-formed records changes nothing but itself. It can only change
 lines that are not well formed: if it opens a value that one of them closes, the lines up to there
@@ -69,9 +71,9 @@ class LineGrammar(NamedTuple):
 
     def divided(self, block: bytes, *, final: bool) -> Division:
         """Divide a block of whole lines into records, and list the places of odd lines, which are
-        neither a record nor part of one. Comments, empty lines, and lines of blanks that are no
-        record are dropped. Unless the block is `final`, last lines whose record may continue in the
-        next block are returned as ``rest``.
+        neither a record nor part of one. Comments, and lines of blanks or nothing that are no
+        record, are dropped. Unless the block is `final`, last lines whose record may continue in
+        the next block are returned as ``rest``.
         """
         lines = block.split(b"\n")[:-1]
         records: list[bytes] = []
@@ -99,7 +101,7 @@ class LineGrammar(NamedTuple):
         the next block decides.
         """
         line = _bare(lines[first])
-        if not line or (self.comment is not None and line.startswith(self.comment)):
+        if self.comment is not None and line.startswith(self.comment):
             return -1
         if len(line) > MOST_BYTES:
             return None
@@ -144,7 +146,7 @@ class LineGrammar(NamedTuple):
         return None if final else len(lines)
 
     def _is_record(self, line: bytes) -> bool:
-        return bool(line) and self._shape(line) == (self.values, True, False)
+        return self._shape(line) == (self.values, True, False)
 
     def _shape(self, line: bytes) -> _Shape:
         """Return the structure of a line. As for the reader, a quotation mark opens a quoted value

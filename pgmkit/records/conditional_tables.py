@@ -46,8 +46,8 @@ def checked_conditionals(
         arrays[name] = float_array(table, f"the table of {name!r}")
         if not all(isinstance(each, str) for each in held) or held[:1] != (name,):
             raise InvalidInput(
-                f"the axes of {name!r} are {held!r:.80}; write the variable first, then its parents: "
-                f"({name!r}, ...)"
+                f"the axes of {name!r} are {held!r:.80}; write the variable first, then its "
+                f"parents: ({name!r}, ...)"
             )
         if arrays[name].ndim != len(held):
             raise InvalidInput(f"the table of {name!r} has {arrays[name].ndim} axes for {held!r}")

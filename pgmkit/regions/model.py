@@ -15,7 +15,7 @@ import numpy as np
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import FromRecords, InvalidInput
 from pgmkit.graphs.clique_index import CliqueIndex, maximal
-from pgmkit.inference.query_answers import QueryAnswers, answers_of_table
+from pgmkit.inference.query_answers import QueryAnswers, answers_of_table, check_held
 from pgmkit.least_squares.goodness import Fit, goodness_of_fit
 from pgmkit.linear.named_axes import sum_to
 from pgmkit.measurement import Measurement
@@ -309,6 +309,7 @@ class RegionModel(QueryAnswers):
             found = expected_answer(self.joint, query) * self.total
         else:
             found = answers_of_table(query, table)
+        check_held([found])
         self._check(("answer", names, query.shape), *checks.row_weights(query, found), table)
         return found.reshape(query.answer_shape)
 

@@ -242,6 +242,17 @@ def test_answers_beyond_the_regions_have_the_regions_sums() -> None:
     assert np.abs(apart).max() <= 1e-9
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_answers_that_float64_cannot_hold_are_refused() -> None:
+    domain, measured = cycle(8.0, 3)
+    model = estimate(domain, measured, total=1000.0, inference="region")
+    large = {name: np.full((1, domain.sizes[name]), 1e200) for name in "ab"}
+    for each in (model, model.given({"c": 0})):
+        for _ in range(2):  # the first answer of a kind is computed twice
+            with pytest.raises(InvalidInput, match="answers that float64 can hold"):
+                each.answer(FactoredQuery(large))
+
+
 @pytest.mark.parametrize("kind", ["cells", "prefix", "mixed"])
 def test_variances_are_those_of_least_squares(kind: str) -> None:
     rng = np.random.default_rng(1)

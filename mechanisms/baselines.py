@@ -74,10 +74,8 @@ def gaussian(curator: Curator, workload: Workload, settings: Gaussian) -> Releas
     """
     measurements = tuple(spend(curator, workload.by_clique, curator.measure))
     lowest = 0.0 if settings.clip else -math.inf
-    tables = {
-        m.clique: np.maximum(m.values, lowest).reshape(curator.domain.shape(m.clique))
-        for m in measurements
-    }
+    shape = curator.domain.shape
+    tables = {m.clique: np.maximum(m.values, lowest).reshape(shape(m.clique)) for m in measurements}
     model = TablesModel(curator.domain, tables, known_total(curator, measurements))
     return Release("gaussian", model, measurements, curator.ledger, settings)
 

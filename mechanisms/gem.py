@@ -285,14 +285,10 @@ def _selection(settings: Gem, rounds: int, frequent: Frequent) -> tuple[int, int
 
 
 def _generator(columns: Columns, settings: Gem) -> Generator:
-    return Generator(
-        columns,
-        settings.noise_width,
-        settings.hidden,
-        settings.batch_rows,
-        torch.Generator().manual_seed(settings.seed),
-        getattr(torch, settings.precision),
-    )
+    random = torch.Generator().manual_seed(settings.seed)
+    precision = getattr(torch, settings.precision)
+    width, rows = settings.noise_width, settings.batch_rows
+    return Generator(columns, width, settings.hidden, rows, random, precision)
 
 
 def _check_room(
@@ -313,11 +309,8 @@ def _check_room(
             columns, cells, max(map(len, workload.cliques)), rows
         )
     needed = max(needed, training_memory.answering_bytes(columns, workload.cliques, rows))
-    check_room(
-        device,
-        needed,
-        f"GEM with {rows:,} rows of {columns.width:,} codes and {queries:,} {settings.select}",
-    )
+    what = f"GEM with {rows:,} rows of {columns.width:,} codes and {queries:,} {settings.select}"
+    check_room(device, needed, what)
 
 
 def _check_public(domain: Domain, workload: Workload, public: Dataset) -> None:

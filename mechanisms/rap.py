@@ -184,11 +184,8 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
     needed = training_memory.fitting_tables_bytes(columns, singles, rows)
     needed += training_memory.fitting_cells_bytes(columns, cells, places, rows)
     needed = max(needed, training_memory.answering_bytes(columns, workload.cliques, rows))
-    check_room(
-        device,
-        needed,
-        f"RAP with {rows:,} rows of {columns.width:,} codes and {queries:,} queries a round",
-    )
+    what = f"RAP with {rows:,} rows of {columns.width:,} codes and {queries:,} queries a round"
+    check_room(device, needed, what)
 
 
 def _queries(

@@ -231,13 +231,9 @@ class _MixedRounds(SelectionRounds):
         with torch.no_grad():
             lines = self._family.thresholds(pool)
             shares = self._family.satisfied(*self._family.rows(state.free, None), lines, None)
+        counts = shares.double().cpu().numpy() * state.total
         picked = self._curator.choose_predicates(
-            pool,
-            shares.double().cpu().numpy() * state.total,
-            cost,
-            count=self._queries,
-            exclude=self._taken,
-            step=f"{step} thresholds",
+            pool, counts, cost, count=self._queries, exclude=self._taken, step=f"{step} thresholds"
         )
         self._taken.extend(picked)
         return [pool.list[place] for place in picked]

@@ -83,8 +83,7 @@ class Settings:
             value = getattr(self, each_field.name)
             if rule is not None and not rule.holds(value):
                 raise InvalidInput(f"{each_field.name} must be {rule.words}; got {value!r}")
-        conflict = self.conflict()
-        if conflict is not None:
+        if (conflict := self.conflict()) is not None:
             raise InvalidInput(conflict)
 
     def conflict(self) -> str | None:

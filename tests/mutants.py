@@ -198,8 +198,8 @@ MUTANTS = (
     Mutant(
         "weighted scores stretched by half",
         SCORES,
-        "(int(fraction) * (distance - int(penalty))) >> _WEIGHT_BITS",
-        "(3 * int(fraction) * (distance - int(penalty))) >> (1 + _WEIGHT_BITS)",
+        "(part * (distance - penalty)) >> _WEIGHT_BITS",
+        "(3 * part * (distance - penalty)) >> (1 + _WEIGHT_BITS)",
         "scores",
     ),
     Mutant(

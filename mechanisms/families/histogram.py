@@ -168,13 +168,10 @@ class PublicSupport:
         index in C order.
         """
         if clique not in self._cells:
-            columns = tuple(self._codes[name] for name in clique)
-            cells = (
-                np.ravel_multi_index(columns, self.domain.shape(clique))
-                if clique
-                else np.zeros(self.shape, dtype=np.int64)
-            )
-            self._cells[clique] = np.asarray(cells, dtype=np.int64)
+            cells = np.zeros(self.shape, dtype=np.int64)
+            for name in clique:
+                cells = cells * self.domain.sizes[name] + self._codes[name]
+            self._cells[clique] = cells
         return self._cells[clique]
 
 

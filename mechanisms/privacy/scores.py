@@ -247,15 +247,9 @@ def weighted_scores(
     """
     one = 1 << _WEIGHT_BITS
     fractions = np.maximum(1, np.rint(weights / weights.max() * one)).astype(np.int64)
-    return in_counts(
-        np.array(
-            [
-                (int(fraction) * (distance - int(penalty))) >> _WEIGHT_BITS
-                for fraction, distance, penalty in zip(fractions, distances, penalties, strict=True)
-            ],
-            dtype=np.int64,
-        )
-    )
+    parts = zip(fractions.tolist(), distances, penalties.tolist(), strict=True)
+    found = [(part * (distance - penalty)) >> _WEIGHT_BITS for part, distance, penalty in parts]
+    return in_counts(np.array(found, dtype=np.int64))
 
 
 def share_score(
@@ -271,12 +265,8 @@ def share_score(
     >>> share_score([np.array([3, 1])], [np.array([0.5, 0.5])], 4)
     -1.0
     """
-    largest = max(
-        int(
-            np.abs(
-                (c << _SHARE_BITS) - rows * np.rint(np.ldexp(s, _SHARE_BITS)).astype(np.int64)
-            ).max()
-        )
-        for c, s in zip(counts, shares, strict=True)
-    )
+    largest = 0
+    for table, share in zip(counts, shares, strict=True):
+        expected = rows * np.rint(np.ldexp(share, _SHARE_BITS)).astype(np.int64)
+        largest = max(largest, int(np.abs((table << _SHARE_BITS) - expected).max()))
     return float(in_counts(np.array([(-largest) >> (_SHARE_BITS - _BITS)]))[0])

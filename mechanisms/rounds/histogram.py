@@ -169,12 +169,9 @@ def run_histogram(
         curator, workload, rounds, settings.queries, settings.select_share, **options
     )
     with gpu_memory(device):
-        state, measurements = steps.run(
-            HistogramState(Histogram(support, first_weights, device), total, known=len(first)),
-            first,
-            updater(settings.updates(), len(first), total, settings.averages),
-            progress,
-        )
+        start = HistogramState(Histogram(support, first_weights, device), total, known=len(first))
+        update = updater(settings.updates(), len(first), total, settings.averages)
+        state, measurements = steps.run(start, first, update, progress)
         weights = state.histogram.weights if state.summed is None else state.summed
         (held,) = on_host([weights])
     model = HistogramModel(support, held, total)

@@ -267,18 +267,15 @@ def measure_tables(
     measure_pair = _measure_residual if residuals else _measure_table
     scale = cost / (tables.pairs.sum() + tables.singles.sum())
     singles, shares = (scale * tables.singles).tolist(), (scale * tables.pairs).tolist()
-    return [
-        *(
-            curator.measure((name,), each, step="again: measure")
-            for name, each in zip(names, singles, strict=True)
-            if each > 0
-        ),
-        *(
-            measure_pair(curator, pair, _sums(both), each)
-            for pair, both, each in zip(pairs, tables.groups, shares, strict=True)
-            if each > 0
-        ),
+    found = [
+        curator.measure((name,), each, step="again: measure")
+        for name, each in zip(names, singles, strict=True)
+        if each > 0
     ]
+    for pair, both, each in zip(pairs, tables.groups, shares, strict=True):
+        if each > 0:
+            found.append(measure_pair(curator, pair, _sums(both), each))
+    return found
 
 
 def _sums(both: tuple[Groups, Groups]) -> list[Array]:

@@ -170,14 +170,10 @@ def residuals_strategy(
     rest = np.array([bool(residual) for residual in residuals])
     if rest.any():
         shares[rest] *= (1 - shares[~rest].sum()) / shares[rest].sum()
-    noise = {(): 0.0, **dict(zip(residuals, variances.tolist(), strict=True))}
-    return ResidualsStrategy(
-        dict(zip(residuals, shares.tolist(), strict=True)),
-        ResidualNoise(domain, bases, noise),
-        float(seen @ variances),
-        value,
-        bound,
-    )
+    known = {(): 0.0, **dict(zip(residuals, variances.tolist(), strict=True))}
+    noise = ResidualNoise(domain, bases, known)
+    by_residual = dict(zip(residuals, shares.tolist(), strict=True))
+    return ResidualsStrategy(by_residual, noise, float(seen @ variances), value, bound)
 
 
 def _unit_variance(norms: Sequence[FactorNorms], neighbours: Neighbours, norm: int) -> float:

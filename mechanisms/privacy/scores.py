@@ -253,20 +253,20 @@ def weighted_scores(
 
 
 def share_score(
-    counts: Sequence[Integers], shares: Sequence[NDArray[np.float64]], rows: int
+    counts: Mapping[Clique, Integers], shares: Mapping[Clique, NDArray[np.float64]], rows: int
 ) -> float:
     """Return minus the largest |count - rows * share| of all cells of all tables, in counts.
 
-    `counts`, `shares`: the tables and their estimates in 0..1, in the same order. `rows`: the
-    number of rows of the data. Shares are rounded to 22 bits. One more row adds 1 - share to the
+    `counts`, `shares`: the tables and their estimates in 0..1, by clique. `rows`: the number of
+    rows of the data. Shares are rounded to 22 bits. One more row adds 1 - share to the
     difference of its own cell and -share to that of every other cell, so the score changes by at
     most 1.
 
-    >>> share_score([np.array([3, 1])], [np.array([0.5, 0.5])], 4)
+    >>> share_score({("a",): np.array([3, 1])}, {("a",): np.array([0.5, 0.5])}, 4)
     -1.0
     """
     largest = 0
-    for table, share in zip(counts, shares, strict=True):
+    for clique, share in shares.items():
         expected = rows * np.rint(np.ldexp(share, _SHARE_BITS)).astype(np.int64)
-        largest = max(largest, int(np.abs((table << _SHARE_BITS) - expected).max()))
+        largest = max(largest, int(np.abs((counts[clique] << _SHARE_BITS) - expected).max()))
     return float(in_counts(np.array([(-largest) >> (_SHARE_BITS - _BITS)]))[0])

@@ -253,10 +253,7 @@ class Selecting(Charging):
             if any(table.min() < 0 or table.max() > 1 for table in known.values()):
                 raise InvalidInput("shares must be in 0..1; divide counts by their total")
         counts = self._marginals(list(shares[0]))  # may raise before the charge
-        found = [
-            scores.share_score([counts[c] for c in known], list(known.values()), len(self._data))
-            for known in tables
-        ]
+        found = [scores.share_score(counts, known, len(self._data)) for known in tables]
         return self._selected(step, np.array(found), self.neighbours.max_rows, cost)
 
 

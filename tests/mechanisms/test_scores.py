@@ -254,7 +254,7 @@ def test_scores_of_the_largest_data_and_estimates_are_those_of_fractions() -> No
             abs(Fraction(int(c)) - (2**40 - 1) * Fraction(s))
             for c, s in zip(counts, shares.tolist(), strict=True)
         ]
-        nearest = scores.share_score([counts], [shares], 2**40 - 1)
+        nearest = scores.share_score({("a",): counts}, {("a",): shares}, 2**40 - 1)
         assert 0 <= -max(errors) - Fraction(nearest) < Fraction(1, 2**11)
 
 

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from mechanisms.queries.cells import Cell
@@ -20,6 +19,7 @@ from pgmkit.errors import NumericalFailure
 from pgmkit.graphs.junction_tree import model_cells
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.linear.named_axes import spread
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import BLOCK_CELLS, TABLE_CELLS
 
 Weighted = tuple[Cell, float]
@@ -44,9 +44,7 @@ class Oracle:
         # Many searches in a row have queries on the same cliques: the last inference is remembered.
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
-    def best(
-        self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
-    ) -> dict[str, int]:
+    def best(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> dict[str, int]:
         """Return a record of largest score (see the module docstring). `bonus` has, for some
         attributes, the amount that each code adds to the score.
         """
@@ -57,29 +55,25 @@ class Oracle:
             return self.by_max_product(self._tables(queries, bonus))
         return self.by_integer_program(queries, bonus)
 
-    def _tables(
-        self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
-    ) -> dict[Clique, NDArray[np.float64]]:
+    def _tables(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> dict[Clique, Array]:
         """Return for each clique a table of the summed weights of its cells. The bonuses are
         one-way tables.
         """
-        tables: dict[Clique, NDArray[np.float64]] = {
-            (name,): np.asarray(values, dtype=np.float64).copy() for name, values in bonus.items()
-        }
+        tables: dict[Clique, Array] = {(name,): own.copy() for name, own in bonus.items()}
         for cell, weight in queries:
             if cell.clique not in tables:
                 tables[cell.clique] = np.zeros(self.domain.shape(cell.clique))
             tables[cell.clique].reshape(-1)[cell.index] += weight
         return tables
 
-    def _enumerated(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
+    def _enumerated(self, tables: dict[Clique, Array]) -> dict[str, int]:
         scores = np.zeros(self.domain.shape())
         for clique, table in tables.items():
             scores += spread(self.domain.attributes, clique, table)
         best = np.unravel_index(int(np.argmax(scores)), scores.shape)
         return dict(zip(self.domain, map(int, best), strict=True))
 
-    def by_max_product(self, tables: dict[Clique, NDArray[np.float64]]) -> dict[str, int]:
+    def by_max_product(self, tables: dict[Clique, Array]) -> dict[str, int]:
         """Return a record of the largest sum of its cells in the tables, which are by clique."""
         import torch
 
@@ -93,7 +87,7 @@ class Oracle:
         return {name: best.get(name, 0) for name in self.domain}
 
     def by_integer_program(
-        self, queries: Sequence[Weighted], bonus: dict[str, NDArray[np.float64]]
+        self, queries: Sequence[Weighted], bonus: dict[str, Array]
     ) -> dict[str, int]:
         """Return a record whose score is within a ten-thousandth of the largest, by an integer
         program: a binary variable for each code, and a variable between 0 and 1 for each query.

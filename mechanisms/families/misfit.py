@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mechanisms.families.product_mixture import Columns, ProductAnswers
 from pgmkit.domain import Domain
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.linear.matrix import as_dense
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arrays import Array
 
 _Place = tuple[int, int]
-_Tables = dict[tuple[_Place, _Place], tuple[float, NDArray[np.float64]]]
+_Tables = dict[tuple[_Place, _Place], tuple[float, Array]]
 _Group = tuple[_Place, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -186,7 +186,7 @@ def _pairs(
     """Return the misfit of these tables of pairs, with counts divided by the total. Several tables
     of one pair on the same sums of codes are replaced by their mean, weighted by inverse variance.
     """
-    matrices: dict[str, dict[bytes, NDArray[np.float64]]] = {name: {} for name in columns.domain}
+    matrices: dict[str, dict[bytes, Array]] = {name: {} for name in columns.domain}
     sides = [[*zip(each.clique, factors(columns.domain, each), strict=True)] for each in pairs]
     for name, matrix in itertools.chain.from_iterable(sides):
         matrices[name].setdefault(matrix.tobytes(), matrix)
@@ -219,7 +219,7 @@ def _pairs(
 
 def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
     """Return the tables grouped by the larger of their two sides, as `_FewPairs` takes them."""
-    partners: dict[_Place, list[tuple[_Place, float, NDArray[np.float64]]]] = {}
+    partners: dict[_Place, list[tuple[_Place, float, Array]]] = {}
     for (first, second), (weight, table) in tables.items():
         if table.shape[0] < table.shape[1]:
             first, second, table = second, first, table.T
@@ -234,9 +234,7 @@ def _groups(tables: _Tables, device: torch.device | str) -> list[_Group]:
 
 
 def _sums(
-    domain: Domain,
-    matrices: Mapping[str, Mapping[bytes, NDArray[np.float64]]],
-    device: torch.device | str,
+    domain: Domain, matrices: Mapping[str, Mapping[bytes, Array]], device: torch.device | str
 ) -> _Scaled | _Sums:
     """Return the function of the rows' probabilities that these matrices compute. `matrices`: for
     each attribute its distinct matrices (sums x codes), by their bytes.
@@ -257,7 +255,7 @@ def _sums(
     return _Sums([_tensor(matrix.T, device) for matrix in joined])
 
 
-def factors(domain: Domain, measurement: Measurement) -> list[NDArray[np.float64]]:
+def factors(domain: Domain, measurement: Measurement) -> list[Array]:
     """Return the matrix (values x codes) of a measurement along each attribute of its clique. The
     measurement must be of a whole marginal, which has identities, or have such matrices.
     """

@@ -21,6 +21,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset, NoRows
+from pgmkit.runtime.arrays import Array
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
 
@@ -82,9 +83,7 @@ class Counting:
         self.check_in_memory()
         return predicates.counts(cast("Dataset | NoRows", self._data))
 
-    def _estimate(
-        self, clique: Clique, estimates: Mapping[Clique, ArrayLike]
-    ) -> NDArray[np.float64]:
+    def _estimate(self, clique: Clique, estimates: Mapping[Clique, ArrayLike]) -> Array:
         return scores.estimate_of(clique, estimates, self.domain.shape(clique))
 
     def _distances(

@@ -24,12 +24,12 @@ from scipy.sparse import csr_array
 from mechanisms.privacy.integer_matrix import ENTRY_BITS, GridMatrix
 from pgmkit.domain import Clique
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import CACHE_CELLS
 
 Integers = NDArray[np.int64]
 Counts = NDArray[np.integer[Any]]
 Tables = Mapping[Clique, ArrayLike] | Iterable[tuple[Clique, ArrayLike]]
-Scores = NDArray[np.float64]
 
 LARGEST = 2.0**40
 """The bound of estimates and penalties, in counts: some 10^12."""
@@ -45,7 +45,7 @@ _WEIGHT_BITS = ENTRY_BITS
 
 def estimate_of(
     clique: Clique, estimates: Mapping[Clique, ArrayLike], shape: tuple[int, ...]
-) -> NDArray[np.float64]:
+) -> Array:
     """Return the table that `estimates` has for the clique, in counts.
 
     Raises InvalidInput if there is none, if it does not have this shape, for values that are not
@@ -132,9 +132,7 @@ def distances(
     return [found[clique] for clique in cliques]
 
 
-def asked_distance(
-    counts: Counts, estimate: NDArray[np.float64], asked: Sequence[GridMatrix]
-) -> int:
+def asked_distance(counts: Counts, estimate: Array, asked: Sequence[GridMatrix]) -> int:
     """Return the mean, over the matrices Q in `asked`, of ||Q (counts - estimate)||_1 / |Q|, in
     units of 2^-11 counts, where |Q| is the largest L1 norm of a column of Q.
 
@@ -168,7 +166,7 @@ def _blocks(
 
 def in_line(
     estimates: Mapping[Clique, ArrayLike], shapes: Mapping[Clique, tuple[int, ...]]
-) -> NDArray[np.float64]:
+) -> Array:
     """Return the values of the cliques' estimates one after another, in the order of `shapes`,
     which has the shape that each of them must have. Raises InvalidInput as `estimate_of` does.
 
@@ -186,9 +184,7 @@ def in_line(
     return np.concatenate([table.reshape(-1) for table in checked])
 
 
-def one_each(
-    name: str, values: Sequence[float] | None, default: float, length: int
-) -> NDArray[np.float64]:
+def one_each(name: str, values: Sequence[float] | None, default: float, length: int) -> Array:
     """Return `values` as an array of `length` finite numbers, one for each candidate, or `default`
     for each if None. Raises InvalidInput for another length or values that are not finite.
     """
@@ -202,7 +198,7 @@ def one_each(
     return array
 
 
-def on_grid(name: str, values: NDArray[np.float64]) -> Integers:
+def on_grid(name: str, values: Array) -> Integers:
     """Return numbers in counts as whole numbers of 2^-11 counts. Raises InvalidInput if one is
     above 2^40 in absolute value; `name` says in its message what the numbers are.
 
@@ -221,7 +217,7 @@ def _check_size(name: str, size: float) -> None:
         )
 
 
-def in_counts(units: Integers) -> Scores:
+def in_counts(units: Integers) -> Array:
     """Return whole numbers of 2^-11 counts as counts; exact below 2^53 units."""
     return np.ldexp(units.astype(np.float64), -_BITS)
 
@@ -233,9 +229,7 @@ def cell_differences(counts: Counts, grid: Integers) -> Integers:
     return np.left_shift(counts, _BITS, dtype=np.int64) - grid
 
 
-def weighted_scores(
-    distances: Sequence[int], penalties: Integers, weights: NDArray[np.float64]
-) -> Scores:
+def weighted_scores(distances: Sequence[int], penalties: Integers, weights: Array) -> Array:
     """Return weight / (largest weight) * (distance - penalty) for each candidate, in counts;
     distances and penalties are in units of 2^-11 counts.
 
@@ -253,7 +247,7 @@ def weighted_scores(
 
 
 def share_score(
-    counts: Mapping[Clique, Integers], shares: Mapping[Clique, NDArray[np.float64]], rows: int
+    counts: Mapping[Clique, Integers], shares: Mapping[Clique, Array], rows: int
 ) -> float:
     """Return minus the largest |count - rows * share| of all cells of all tables, in counts.
 

@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mechanisms.queries.cells import Question, clique_of
 from mechanisms.release.record import Measured
 from pgmkit.domain import Clique
 from pgmkit.runtime.arguments import listed
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.progress import bar
 from pgmkit.runtime.typed import typed
 
@@ -27,7 +25,7 @@ from pgmkit.runtime.typed import typed
 class Answers(Protocol):
     """A model that answers marginals, in counts; `adapt` updates one from round to round."""
 
-    def marginals(self, cliques: Sequence[Clique], /) -> Mapping[Clique, NDArray[np.float64]]: ...
+    def marginals(self, cliques: Sequence[Clique], /) -> Mapping[Clique, Array]: ...
 
 
 Model = TypeVar("Model", bound=Answers)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.queries.query_sets import number_of_queries
 from mechanisms.strategies.marginals import MarginalsStrategy, marginals_strategy
@@ -15,6 +12,7 @@ from mechanisms.strategies.products import ProductsStrategy, products_strategy
 from mechanisms.strategies.residuals import ResidualsStrategy, residuals_strategy
 from mechanisms.workload import Workload
 from pgmkit.queries import FactoredQuery
+from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.sizes import DENSE_ROWS
 
 Goal: TypeAlias = Literal["sum", "mean", "largest"]
@@ -82,7 +80,7 @@ def best_strategy(
 
 def expected_variance(
     workload: Workload, strategy: Strategy, query: FactoredQuery, neighbours: Neighbours, norm: int
-) -> NDArray[np.float64]:
+) -> Array:
     """Return the variance of each answer to the query, in squared counts, if the strategy is
     measured with a budget of 1.
 

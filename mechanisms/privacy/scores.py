@@ -173,14 +173,14 @@ def in_line(
     One sum checks all tables at once. Only if it is too large or not finite are they checked one by
     one, so that the error names its table.
     """
-    tables = {c: np.asarray(estimates[c], dtype=np.float64) for c in shapes if c in estimates}
-    if all(c in tables and tables[c].shape == shape for c, shape in shapes.items()):
-        line = np.concatenate([table.reshape(-1) for table in tables.values()])
+    tables = [np.asarray(estimates[c], dtype=np.float64) for c in shapes if c in estimates]
+    if [table.shape for table in tables] == list(shapes.values()):
+        line = np.concatenate([table.reshape(-1) for table in tables])
         with np.errstate(over="ignore", invalid="ignore"):
             # Values that are not finite fail this comparison too.
             if np.abs(line).sum() <= LARGEST:
                 return line
-    checked = [estimate_of(clique, tables, shape) for clique, shape in shapes.items()]
+    checked = [estimate_of(clique, estimates, shape) for clique, shape in shapes.items()]
     return np.concatenate([table.reshape(-1) for table in checked])
 
 

@@ -30,19 +30,18 @@ The networks compute in float32: answers are accurate to about 1e-6 of the total
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
-from mechanisms.families import training_memory
+from mechanisms.families import training, training_memory
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.generator import Generator
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel
-from mechanisms.families.training import GemState, TrainingSettings, pretrain, trainer
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.rounds.loop import Progress
@@ -72,7 +71,7 @@ from pgmkit.runtime.threads import threads_for
 
 
 @dataclass(frozen=True)
-class Gem(SelectionSettings, TrainingSettings):
+class Gem(SelectionSettings, training.TrainingSettings):
     """Settings of GEM; none may be chosen by looking at private data.
 
     Raises InvalidInput for values outside the ranges below.
@@ -138,7 +137,7 @@ class Gem(SelectionSettings, TrainingSettings):
 
 
 @dataclass(frozen=True)
-class GemPub(Gem):
+class GemPub(Gem, training.PretrainingSettings):
     """Settings of GEM-Pub: those of `Gem`, two with other defaults, and two more for the fit to
     the public data.
 
@@ -206,14 +205,7 @@ def gem_pub(
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None
     share = 0.0 if needless else settings.one_way_share
 
-    prepare = functools.partial(
-        pretrain,
-        cliques=workload.cliques,
-        public=public,
-        steps=settings.pretrain_steps,
-        learning_rate=settings.pretrain_rate,
-        seed=settings.seed,
-    )
+    prepare = partial(training.pretrain, cliques=workload.cliques, public=public, settings=settings)
     return _run("gem-pub", curator, workload, settings, share, prepare, progress)
 
 
@@ -256,8 +248,8 @@ def _run(
             def smoothing() -> float | None:
                 return float(settings.smoothing**steps.planned) if steps.late else None
 
-            update = trainer(generator, settings, smoothing, total)
-            state = GemState(
+            update = training.trainer(generator, settings, smoothing, total)
+            state = training.GemState(
                 columns, generator().detach(), total, generator.weights_now(), frequent=frequent
             )
             if first:

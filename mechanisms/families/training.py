@@ -42,6 +42,13 @@ class TrainingSettings(Settings):
         return worst_errors(errors, threshold, self.worst)
 
 
+class PretrainingSettings(TrainingSettings):
+    """These settings and those for the fit to public data, which `GemPub` describes."""
+
+    pretrain_steps: int
+    pretrain_rate: float
+
+
 @dataclass(frozen=True, eq=False)
 class GemState(ProductRows):
     """The generator between updates: its rows of probabilities and its weights.
@@ -134,13 +141,7 @@ def squared_errors(errors: torch.Tensor, stddevs: torch.Tensor) -> torch.Tensor 
 
 
 def pretrain(
-    generator: Generator,
-    cliques: Sequence[Clique],
-    public: Dataset,
-    *,
-    steps: int,
-    learning_rate: float,
-    seed: int,
+    generator: Generator, cliques: Sequence[Clique], public: Dataset, settings: PretrainingSettings
 ) -> None:
     """Fit the generator to public marginals (section 6.2): those cliques whose attributes are all
     public.
@@ -155,7 +156,7 @@ def pretrain(
         clique: torch.tensor(counts[clique] / len(public), dtype=torch.float32).to(device)
         for clique in known
     }
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(settings.seed)
 
     def losses() -> Iterator[torch.Tensor]:
         while True:
@@ -165,5 +166,6 @@ def pretrain(
             answers = ProductAnswers(generator.columns, picked)(generator())
             yield torch.stack([(answers[c] - tables[c]).square().sum() for c in picked]).mean()
 
-    optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, fused=True)
-    descend(optimizer, losses(), steps, last_rate=learning_rate / 100)
+    rate = settings.pretrain_rate
+    optimizer = torch.optim.Adam(generator.parameters(), lr=rate, fused=True)
+    descend(optimizer, losses(), settings.pretrain_steps, last_rate=rate / 100)

@@ -71,20 +71,12 @@ class Neighbours:
 
 
 NEIGHBOURS = {
-    relation.name: relation
-    for relation in [
-        Neighbours(
-            "replace-one",
-            l1=2,
-            l2=math.sqrt(2),
-            rows_public=True,
-            one_sided_values=2,
-            exchanged=True,
-        ),
-        Neighbours(
-            "add/remove", l1=1, l2=1.0, rows_public=False, one_sided_values=1, exchanged=False
-        ),
-    ]
+    "replace-one": Neighbours(
+        "replace-one", l1=2, l2=math.sqrt(2), rows_public=True, one_sided_values=2, exchanged=True
+    ),
+    "add/remove": Neighbours(
+        "add/remove", l1=1, l2=1.0, rows_public=False, one_sided_values=1, exchanged=False
+    ),
 }
 """The relations by name: one row replaced by another, or one row more or less."""
 

@@ -126,7 +126,6 @@ def independent(
     singles: dict[Clique, float] = {(name,): 1.0 for name in varied(curator.domain)}
     measure = partial(queries.measure, curator, step="measure")
     measurements = (*first, *spend(curator, singles, measure))
-    model = estimator(curator.domain, curator.public_total, device=settings.device)(
-        None, measurements
-    )
+    fit = estimator(curator.domain, curator.public_total, device=settings.device)
+    model = fit(None, measurements)
     return Release("independent", model, measurements, curator.ledger, settings)

@@ -170,9 +170,8 @@ def _run(
         small = operator.attrgetter("small")
         state, measurements = steps.run(start, first, update, progress, small)
         rows = state.whole_rows()
-    return Release(
-        name, settings.model(domain, rows, total), measurements, curator.ledger, settings
-    )
+    model = settings.model(domain, rows, total)
+    return Release(name, model, measurements, curator.ledger, settings)
 
 
 def _check_room(device: torch.device, workload: Workload, settings: Rap, queries: int) -> None:

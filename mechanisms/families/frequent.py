@@ -56,9 +56,8 @@ class Frequent:
                 shares = np.maximum(m.values, 0.0)[~seen]
                 even = np.full(len(shares), 1 / len(shares))
                 self._rest[name] = shares / shares.sum() if shares.sum() else even
-        self.domain = Domain(
-            {name: len(codes) + (name in self._rest) for name, codes in self.codes.items()}
-        )
+        sizes = {name: len(own) + (name in self._rest) for name, own in self.codes.items()}
+        self.domain = Domain(sizes)
 
     @classmethod
     def of(

@@ -71,10 +71,8 @@ class Ranks:
             self._below[name] = np.concatenate([[0.0], even.cumsum() / even.sum()])
             ends = [*starts, len(group)]
             self.bounds[name] = torch.tensor(self._below[name][starts[1:]], dtype=torch.float32)
-            self._values[name] = tuple(
-                torch.tensor(each, dtype=torch.float32)
-                for each in (self._below[name][ends], np.array(ends) / len(group))
-            )
+            knots = self._below[name][ends], np.array(ends) / len(group)
+            self._values[name] = tuple(torch.tensor(each, dtype=torch.float32) for each in knots)
 
     def _starts(self, name: str) -> NDArray[np.intp]:
         return np.flatnonzero(np.diff(self.groups[name], prepend=-1))

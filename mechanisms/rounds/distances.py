@@ -85,6 +85,5 @@ def measure_distances(
     True
     """
     noisy = curator.measure_errors(pairs, columns.marginals(pairs), cost, step=step)
-    return Distances(
-        dict(zip(pairs, noisy.tolist(), strict=True)), curator.errors_stddev(len(pairs), cost)
-    )
+    stddev = curator.errors_stddev(len(pairs), cost)
+    return Distances(dict(zip(pairs, noisy.tolist(), strict=True)), stddev)

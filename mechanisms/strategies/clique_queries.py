@@ -135,9 +135,8 @@ class CliqueQueries:
                     own = [each.along(name) for name in clique]
                     ways[tuple(map(kind_of, own))] = own
             plain = all(kind == CODES for kinds in ways for kind in kinds)
-            self._known[clique] = (
-                () if plain else tuple(self._grid(clique, own) for own in ways.values())
-            )
+            asked = [] if plain else [self._grid(clique, own) for own in ways.values()]
+            self._known[clique] = tuple(asked)
         return self._known[clique]
 
     def _grid(self, clique: Clique, asked: Sequence[Asked]) -> GridMatrix:

@@ -88,8 +88,5 @@ def products_strategy(workload: Workload) -> ProductsStrategy:
     found = np.array(list(errors.values()))
     powers = np.cbrt(found)
     shares = powers / powers.sum()
-    return ProductsStrategy(
-        factors,
-        dict(zip(workload.cliques, shares.tolist(), strict=True)),
-        float((found / shares**2).sum()),
-    )
+    by_clique = dict(zip(workload.cliques, shares.tolist(), strict=True))
+    return ProductsStrategy(factors, by_clique, float((found / shares**2).sum()))

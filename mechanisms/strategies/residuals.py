@@ -201,7 +201,7 @@ def _parts(
     """
     place = {residual: column for column, residual in enumerate(residuals)}
     noise = ResidualNoise(domain, bases, dict.fromkeys([(), *residuals], 1.0))
-    entries: list[tuple[NDArray[Any], int, Array]] = []
+    entries: list[tuple[NDArray[Any], NDArray[Any], Array]] = []
     weights: list[float] = []
     for each in sets:
         asked = dict(zip(each.clique, each.asked, strict=True))
@@ -224,15 +224,12 @@ def _parts(
             if residual in place:
                 factors = [lines[name][id(bases[residual].get(name))] for name in each.clique]
                 values = reduce(np.multiply.outer, factors, np.ones(())).reshape(-1)
-                entries.append((len(weights) + np.arange(count), place[residual], values))
+                rows = len(weights) + np.arange(count)
+                entries.append((rows, np.full(count, place[residual]), values))
         weights.extend([each.weight] * count)
-    where = [
-        np.concatenate([rows for rows, _, _ in entries]),
-        np.concatenate([np.full(len(rows), column) for rows, column, _ in entries]),
-    ]
-    values = np.concatenate([each for _, _, each in entries])
+    rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
     shape = (len(weights), len(residuals))
-    return coo_array((values, where), shape=shape).tocsr(), np.array(weights)
+    return coo_array((values, (rows, columns)), shape=shape).tocsr(), np.array(weights)
 
 
 @dataclass(frozen=True)

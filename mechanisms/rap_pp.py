@@ -249,10 +249,8 @@ class _MixedRounds(SelectionRounds):
             predicates, rest = Predicates(self._curator.domain, asked), cost - of_marginals
             step = f"{step} thresholds"
             values, stddev = self._curator.measure_predicates(predicates, rest, step=step)
-            found += [
-                MeasuredPredicate(each, float(value), stddev)
-                for each, value in zip(asked, values, strict=True)
-            ]
+            answers = zip(asked, values.tolist(), strict=True)
+            found += [MeasuredPredicate(each, value, stddev) for each, value in answers]
         return found
 
 

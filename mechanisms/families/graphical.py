@@ -100,7 +100,7 @@ class Affordable:
         have used already. If no candidate keeps the tree within that either, the list is empty.
         """
         tree = junction_tree(self.domain, measured)
-        bounds = self._bounds(TreeGrowth(tree))
+        bounds, size = self._bounds(TreeGrowth(tree)), self.domain.size
         for limit in (limit_mb, fallback_mb):
             if megabytes(tree.cells) > limit:
                 continue
@@ -111,11 +111,7 @@ class Affordable:
             }
             fits = partial(self._fits, sure, tuple(measured), limit)
             # A tree has at least the cells of each clique.
-            possible = [
-                c
-                for c, whole in self._placed.items()
-                if megabytes(self.domain.size(whole)) <= limit
-            ]
+            possible = [c for c, whole in self._placed.items() if megabytes(size(whole)) <= limit]
             if sure or any(map(fits, possible)):
                 return possible, fits
         return [], lambda clique: False

@@ -58,10 +58,8 @@ def near_independence(
     """
     single = _single(domain, measurements)
     shares = _shares(single, total)
-    return [
-        *single.values(),
-        *(_drawn_in(domain, m, shares, total, strength) for m in measurements if len(m.clique) > 1),
-    ]
+    tables = [m for m in measurements if len(m.clique) > 1]
+    return [*single.values(), *(_drawn_in(domain, m, shares, total, strength) for m in tables)]
 
 
 def independent_columns(

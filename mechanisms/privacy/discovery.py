@@ -50,14 +50,6 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
     return 1 + neighbours.max_rows + scale * deviations
 
 
-def frequent(texts: Sequence[str], noisy: NDArray[np.int64], above: float) -> list[str]:
-    """Return those of the texts whose noisy counts are above the threshold `above`, the most
-    frequent first. `noisy`: a count for each text.
-    """
-    order = np.argsort(-noisy, kind="stable")
-    return [texts[i] for i in order if noisy[i] > above]
-
-
 @typed_class
 class Discovering(Selecting):
     """The questions about the records as they were read. Each charges before it answers."""
@@ -90,7 +82,9 @@ class Discovering(Selecting):
         texts, counts = distinct(values)
         scale = self.scale(cost)
         noisy = self._noise.gaussian(counts, scale)
-        return frequent(texts, noisy, threshold(scale, delta, self.neighbours))
+        above = threshold(scale, delta, self.neighbours)
+        order = np.argsort(-noisy, kind="stable")
+        return [texts[i] for i in order if noisy[i] > above]
 
     def measure_excess(
         self, excess: Excess, cost: float, *, step: str = "rows left out"

@@ -96,10 +96,8 @@ class JointMoves:
         `shares`: the cost of each product alone.
         """
         own = np.asarray(shares, dtype=np.float64)
-        return [
-            own[self._others].sum(keepdims=True),
-            *(g.costs(own[g.places]) for g in self._groups),
-        ]
+        joint = [group.costs(own[group.places]) for group in self._groups]
+        return [own[self._others].sum(keepdims=True), *joint]
 
     def most(self, shares: ArrayLike) -> float:
         """Return an upper bound on the joint cost of all products; it is at most the sum of the

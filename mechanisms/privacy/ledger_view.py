@@ -16,18 +16,17 @@ def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, sec
     line for the promise and, unless `secure`, a warning. `neighbours`: the name of the relation, or
     an empty text, which is left out.
     """
-    header = ("step", "mechanism", budget.unit, "cumulative epsilon")
-    rows = []
+    rows = [("step", "mechanism", budget.unit, "cumulative epsilon")]
     so_far: list[float] = []
     for entry in entries:
         so_far.append(entry.cost)
         epsilon = budget.epsilon_spent(math.fsum(so_far))
         named = on_one_line(entry.step), on_one_line(entry.mechanism)
         rows.append((*named, f"{entry.cost:.4g}", f"{epsilon:.4g}"))
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(4)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}"
-        for a, b, c, d in [header, *rows]
+        for a, b, c, d in rows
     ]
     lines.append(
         f"spent {math.fsum(so_far):.4g} of {budget.total:.4g} "

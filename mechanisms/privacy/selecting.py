@@ -216,11 +216,8 @@ class Selecting(Charging):
             raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
         line, places, gaps = self._nonzero(cliques, estimates)
         positive = scores.in_counts(gaps)
-        signed = SparseScores(
-            np.concatenate([places, line.size + places]),
-            np.concatenate([positive, -positive]),
-            2 * line.size,
-        )
+        values = np.concatenate([positive, -positive])
+        signed = SparseScores(np.concatenate([places, line.size + places]), values, 2 * line.size)
         self.ledger.charge(step, f"{count} x exponential mechanism", cost)
         scale = self._several(count, cost)
         found = self._noise.draws(signed, count, scale)

@@ -151,11 +151,8 @@ def _worth(
     powers = np.exp(norm * (logs - logs.max()))
     kept = powers > 1e-4 * powers.sum() / len(candidates)
     held = [frozenset(clique) for clique, keep in zip(candidates, kept, strict=True) if keep]
-    bare = {
-        frozenset(clique)
-        for clique in workload.cliques
-        if not any(set(clique) <= other for other in held)
-    }
+    asked = map(frozenset, workload.cliques)
+    bare = {clique for clique in asked if not any(clique <= other for other in held)}
     return kept | np.array([frozenset(clique) in bare for clique in candidates])
 
 

@@ -296,10 +296,8 @@ def _check_room(
     needed = training_memory.network_bytes(parameters, settings.hidden, rows)
     needed += training_memory.fitting_tables_bytes(columns, whole, rows)
     if settings.select == "queries":
-        cells = min(queries, settings.available(workload))
-        needed += training_memory.fitting_cells_bytes(
-            columns, cells, max(map(len, workload.cliques)), rows
-        )
+        cells, places = min(queries, settings.available(workload)), max(map(len, workload.cliques))
+        needed += training_memory.fitting_cells_bytes(columns, cells, places, rows)
     needed = max(needed, training_memory.answering_bytes(columns, workload.cliques, rows))
     what = f"GEM with {rows:,} rows of {columns.width:,} codes and {queries:,} {settings.select}"
     check_room(device, needed, what)

@@ -141,9 +141,7 @@ def _drawn(
     domain = curator.domain
     place = domain.places
     cells = TreeGrowth(junction_tree(domain, known)).cells_with_pairs()
-    fitting = [
-        pair for pair in pairs if megabytes(cells[place[pair[0]], place[pair[1]]]) <= limit_mb
-    ]
+    fitting = [(a, b) for a, b in pairs if megabytes(cells[place[a], place[b]]) <= limit_mb]
     wanted = min(len(fitting), max(1, len(domain) // 2))
     if not wanted:
         return []

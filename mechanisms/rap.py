@@ -142,27 +142,21 @@ def _run(
     select_and_measure.check_queries(curator, workload, settings)
     domain = curator.domain
     device = device_of(settings.device)
-    expected = _queries(
-        curator, workload, settings, select_and_measure.least_total(curator), settings.one_way_share
-    )
+    rounds, split, anneal = settings.rounds, settings.select_share, settings.queries is None
+    least = select_and_measure.least_total(curator)
+    expected = _queries(curator, workload, settings, least, settings.one_way_share)
     _check_room(device, workload, settings, expected)
     with one_thread(), gpu_memory(device):
         first, total = select_and_measure.measure_one_way(curator, settings.one_way_share)
         count = _queries(curator, workload, settings, total)
         if count > expected:  # the total was private
             _check_room(device, workload, settings, count)
-        frequent = Frequent.of(workload, first, total, settings.rounds * count)
+        frequent = Frequent.of(workload, first, total, rounds * count)
         columns = Columns(frequent.domain)
         random = torch.Generator().manual_seed(settings.seed)
         free = settings.first(columns.width, random).to(device)
         steps = select_and_measure.CellRounds(
-            curator,
-            workload,
-            settings.rounds,
-            count,
-            settings.select_share,
-            codes=frequent.codes,
-            anneal=settings.queries is None,
+            curator, workload, rounds, count, split, codes=frequent.codes, anneal=anneal
         )
         update = fitter(settings)
         start = FreeRows(columns, settings.relaxed(columns, free), total, free, frequent=frequent)

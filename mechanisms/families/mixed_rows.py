@@ -190,9 +190,8 @@ class MixedRows:
                 places[line, place] = self.columns.of(name).start + code
         weights = torch.zeros(len(predicates), len(self.numbers))
         for place, name in enumerate(predicates.numbers):
-            weights[:, self.numbers.index(name)] = torch.tensor(
-                predicates.matrix[:, place], dtype=torch.float32
-            )
+            column = torch.tensor(predicates.matrix[:, place], dtype=torch.float32)
+            weights[:, self.numbers.index(name)] = column
         bounds = torch.tensor(predicates.bounds, dtype=torch.float32)
         return Thresholds(*(each.to(self.device) for each in (places, weights, bounds)))
 

@@ -48,8 +48,9 @@ class Verdict:
         shows: From which Cramér's V on relations can show in the measured tables.
         kept: The pairs of columns, of more than one value each, that were measured together.
         hidden: Those of the kept pairs whose relation sampling and noise may explain.
-        error: Half the width of a 95% interval of the count of one value, for the median column;
-            None if no measured table gives it.
+        error: Half the width of a 95% interval of the count of one value, for the noise of the
+            median column, and for the distance of the model's counts from the noisy ones beyond
+            that; None if no measured table gives it.
     """
 
     relations: str
@@ -94,11 +95,11 @@ def verdict(
     domain, total = model.domain, model.total if rows is None else rows
     names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
     kept = pairs_of(domain, [m.clique for m in known])
-    variances = _variances(known, domain.sizes)
+    noisy, variances = _noisy(known, domain)
     compared = kept if sum(map(domain.size, kept)) <= MOST_CELLS else []
     found = evidence(model, known, variances, total) if compared else {}
     strengths, hidden = _strengths(model, compared, found)
-    error = _SURE * float(np.median(np.sqrt([*variances.values()]))) if variances else None
+    error = _error(model, noisy, variances)
     related = _relations(names, kept, bool(known), model), _faint(domain, total, known)
     return Verdict(
         " ".join(filter(None, related)),
@@ -272,22 +273,45 @@ def _occurring(table: NDArray[np.float64]) -> tuple[int, int]:
     return first, second
 
 
-def _variances(known: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, float]:
-    """Return the variance of the noise of a value's count, for each column of which a table gives
-    it.
+def _noisy(
+    known: Sequence[Any], domain: Domain
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+    """Return the noisy counts of a column's values, and the variance of their noise, for each
+    column of which a table gives them.
 
     A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
     several tables are averaged by their precision. Measurements of sums of cells (with a matrix)
     are left out.
     """
+    sums: dict[str, NDArray[np.float64]] = {}
     precisions: dict[str, float] = {}
     for m in known:
         if not isinstance(m, Measurement) or m.matrix is not None:
             continue
-        for name in m.clique:
-            cells = math.prod(sizes[other] for other in m.clique if other != name)
-            precisions[name] = precisions.get(name, 0.0) + 1 / (cells * m.stddev**2)
-    return {name: 1 / precision for name, precision in precisions.items()}
+        table = np.reshape(m.values, domain.shape(m.clique))
+        for place, name in enumerate(m.clique):
+            counts = np.moveaxis(table, place, 0).reshape(table.shape[place], -1).sum(axis=1)
+            precision = len(counts) / (table.size * m.stddev**2)
+            sums[name] = sums.get(name, 0.0) + precision * counts
+            precisions[name] = precisions.get(name, 0.0) + precision
+    return (
+        {name: each / precisions[name] for name, each in sums.items()},
+        {name: 1 / precision for name, precision in precisions.items()},
+    )
+
+
+def _error(model: Any, noisy: Mapping[str, Any], variances: Mapping[str, float]) -> float | None:
+    """Return `Verdict.error`: the noise of the median column, and what the model's counts differ
+    from the noisy ones beyond their noise, as the mean over all values.
+    """
+    if not variances:
+        return None
+    missed = sum(
+        max(0.0, float(((model.marginal((name,)) - counts) ** 2).sum()) - len(counts) * variance)
+        for (name, counts), variance in zip(noisy.items(), variances.values(), strict=True)
+    )
+    noise = float(np.median(np.sqrt([*variances.values()])))
+    return _SURE * math.hypot(noise, math.sqrt(missed / sum(map(len, noisy.values()))))
 
 
 def _counts(total: float, error: float | None) -> str:

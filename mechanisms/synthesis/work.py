@@ -60,7 +60,8 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
 
 
 def mixture_seconds(domain: Domain) -> float:
-    """Return roughly the CPU seconds that `mixture` with default settings takes for all pairs.
+    """Return roughly the CPU seconds that `mixture` with default settings takes for all pairs. If
+    many rows show strong relations, it can take ten times as long.
 
     >>> mixture_seconds(Domain({f"q{i}": 10 for i in range(40)}))
     41.0

@@ -9,9 +9,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from pgmkit.approximate.propagation import Table
 from pgmkit.approximate.split import Split, inferred
-from pgmkit.approximate.subgraphs import blocks, cover
+from pgmkit.approximate.subgraphs import Graph, Table, blocks, cover
 from pgmkit.conditioning.evidence import expected_log
 from pgmkit.domain import Domain
 from pgmkit.errors import NumericalFailure
@@ -23,31 +22,22 @@ from pgmkit.runtime.iterations import MOST_ROUNDS
 from pgmkit.runtime.precision import CLOSE
 
 
-def reweighted(
-    domain: Domain,
-    tables: Sequence[Table],
-    order: Sequence[int],
-    most: int,
-    *,
-    lower: float,
-    tolerance: float,
-    deadline: float,
-) -> float:
+def reweighted(graph: Graph, lower: float, tolerance: float, deadline: float) -> float:
     """Return an upper bound on log Z: the mean of log Z_k over subgraphs k that cover the graph and
     whose potentials average to the graph's (Wainwright, Jaakkola and Willsky, 2005), minimised over
     these potentials.
 
     Every iterate gives a valid bound. The search ends when the subgraphs' marginals agree within
     ``tolerance``, at the ``deadline`` (``time.perf_counter``), after MOST_ROUNDS iterations, or
-    when the bound gains little compared with its distance from ``lower``, a lower bound. ``order``
-    is an elimination order of the attributes, and ``most`` the largest number of cells that a bag
-    of a subgraph may have. Raises NumericalFailure if a subgraph leaves no record possible.
+    when the bound gains little compared with its distance from ``lower``, a lower bound. Raises
+    NumericalFailure if a subgraph leaves no record possible.
     """
     # Each single attribute gets a table, so that subgraphs can exchange potentials of the
     # attribute.
-    held = [*tables, *(((name,), np.zeros(size)) for name, size in domain.sizes.items())]
-    scopes = [sum(1 << domain.places[name] for name in clique) for clique, _ in held]
-    trees = cover(order, domain.shape(), scopes, most)
+    domain = graph.domain
+    held = [*graph.tables, *(((name,), np.zeros(size)) for name, size in domain.sizes.items())]
+    scopes = [*graph.scopes, *(1 << v for v in range(len(domain)))]
+    trees = cover(graph.order, domain.shape(), scopes, graph.most)
     layout = Layout(domain, [clique for clique, _ in held])
     split = Split(
         [MarginalOracle(domain, [layout.cliques[place] for place in tree]) for tree in trees],
@@ -66,15 +56,7 @@ def reweighted(
     return found.value
 
 
-def mean_field(
-    domain: Domain,
-    tables: Sequence[Table],
-    order: Sequence[int],
-    most: int,
-    *,
-    singles: Mapping[str, Array],
-    deadline: float,
-) -> float:
+def mean_field(graph: Graph, singles: Mapping[str, Array], deadline: float) -> float:
     """Return a lower bound on log Z: E_q[log product of the tables] + H(q), where the distribution
     q is a product over blocks of attributes of small width (Saul and Jordan, 1996).
 
@@ -82,12 +64,9 @@ def mean_field(
     others, until ``deadline``. The search starts from ``singles``, distributions of the single
     attributes, or from their modes if that start has impossible records. The bound is minus
     infinity if no product of blocks was found whose records are all possible.
-
-    ``order`` is an elimination order, and ``most`` the largest number of cells of a block's bag.
     """
-    scopes = [sum(1 << domain.places[name] for name in clique) for clique, _ in tables]
-    parts = blocks(order, domain.shape(), scopes, most)
-    field = _Field(domain, tables, parts)
+    parts = blocks(graph.order, graph.domain.shape(), graph.scopes, graph.most)
+    field = _Field(graph.domain, graph.tables, parts)
     found = field.bound(singles, deadline)
     if found == -inf:
         modes = {name: np.eye(len(p))[int(p.argmax())] for name, p in singles.items()}

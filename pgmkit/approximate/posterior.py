@@ -12,8 +12,8 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from pgmkit.approximate.bounds import mean_field, reweighted
-from pgmkit.approximate.propagation import Table, propagate
-from pgmkit.approximate.subgraphs import elimination_order
+from pgmkit.approximate.propagation import propagate
+from pgmkit.approximate.subgraphs import Graph, Table
 from pgmkit.conditioning.evidence import Evidence, sliced
 from pgmkit.conditioning.graph_tables import GraphTables
 from pgmkit.domain import Clique, Domain
@@ -162,11 +162,9 @@ def approximate(
         sure = constant, constant
         return ApproximatePosterior(domain, evidence, constant, sure, True, 0.0, 0, {})
     free = domain.project([name for name in domain if name not in evidence.codes])
-    scopes = [sum(1 << free.places[name] for name in clique) for clique, _ in tables]
-    most = max(region_cells, *(table.size for _, table in tables))
-    order = elimination_order(scopes, free.shape(), most)
+    divided = Graph(free, tables, max(region_cells, *(table.size for _, table in tables)))
     try:
-        search = propagate(free, tables, order, most, tolerance=tolerance, deadline=first)
+        search = propagate(divided, tolerance, first)
         marginals, log_partition = search.found()
         known = ApproximatePosterior(
             domain,
@@ -179,10 +177,8 @@ def approximate(
             marginals,
         )
         singles = {name: known.marginal([name]) for name in free}
-        lower = mean_field(free, tables, order, most, singles=singles, deadline=second)
-        upper = reweighted(
-            free, tables, order, most, lower=lower, tolerance=tolerance, deadline=last
-        )
+        lower = mean_field(divided, singles, second)
+        upper = reweighted(divided, lower, tolerance, last)
     except NumericalFailure:
         raise _impossible(graph, evidence) from None
     # If both bounds are exact, rounding may leave the lower one above the upper one.

@@ -14,42 +14,30 @@ problem minimises a convex function (``pgmkit.approximate.split``) with the base
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 
 import numpy as np
 
 from pgmkit.approximate.split import PASSES, Split, inferred
-from pgmkit.approximate.subgraphs import Bags, cover
-from pgmkit.domain import Clique, Domain
+from pgmkit.approximate.subgraphs import Bags, Graph, cover
+from pgmkit.domain import Clique
 from pgmkit.graphs.bit_sets import each_bit
 from pgmkit.inference.marginal_oracle import MarginalOracle
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.iterations import MOST_ROUNDS, WINDOW
 from pgmkit.runtime.precision import TINY
 
-Table = tuple[Clique, Array]
-"""The attributes of a table, and the logarithms of its entries."""
 
-
-def propagate(
-    domain: Domain,
-    tables: Sequence[Table],
-    order: Sequence[int],
-    most: int,
-    *,
-    tolerance: float,
-    deadline: float,
-) -> MessageSearch:
-    """Return a search that has ended, for messages between sites whose bags have at most ``most``
-    cells. Every attribute is in some bag. ``order`` is an elimination order.
+def propagate(graph: Graph, tolerance: float, deadline: float) -> MessageSearch:
+    """Return a search that has ended, for messages between sites whose bags have at most
+    ``graph.most`` cells. Every attribute is in some bag.
 
     The search ends when all sites agree within ``tolerance``, when rounds no longer help, or at
     ``deadline`` (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site
     leaves no record possible.
     """
-    search = MessageSearch(_Sites(domain, tables, order, most), deadline, tolerance)
+    search = MessageSearch(_Sites(graph), deadline, tolerance)
     search.settle()
     if search.residual > tolerance and time.perf_counter() < deadline:
         search.double_loop()
@@ -61,18 +49,15 @@ class _Sites:
     over the bags and these tables. The last axes of a bag are the attributes summed out in it.
     """
 
-    def __init__(
-        self, domain: Domain, tables: Sequence[Table], order: Sequence[int], most: int
-    ) -> None:
-        self.domain = domain
-        places, sizes, names = domain.places, domain.shape(), domain.attributes
-        scopes = [sum(1 << places[name] for name in clique) for clique, _ in tables]
-        trees = cover(order, sizes, scopes, most)
+    def __init__(self, graph: Graph) -> None:
+        self.domain = domain = graph.domain
+        tables, scopes, names = graph.tables, graph.scopes, domain.attributes
+        trees = cover(graph.order, domain.shape(), scopes, graph.most)
         base = set.intersection(*map(set, trees))
         # The base's bags are made. The axes of a bag are first the attributes shared with later
         # bags, then the attributes summed out, so that each conditional distribution of the latter
         # given the former is a run of neighbouring cells.
-        bags = Bags(order, sizes, most)
+        bags = Bags(graph.order, domain.shape(), graph.most)
         for place in base:
             bags.add(scopes[place])
         parts = bags.cliques()

@@ -10,9 +10,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
+from pgmkit.domain import Clique, Domain
 from pgmkit.graphs.bit_sets import cells_of, each_bit, neighbours, union
+from pgmkit.runtime.arrays import Array
+
+Table = tuple[Clique, Array]
+"""The attributes of a table, and the logarithms of its entries."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The tables of a distribution, and ``most``, the largest number of cells that a bag of a
+    subgraph may have.
+    """
+
+    domain: Domain
+    tables: Sequence[Table]
+    most: int
+
+    @cached_property
+    def scopes(self) -> list[int]:
+        """The attributes of each table, as a set."""
+        places = self.domain.places
+        return [sum([1 << places[name] for name in clique]) for clique, _ in self.tables]
+
+    @cached_property
+    def order(self) -> list[int]:
+        """A greedy elimination order of the attributes."""
+        return elimination_order(self.scopes, self.domain.shape(), self.most)
 
 
 def elimination_order(scopes: Sequence[int], sizes: tuple[int, ...], most: int) -> list[int]:

@@ -62,8 +62,13 @@ class CalibratedTree:
                 self.below(here)
 
     def _calibrate(self, inputs: Sequence[Input], conditional: bool) -> None:
-        domain, children = self.domain, self.children
-        given = self._assigned(inputs)
+        domain, children, names = self.domain, self.children, self.domain.attributes
+        given: list[list[tuple[tuple[str, ...], Array]]] = [[] for _ in self.cliques]
+        for members, values, _ in inputs:
+            held = tuple([names[v] for v in each_bit(members)])
+            home = self.tree.holds(held)  # the smallest clique that contains the table's attributes
+            assert home is not None
+            given[home].append((held, values))
         messages: dict[int, Array] = {}
         for here in range(len(self.cliques) - 1, -1, -1):
             clique = self.cliques[here]
@@ -97,19 +102,6 @@ class CalibratedTree:
             for child, axes in zip(self.children[here], found[-1].below, strict=True):
                 ordered[child] = axes
         return found
-
-    def _assigned(self, inputs: Sequence[Input]) -> list[list[tuple[tuple[str, ...], Array]]]:
-        """Return, for each clique, the tables assigned to it with their axes. Each table is
-        assigned to the smallest clique that contains its attributes.
-        """
-        names = self.domain.attributes
-        given: list[list[tuple[tuple[str, ...], Array]]] = [[] for _ in self.tree.cliques]
-        for members, table, _ in inputs:
-            axes = tuple([names[v] for v in each_bit(members)])
-            home = self.tree.holds(axes)
-            assert home is not None
-            given[home].append((axes, table))
-        return given
 
     def _lay_out(self) -> None:
         """Assign each attribute's marginal a slice of one vector of all marginals, so that the

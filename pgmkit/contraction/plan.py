@@ -5,7 +5,7 @@ steps.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -138,3 +138,30 @@ def transposes(kernel: Kernel) -> tuple[Kernel, Kernel]:
     to_left = Kernel(kernel.out, kernel.right, kernel.left, kernel.sizes)
     to_right = Kernel(kernel.out, kernel.left, kernel.right, kernel.sizes)
     return to_left, to_right
+
+
+def batched(plan: Plan, count: int) -> Plan:
+    """Return a plan that runs ``plan`` on ``count`` sets of input tensors at once, in the same
+    order of steps.
+
+    Every input, every value and the output has one more axis, the first, which numbers the sets. No
+    step sums over it, so every kernel has it among its batch axes.
+
+    >>> from pgmkit.contraction.order import plan
+    >>> p = batched(plan([("a", "b"), ("b",)], (), {"a": 2, "b": 3}), 5)
+    >>> [len(axes) for axes in p.axes], p.cells(0), p.cells(len(p.axes) - 1)
+    ([3, 2, 2, 1], 30, 5)
+    """
+    axis = "*" * (1 + max(map(len, plan.sizes), default=0))  # longer, so no attribute's name
+    sizes = {axis: count, **plan.sizes}
+
+    def beside(axes: Axes) -> Axes:
+        return (axis, *axes)
+
+    def step(each: Step) -> Step:
+        k = each.kernel
+        kernel = k and Kernel(beside(k.left), beside(k.right), beside(k.out), sizes)
+        return replace(each, kernel=kernel, source=beside(each.source), kept=beside(each.kept))
+
+    inputs, axes = tuple(map(beside, plan.inputs)), tuple(map(beside, plan.axes))
+    return Plan(inputs, beside(plan.output), sizes, tuple(map(step, plan.steps)), axes)

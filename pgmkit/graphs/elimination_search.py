@@ -135,7 +135,7 @@ class Search:
 
     def _try(self, way: Way) -> None:
         steps = way()
-        cells = self._cells(steps)
+        cells = sum([cells_of(c, self.sizes) for c in maximal_cliques(steps).values()])
         if self.cells < 0 or cells < self.cells:
             self.best, self.cells = steps, cells
 
@@ -219,10 +219,6 @@ class Search:
             degree += 1
             log_cells += self.logs[u]
         return twice >> 1, degree, log_cells
-
-    def _cells(self, steps: list[Step]) -> int:
-        """Return the total cells of the maximal cliques of an elimination."""
-        return sum(cells_of(clique, self.sizes) for clique in maximal_cliques(steps).values())
 
 
 def _random_ranks(rng: random.Random) -> Iterator[Rank]:

@@ -62,11 +62,21 @@ class PlainBeliefs:
             place = tree.holds(names)
             assert place is not None
             logs[place] += spread(tree.cliques[place], names, values)
-        messages = _collected(tree, logs)
-        log_partition = float(sum(m for m, p in zip(messages, tree.parents, strict=True) if p < 0))
+        messages = dict[int, Array]()
+        for place in reversed(range(len(logs))):  # children before their parents
+            parent, shared = tree.parents[place], tree.separators[place]
+            messages[place] = _log_sums(logs[place], tree.cliques[place], shared)
+            if parent >= 0:
+                logs[parent] += spread(tree.cliques[parent], shared, messages[place])
+        log_partition = float(sum(messages[p] for p, above in enumerate(tree.parents) if above < 0))
         if not isfinite(log_partition):
             return None
-        _distribute(tree, logs, messages)
+        for place, (parent, shared) in enumerate(zip(tree.parents, tree.separators, strict=True)):
+            known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
+            message = messages[place]
+            # Where it is minus infinity, `known` is too, and their difference would be NaN.
+            change = known - np.where(np.isneginf(message), 0.0, message)
+            logs[place] += spread(tree.cliques[place], shared, change)
         return cls(tree, [np.exp(each) for each in logs], log_partition)
 
     def marginal(self, attrs: Clique) -> Array | None:
@@ -137,31 +147,6 @@ class PlainBeliefs:
         if found is None:
             return None
         return answers_of_table(query, found)
-
-
-def _collected(tree: JunctionTree, logs: list[Array]) -> list[Array]:
-    """Return each clique's log message to its parent, after adding it to the parent's table in
-    ``logs``; for a root, the log partition function of its component.
-    """
-    messages = list[Array]()
-    for place in reversed(range(len(logs))):  # children before their parents
-        parent, shared = tree.parents[place], tree.separators[place]
-        messages.append(_log_sums(logs[place], tree.cliques[place], shared))
-        if parent >= 0:
-            logs[parent] += spread(tree.cliques[parent], shared, messages[-1])
-    return messages[::-1]
-
-
-def _distribute(tree: JunctionTree, logs: list[Array], messages: Sequence[Array]) -> None:
-    """Turn each table in ``logs``, in place, into the logarithms of the clique's probabilities,
-    parents first.
-    """
-    for place, message in enumerate(messages):
-        parent, shared = tree.parents[place], tree.separators[place]
-        known = _log_sums(logs[parent], tree.cliques[parent], shared) if parent >= 0 else 0.0
-        # Where the message is minus infinity, `known` is too, and their difference would be NaN.
-        change = known - np.where(np.isneginf(message), 0.0, message)
-        logs[place] += spread(tree.cliques[place], shared, change)
 
 
 def _log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:

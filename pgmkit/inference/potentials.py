@@ -36,7 +36,14 @@ def checked_potentials(domain: Domain, potentials: Iterable[Factor]) -> tuple[Fa
                 "arrays: Factor(domain.project(clique), array)"
             )
         name = f"potentials[{place}] over {factor.domain.attributes!r}"
-        _check_fits_domain(name, factor, domain)
+        domain.clique(factor.domain.attributes, name)
+        for attribute, cells in factor.domain.sizes.items():
+            if cells != domain.sizes[attribute]:
+                raise InvalidInput(
+                    f"{name} has {cells} cells along {attribute!r}, but the domain gives it "
+                    f"{domain.sizes[attribute]} values; build the factor over "
+                    "domain.project(clique)"
+                )
         size += _checked_size(name, factor, checked[0])
     # At this size the rounding that `self_check` allows reaches DEFECT, if each table and each
     # attribute counts as a step.
@@ -81,16 +88,6 @@ def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
         if impossible.any():
             found.append(Zeros(factor.domain.attributes, ~impossible))
     return found
-
-
-def _check_fits_domain(name: str, factor: Factor, domain: Domain) -> None:
-    domain.clique(factor.domain.attributes, name)
-    for attribute, size in factor.domain.sizes.items():
-        if size != domain.sizes[attribute]:
-            raise InvalidInput(
-                f"{name} has {size} cells along {attribute!r}, but the domain gives it "
-                f"{domain.sizes[attribute]} values; build the factor over domain.project(clique)"
-            )
 
 
 def _checked_size(name: str, factor: Factor, first: Factor) -> float:

@@ -12,9 +12,9 @@ from math import nan
 
 import torch
 
-from pgmkit.contraction.batched import batched
 from pgmkit.contraction.buffers import ContractionBuffers
 from pgmkit.contraction.evaluate import contract
+from pgmkit.contraction.plan import batched
 from pgmkit.contraction.semirings import LOG, MAX, Semiring
 from pgmkit.errors import NumericalFailure
 from pgmkit.inference.marginal_oracle import THREADED_COST, MarginalOracle

@@ -366,9 +366,10 @@ def _cells(table: Array, seconds: float) -> Iterable[int]:
 def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:
     """Return for each attribute the row of its matrix that the flat answer ``cell`` uses."""
     rows = {}
-    for name, row in zip(query.attributes, np.unravel_index(cell, query.shape), strict=True):
+    for name in reversed(query.attributes):
         matrix = query.factors[name]
-        rows[name] = np.asarray(np.eye(1, matrix.shape[0], int(row))[0] @ matrix)
+        cell, row = divmod(cell, matrix.shape[0])
+        rows[name] = np.asarray(np.eye(1, matrix.shape[0], row)[0] @ matrix)
     return rows
 
 

@@ -856,8 +856,8 @@ MUTANTS = (
     Mutant(
         "one type for all objects of a column",
         "pgmkit/tables/values.py",
-        "if native.dtype == object and not _holds_texts(native):",
-        "if False:",
+        'if native.dtype != object or infer_dtype(native, skipna=True) == "string":',
+        "if True:",
         "tables/test_company",
     ),
     Mutant(

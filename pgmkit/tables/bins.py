@@ -270,13 +270,13 @@ class Binned(Column):
     def _codes(self, values: Any) -> Codes:
         read = parsed(values, self.parses_as, self.missing_texts)
         numbers = numeric(values if read is None else read)
-        if numbers is None:
+        positions = None if numbers is None else self._positions_of(numbers[0])
+        if numbers is None or positions is None:
             found, places = distinct(values)
             return self._codes_of_few(found)[places]
         array, null = numbers
-        codes = self._bin_codes.at(self._positions_of(array))
-        if null.any():
-            codes[null] = self._null_code
+        codes = self._bin_codes.at(positions)
+        codes[null] = self._null_code
         for number in self._missing_numbers if array.dtype.kind in "iuf" else ():
             codes[array == number] = self._null_code
         return codes
@@ -310,8 +310,10 @@ class Binned(Column):
         return frozenset()
 
     @abstractmethod
-    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return numbers or times as positions; NaN for those that are no values of this column."""
+    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
+        """Return numbers or times as positions, NaN for those that are no values of this column;
+        None if each must be examined by itself.
+        """
 
     @cached_property
     def _bin_codes(self) -> BinCodes:

@@ -65,17 +65,15 @@ class Column(ABC):
     def __post_init__(self) -> None:
         if isinstance(self.missing, bool):  # as schema files have it
             object.__setattr__(self, "missing", () if self.missing else None)
-        listed = isinstance(self.missing, (list, tuple))
-        if self.missing is not None and not (
-            listed and all(isinstance(text, str) for text in self.missing)
-        ):
-            raise InvalidInput(
-                "missing must be a list of the texts that stand for a missing value, such as "
-                f"['?'], got {self.missing!r}; write missing=True where only null, NaN and empty "
-                "values are missing, and leave it out where none may be"
-            )
         if self.missing is not None:
-            object.__setattr__(self, "missing", tuple(text_of(text) for text in self.missing))
+            listed = isinstance(self.missing, (list, tuple))
+            if not listed or not all(isinstance(text, str) for text in self.missing):
+                raise InvalidInput(
+                    "missing must be a list of the texts that stand for a missing value, such as "
+                    f"['?'], got {self.missing!r}; write missing=True where only null, NaN and "
+                    "empty values are missing, and leave it out where none may be"
+                )
+            object.__setattr__(self, "missing", tuple(map(text_of, self.missing)))
         if self.decode_as is not None:
             one_of(self.decode_as, self.becomes, f"decode_as for this {self.type} column")
 
@@ -155,9 +153,7 @@ class Column(ABC):
         """Return the column with `outside` as declared or, if it is not, set to its default, so
         that every value has a code.
         """
-        if self.outside is not None:
-            return self
-        return replace(self, outside=self.default_outside)
+        return self if self.outside is not None else replace(self, outside=self.default_outside)
 
     @property
     def place(self) -> str:

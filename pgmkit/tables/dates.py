@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import re
 import zoneinfo
 from collections.abc import Mapping
@@ -22,6 +21,8 @@ from pgmkit.tables.columns import Codes
 
 _STEPS = {"day": "D", "month": "M", "year": "Y"}
 _FINE_STEPS = {"second": "s", "minute": "m", "hour": "h", **_STEPS}
+_UNITS = ("Y", "M", "D", "h", "m", "s")
+"""numpy's codes of the units, from the coarsest to the finest."""
 _WRITES = {"s": "ScTXs", "m": "MR", "h": "HIp", "D": "djxDFaA", "M": "mbBh"}
 _ISO = re.compile(r"[+-]?\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?", re.ASCII)
 """The pattern of a date or time in ISO 8601 without a zone."""
@@ -114,29 +115,21 @@ class _Temporal(Binned):
         position = _position_of_text if isinstance(value, str) else _position
         return position(value, self.format, self.step)
 
-    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any]:
-        if array.dtype.kind == "M":
-            return array.astype(f"datetime64[{self.step}]").astype(np.int64)
-        if self.format is None:
-            return np.full(len(array), math.nan)
-        found, places = np.unique(array, return_inverse=True)
-        positions = np.full(len(found), math.nan)
-        for i, value in enumerate(found.tolist()):
-            try:
-                positions[i] = self.position(value)
-            except (ValueError, OverflowError):
-                continue
-        return positions[places]
+    def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
+        times = array.dtype.kind == "M"
+        return array.astype(f"datetime64[{self.step}]").astype(np.int64) if times else None
 
     @property
     def _written(self) -> str:
-        """numpy's code of the finest unit that the format writes; without a format, of the finest
-        that is drawn.
+        """numpy's code of the finest unit that is drawn or, if it is coarser, of the finest that
+        the format writes.
         """
+        drawn = np.datetime_data(self.stored_as)[0]
         if self.format is None:
-            return np.datetime_data(self.stored_as)[0]
+            return drawn
         signs = {*re.findall("%-?([a-zA-Z])", self.format)}
-        return next((unit for unit, writes in _WRITES.items() if signs & {*writes}), "Y")
+        written = next((unit for unit, writes in _WRITES.items() if signs & {*writes}), "Y")
+        return min(drawn, written, key=_UNITS.index)
 
     def _end_of(self, value: object, *, behind: bool) -> float:
         """Return the position at which the day, month or minute that a value states begins, or at
@@ -144,16 +137,15 @@ class _Temporal(Binned):
         the unit and one half.
         """
         moment = _moment(self._dated(value), self.format)
-        stated, order = np.datetime_data(moment.dtype)[0], "YMDhms"
-        if isinstance(value, datetime.datetime | np.datetime64):
-            stated = self.step if moment == moment.astype(f"datetime64[{self.step}]") else stated
-        elif stated not in order:
+        stated = np.datetime_data(moment.dtype)[0]
+        if stated not in _UNITS:  # a text in the format, or a datetime, has microseconds
             stated = self._written
-        finest = min(np.datetime_data(self.stored_as)[0], self._written, key=order.find)
-        finest = max(finest, self.step, key=order.find)
-        if stated not in order or order.find(stated) > order.find(finest):
-            stated = finest if moment == moment.astype(f"datetime64[{finest}]") else "us"
-        end = moment.astype(f"datetime64[{stated}]") + behind
+        finest = max(self.step, self._written, key=_UNITS.index)
+        units = [min(stated, finest, key=_UNITS.index)]
+        if isinstance(value, datetime.datetime | np.datetime64):  # states no unit
+            units.insert(0, self.step)
+        whole = (each for each in units if moment == moment.astype(f"datetime64[{each}]"))
+        end = moment.astype(f"datetime64[{next(whole, 'us')}]") + behind
         position = end.astype(f"datetime64[{self.step}]")
         return float(position.astype(np.int64)) + (0.0 if position == end else 0.5)
 
@@ -166,7 +158,7 @@ class _Temporal(Binned):
         stops = (positions + 1).astype(unit).astype(self.stored_as).astype(np.int64)
         drawn = rng.integers(starts, stops).astype(self.stored_as)
         if self.stored_as == "datetime64[s]" and self.format is not None:
-            finest = max("h", self._written, key="hms".find)
+            finest = max("h", self._written, key=_UNITS.index)
             drawn = drawn.astype(f"datetime64[{finest}]").astype(self.stored_as)
         if self.kind in ("date", "datetime"):
             return drawn.astype("datetime64[D]" if self.kind == "date" else "datetime64[us]")
@@ -221,8 +213,8 @@ def _moment(value: object, form: str | None) -> np.datetime64:
 
 def strptime(text: str, form: str) -> datetime.datetime:
     """Return the time that a text states in the format `form`, in which "%-d" and the like are
-    replaced by "%d", since Python writes but does not read them. Decimals of seconds are cut off if
-    the format ends in seconds. Raises ValueError for other texts.
+    replaced by "%d", since Python writes but does not read them. Decimals of seconds are cut off;
+    a text may have them also if the format ends in seconds. Raises ValueError for other texts.
 
     Python reads numbers with and without leading zeros by "%d". Where only digits stand side by
     side, as in "%H%M", it would read 11 as 1 hour and 1 minute; it is 0011 without its zeros.
@@ -231,7 +223,7 @@ def strptime(text: str, form: str) -> datetime.datetime:
         text = re.sub(r"(:\d\d)\.\d+$", r"\1", text)
     if _DIGITS.fullmatch(form) and text.isdecimal():
         text = text.zfill(2 * form.count("%") + 2 * form.count("Y") + form.count("j"))
-    return datetime.datetime.strptime(text, form.replace("%-", "%"))
+    return datetime.datetime.strptime(text, form.replace("%-", "%")).replace(microsecond=0)
 
 
 def _iso(text: str) -> np.datetime64:

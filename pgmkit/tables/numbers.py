@@ -223,10 +223,7 @@ class Numeric(Numbers):
             return starts, stops, np.zeros(len(starts))
         first, beyond, scale = self._multiples
         some = first < beyond
-        low, high = (
-            np.where(some, first / scale, starts),
-            np.where(some, (beyond - 1) / scale, stops),
-        )
+        low, high = np.where(some, [first / scale, (beyond - 1) / scale], [starts, stops])
         return low, high, np.where(some, scale, 0.0)
 
     @cached_property

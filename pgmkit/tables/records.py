@@ -97,13 +97,8 @@ def _arrow_type(kind: str, zone: str | None = None) -> Any:
 
 def plain_table(table: Any) -> Any:
     """Return the table with categories as texts, and times as a clock in their zone shows them."""
-    for place, field in enumerate(table.schema):
-        values = table.column(place)
-        if pa.types.is_dictionary(field.type):
-            values = values.cast(pa.string())
-        values = clock_times(values)
-        table = table.set_column(place, field.with_type(values.type), values)
-    return table
+    texts = (v.cast(pa.string()) if pa.types.is_dictionary(v.type) else v for v in table.columns)
+    return pa.table(list(map(clock_times, texts)), names=table.column_names)
 
 
 def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
@@ -126,17 +121,25 @@ def with_decimal_commas(table: Any, schema: Schema) -> Any:
     for place, field in enumerate(table.schema):
         column = schema.shown[field.name]
         if column.midpoints is not None and column.kind in ("text", "category"):
-            values = _with_commas(table.column(place).combine_chunks(), column)
-            table = table.set_column(place, field, values)
+            values = table.column(place).combine_chunks()
+            with_comma = with_other_sign(values, column, (".", ","))
+            table = table.set_column(place, field, with_comma)
     return table
 
 
-def _with_commas(values: Any, column: Column) -> Any:
+def with_other_sign(values: Any, column: Column, *signs: tuple[str, str]) -> Any:
+    """Return texts of numbers in an Arrow array with the second of each pair of `signs` in place of
+    the first. Texts that stand for missing values, such as "k.A.", stay as they are.
+    """
     if pa.types.is_dictionary(values.type):
-        known = _with_commas(values.dictionary, column)
+        known = with_other_sign(values.dictionary, column, *signs)
         return pa.DictionaryArray.from_arrays(values.indices, known)
-    absent = compute.is_in(values, pa.array(column.missing_texts, pa.string()))
-    return compute.if_else(absent, values, compute.replace_substring(values, ".", ","))
+    absent, changed = pa.array(column.missing_texts, values.type), values
+    for sign, other in signs:
+        changed = compute.replace_substring(changed, sign, other)
+    return compute.if_else(
+        compute.is_in(compute.utf8_trim_whitespace(values), absent), values, changed
+    )
 
 
 def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
@@ -147,19 +150,17 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
     """
     if not table.num_rows:
         return b""
-    texts = [
-        _csv_texts(table.column(name).combine_chunks(), schema.shown[name], form)
-        for name in table.column_names
-    ]
-    ends = pa.scalar("\n", pa.large_string())
-    large = [text.cast(pa.large_string()) for text in texts]
-    separator = pa.scalar(form.written_separator, pa.large_string())
-    joined = compute.binary_join_element_wise(*large, separator)
-    lines = compute.binary_join_element_wise(joined, ends, pa.scalar("", pa.large_string()))
+    large, texts = pa.large_string(), []
+    for name in table.column_names:
+        column, values = schema.shown[name], table.column(name).combine_chunks()
+        absent = column.missing[0] if column.missing else ""
+        own = _texts(values, column, form).fill_null(absent)
+        texts.append(_quoted(own, form).cast(large))
+    joined = compute.binary_join_element_wise(*texts, pa.scalar(form.written_separator, large))
     if len(texts) == 1:
         # Readers skip an empty line, so a single empty value is written in quotes.
-        empty = compute.equal(lines, "\n")
-        lines = compute.if_else(empty, pa.scalar('""\n', pa.large_string()), lines)
+        joined = compute.if_else(compute.equal(joined, ""), pa.scalar('""', large), joined)
+    lines = compute.binary_join_element_wise(joined, pa.scalar("\n", large), pa.scalar("", large))
     return bytes(memoryview(lines.buffers()[2]))
 
 
@@ -173,12 +174,6 @@ def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
         columns[name] = values if plain else _texts(values, schema.shown[name], form)
     records = pa.table(columns).to_pylist()
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records).encode()
-
-
-def _csv_texts(values: Any, column: Column, form: FileFormat) -> Any:
-    """Return the texts of an Arrow array of values, quoted if needed."""
-    absent = column.missing[0] if column.missing else ""
-    return _quoted(_texts(values, column, form).fill_null(absent), form)
 
 
 def _texts(values: Any, column: Column, form: FileFormat) -> Any:

@@ -23,8 +23,6 @@ from pyarrow import compute
 from pgmkit.errors import InvalidInput
 from pgmkit.runtime.precision import EXACT
 
-Values = NDArray[Any]
-
 _CURRENCY = "[$€£¥₹]"
 _DECORATED = re.compile(
     rf"(?P<open>\()?(?P<sign>[+-])?(?:{_CURRENCY}\s?)?(?P<inner>[+-])?"
@@ -114,22 +112,19 @@ def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
     (array([1.5, nan]), array([False,  True]))
     """
     if isinstance(values, pa.Array):
-        kind = values.type
-        plain_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if not plain_number and not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
+        whole = pa.types.is_integer(values.type)
+        others = (pa.types.is_floating, pa.types.is_date, pa.types.is_timestamp)
+        known = whole or any(is_kind(values.type) for is_kind in others)
+        if not known or getattr(values.type, "tz", None) is not None:
             return None
-        if getattr(kind, "tz", None) is not None:
-            return None
-        null = np.zeros(len(values), dtype=bool)
-        if values.null_count:
-            null = values.is_null().to_numpy(zero_copy_only=False)
-        filled = values.fill_null(0) if pa.types.is_integer(kind) and values.null_count else values
+        filled = values.fill_null(0) if whole and values.null_count else values
         array = np.asarray(filled.to_numpy(zero_copy_only=False))
-        return array, null | (array != array)  # NaN and NaT differ from themselves
+        null = array != array  # NaN and NaT differ from themselves
+        if values.null_count:
+            null |= values.is_null().to_numpy(zero_copy_only=False)
+        return array, null
     array = np.asarray(values)
-    if array.dtype.kind not in "iufM":
-        return None
-    return array, array != array
+    return (array, array != array) if array.dtype.kind in "iufM" else None
 
 
 def parsed(values: Any, kinds: Sequence[str], absent: Sequence[str]) -> Any:
@@ -221,22 +216,15 @@ def _arrow_values(series: Any) -> Any:
     native = series.to_native()
     if not series.implementation.is_pandas_like():
         return series.to_arrow()
-    if getattr(native.dtype, "kind", "O") in "biufM" and isinstance(native.dtype, np.dtype):
-        return native.to_numpy()
-    if native.dtype == object and not _holds_texts(native):
-        # Arrow would convert all to one type, so that one row decided how others are read.
-        return native.to_numpy(dtype=object)
-    try:
-        return pa.array(native, from_pandas=True)
-    except Exception:  # any exception is possible, as in text_of
-        return native.to_numpy(dtype=object)
-
-
-def _holds_texts(series: Any) -> bool:
-    """Return True if all values of a pandas series that are not missing are texts."""
     from pandas.api.types import infer_dtype
 
-    return bool(infer_dtype(series, skipna=True) == "string")
+    if getattr(native.dtype, "kind", "O") in "biufM" and isinstance(native.dtype, np.dtype):
+        return native.to_numpy()
+    # Arrow would convert objects to one type, so that one row decided how others are read.
+    if native.dtype != object or infer_dtype(native, skipna=True) == "string":
+        with suppress(Exception):  # any exception is possible, as in text_of
+            return pa.array(native, from_pandas=True)
+    return native.to_numpy(dtype=object)
 
 
 def is_text(kind: Any) -> bool:

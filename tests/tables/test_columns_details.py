@@ -26,6 +26,9 @@ def test_whole_numbers_with_a_format_are_dates() -> None:
         assert days.encode(values)[3] == -1
     drawn = days.decode(np.array([0, 23]), np.random.default_rng(0))
     assert [int(each) // 100 for each in drawn] == [202001, 202112]
+    gaps = Date("2020-01-01", "2021-12-31", format="%Y%m%d", missing=("99999999",))
+    for values in (np.array([99999999, 20200102]), np.array(["99999999", "20200102"])):
+        assert gaps.encode(values).tolist() == [gaps.size - 1, 1]
     for wrong in (None, "%d.%m.%Y"):
         with pytest.raises(InvalidInput, match="decode_as"):
             Date("2020-01-01", "2021-12-31", format=wrong, decode_as="integer")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -29,7 +30,7 @@ from pgmkit.tables.engines.frames import FrameForm, counts_of, encode
 from pgmkit.tables.engines.made_frames import made_frame
 from pgmkit.tables.engines.pushdown import FrameCounts
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan, code_type, gathered
-from pgmkit.tables.engines.tally import TextTally, UnreadTally
+from pgmkit.tables.engines.tally import rows_of_counts, text_tally, unread_tally
 
 SCHEMA = Schema({"age": Integer(0, 8), "kids": Integer(0, 2, missing=()), "ill": Boolean()})
 CLIQUES = (("age", "ill"), ("kids",), ())
@@ -126,7 +127,7 @@ def test_times_with_a_zone_are_coded_by_the_clock_there() -> None:
     codec = Codec({"when": column})
     for records in (frame, pa.Table.from_pandas(frame)):
         assert codec.coded(records)["when"].tolist() == [20, 22, 24, 26, 28]
-        texts = TextTally("when", OpenCategorical()).counted([records])
+        texts = text_tally("when", OpenCategorical(), [records])
         assert set(texts) == {f"2020-01-{day} {hour}:30:00" for day, hour in SHOWN}
 
 
@@ -137,10 +138,10 @@ SHOWN = [("01", "20"), ("01", "22"), ("02", "00"), ("02", "02"), ("02", "04")]
 def test_texts_are_counted_over_all_batches() -> None:
     texts = [["a", None, "b"], [], ["b", "b"], ["?"]]
     given = [pa.RecordBatch.from_pydict({"t": pa.array(t, pa.string())}) for t in texts]
-    tally = TextTally("t", OpenCategorical(missing=("?",)))
+    tally = partial(text_tally, "t", OpenCategorical(missing=("?",)))
     wanted = Counter({"b": 3, "a": 1, None: 2})
-    assert tally.counted(gathered(given)) == wanted
-    rows = pa.Table.from_batches(tally.rows_of_counts(given)).to_pylist()
+    assert tally(gathered(given)) == wanted
+    rows = pa.Table.from_batches(rows_of_counts(tally, given)).to_pylist()
     assert {row["text"]: row["rows"] for row in rows} == wanted and len(rows) == 3
 
 
@@ -214,10 +215,10 @@ def test_another_number_of_rows_in_the_pass_for_unread_values_is_refused() -> No
 
 def test_spark_gets_the_unread_values_as_an_arrow_batch() -> None:
     given = batches([5, 0, 700])
-    tally = UnreadTally(SCHEMA.columns)
-    rows = pa.Table.from_batches(tally.rows_of_counts(given)).to_pylist()
+    tally = partial(unread_tally, SCHEMA.columns)
+    rows = pa.Table.from_batches(rows_of_counts(tally, given)).to_pylist()
     found = {row["text"]: row["rows"] for row in rows}
-    assert found == tally.counted([pa.Table.from_batches(given)]) and found[None] == 705
+    assert found == tally([pa.Table.from_batches(given)]) and found[None] == 705
     values = pa.Table.from_batches(given).to_pandas()
     assert found["age"] == (values["age"].isna() | (values["age"] == 9)).sum()
 

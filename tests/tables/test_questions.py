@@ -677,6 +677,9 @@ def test_a_time_within_a_bin_cuts_it_and_a_coarser_one_holds_all_its_bins() -> N
     assert hours.within("2024-01-01T05:00", "2024-01-01T06:00", False).sum() == 1
     early = datetime.datetime(2024, 1, 1, 5)
     assert hours.within(early, early).nonzero()[0].tolist() == [5]
+    for end in ("05:00:00.1", "05:00:00.123456"):
+        with pytest.raises(InvalidInput, match="cuts the bin"):
+            hours.within(f"2024-01-01T{end}", None)
     for low, high in [("2024-01-01T05:30", None), (None, "2024-01-01T05:30"), (None, early)]:
         with pytest.raises(InvalidInput, match="cuts the bin"):
             hours.within(low, high.replace(minute=30) if high is early else high)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import narwhals as nw
@@ -22,7 +23,7 @@ from pgmkit.runtime.typed import typed
 from pgmkit.runtime.unquoted import unquoted, without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.pushdown import FrameCounts
-from pgmkit.tables.engines.tally import TextTally
+from pgmkit.tables.engines.tally import text_tally
 from pgmkit.tables.files.csv_file import is_index
 from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.records import arrow_table
@@ -133,7 +134,7 @@ def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | No
     """
     wrapped = _wrapped(frame)
     if isinstance(wrapped, nw.LazyFrame) and not wrapped.implementation.is_polars():
-        return engine_of(wrapped, [name]).tally(TextTally(name, column))
+        return engine_of(wrapped, [name]).tally(partial(text_tally, name, column))
     return column.tally(columns_of(frame, [name])[name])
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pgmkit.errors import InvalidInput
 from pgmkit.tables.columns import BATCH_ROWS
 from pgmkit.tables.engines.scan import Codec, Scan, code_type, gathered
-from pgmkit.tables.engines.tally import Tally
+from pgmkit.tables.engines.tally import Tally, rows_of_counts
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class _Spark:
 
     def tally(self, tally: Tally) -> Counter[str | None]:
         """Return the number of rows of each text; this process adds the partitions' numbers."""
-        found = self.frame.mapInArrow(tally.rows_of_counts, "text string, rows long")
+        found = self.frame.mapInArrow(partial(rows_of_counts, tally), "text string, rows long")
         parts = nw.from_native(found).collect()
         added: Counter[str | None] = Counter()
         for text, number in parts.select("text", "rows").iter_rows():
@@ -75,14 +75,12 @@ class _Spark:
 
     def kept(self, codec: Codec) -> Engine:
         """Return an engine with the codes as a persisted data frame."""
-        from pyspark.sql.types import ByteType, IntegerType, ShortType, StructField, StructType
+        from pyspark.sql.types import ByteType, IntegerType, ShortType, StructType
 
-        kinds = {1: ByteType(), 2: ShortType(), 4: IntegerType()}
-        fields = [
-            StructField(name, kinds[code_type(column).itemsize])
-            for name, column in codec.columns.items()
-        ]
-        return _Spark(self.frame.mapInArrow(codec.arrow_codes, StructType(fields)).persist())
+        kinds, types = {1: ByteType(), 2: ShortType(), 4: IntegerType()}, StructType()
+        for name, column in codec.columns.items():
+            types.add(name, kinds[code_type(column).itemsize])
+        return _Spark(self.frame.mapInArrow(codec.arrow_codes, types).persist())
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class _Dask:
 
     def tally(self, tally: Tally) -> Counter[str | None]:
         """Return the number of rows of each text; a tree of tasks adds the partitions' numbers."""
-        return self._added(tally.counted, partial(sum, start=Counter()))
+        return self._added(tally, partial(sum, start=Counter()))
 
     def _added(self, counted: Callable[[list[Any]], T], added: Callable[[list[T]], T]) -> T:
         from dask.delayed import delayed
@@ -127,7 +125,7 @@ class _Here:
 
     def tally(self, tally: Tally) -> Counter[str | None]:
         """Return the number of rows of each text, counted in the frames as they arrive."""
-        return tally.counted(self.frames())
+        return tally(self.frames())
 
     def kept(self, codec: Codec) -> Engine:
         """Return an engine with the codes in memory: one byte a value for columns of up to 127

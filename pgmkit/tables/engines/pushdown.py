@@ -7,7 +7,7 @@ memory allows. Tables of subsets of counted columns are sums of counted tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import narwhals as nw
@@ -22,7 +22,7 @@ from pgmkit.runtime.sizes import TABLE_CELLS
 from pgmkit.runtime.unquoted import without_quotes
 from pgmkit.tables.engines.lazy_frames import engine_of
 from pgmkit.tables.engines.scan import Codec, KeptCodes, Scan
-from pgmkit.tables.engines.tally import UnreadTally
+from pgmkit.tables.engines.tally import unread_tally
 from pgmkit.tables.schema import Schema, outside_error
 
 S = TypeVar("S")
@@ -87,7 +87,7 @@ class FrameCounts:
 
         Raises InvalidInput if this pass has another number of rows, and EngineFailed if it fails.
         """
-        found = self._run(self._values.tally, UnreadTally(self._codec.columns))
+        found = self._run(self._values.tally, partial(unread_tally, self._codec.columns))
         if found[None] != self._rows:
             raise self._changed()
         return {name: found[name] for name in self.domain}
@@ -108,7 +108,9 @@ class FrameCounts:
         return {clique: self._table(clique) for clique in asked}
 
     def _count(self, cliques: Iterable[Clique]) -> None:
-        """Pass over the records until all these tables are known."""
+        """Pass over the records until all these tables are known. Raises InvalidInput if a later
+        pass finds values outside the columns, or tables of another sum.
+        """
         missing = [clique for clique in dict.fromkeys(cliques) if self._holder(clique) is None]
         for needed in _batches(self.domain, missing):
             filled = self._filled(needed)
@@ -125,8 +127,10 @@ class FrameCounts:
             for clique, place in scan.places.items():
                 self._tables[clique] = line[place].reshape(self.domain.shape(clique))
             self._index = CliqueIndex(list(self._tables))
-            if not first:
-                self._check_same(line[: len(read)], chosen)
+            # A frame that is computed anew for every pass may give different records.
+            sums = {int(self._tables[clique].sum()) for clique in chosen}
+            if not first and (line[: len(read)].any() or sums != {self._rows}):
+                raise self._changed()
 
     def _run(self, counted: Callable[[S], T], scan: S) -> T:
         """Return the counts that `counted` makes of `scan` in one pass over the records."""
@@ -138,17 +142,6 @@ class FrameCounts:
         )
         self.scans += 1
         return found
-
-    def _check_same(self, outside: NDArray[np.int64], counted: Sequence[Clique]) -> None:
-        """Raise InvalidInput if a pass shows that the records are not those of the first pass: if
-        values are outside the columns (`outside` has their numbers), or if a counted table has
-        another sum.
-
-        A frame that is computed anew for every pass may give different records.
-        """
-        sums = {int(self._tables[clique].sum()) for clique in counted}
-        if outside.any() or sums != {self._rows}:
-            raise self._changed()
 
     def _changed(self) -> InvalidInput:
         return InvalidInput(

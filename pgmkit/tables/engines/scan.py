@@ -70,9 +70,7 @@ class Codec:
         to keep.
         """
         for frame in gathered(frames):
-            yield pa.RecordBatch.from_pydict(
-                {name: pa.array(codes) for name, codes in self._signed(frame).items()}
-            )
+            yield pa.RecordBatch.from_pydict(self._signed(frame))
 
     def _signed(self, frame: Any) -> dict[str, NDArray[np.signedinteger[Any]]]:
         codes = self.coded(frame)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import compute, parquet
+from pyarrow import parquet
 
 from pgmkit.errors import InvalidInput, did_you_mean
 from pgmkit.records.dataset import Dataset, NoRows
@@ -47,6 +47,7 @@ from pgmkit.tables.records import (
     json_lines,
     respelled,
     with_decimal_commas,
+    with_other_sign,
 )
 from pgmkit.tables.schema import Schema
 from pgmkit.tables.schema_file import FileFormat
@@ -119,21 +120,11 @@ def _repeats(column: Column) -> bool:
 
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
-    """Return texts of numbers with a decimal point, if the file writes a decimal comma. Texts that
-    stand for missing values, such as "k.A.", stay as they are.
-    """
-    if form.decimal == "." or column.midpoints is None:
+    """Return texts of numbers with a decimal point, if the file writes a decimal comma."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if form.decimal == "." or column.midpoints is None or not is_text(kind):
         return values
-    if pa.types.is_dictionary(values.type):
-        known = _plain_decimals(values.dictionary, column, form)
-        return pa.DictionaryArray.from_arrays(values.indices, known)
-    if not is_text(values.type):
-        return values
-    absent = pa.array(column.missing_texts, values.type)
-    plain = compute.replace_substring(compute.replace_substring(values, ".", ""), ",", ".")
-    return compute.if_else(
-        compute.is_in(compute.utf8_trim_whitespace(values), absent), values, plain
-    )
+    return with_other_sign(values, column, (".", ""), (",", "."))
 
 
 def check_columns(

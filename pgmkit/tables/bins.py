@@ -83,10 +83,8 @@ class Binned(Column):
         for number in self._missing_numbers:
             if ends[0] <= number < ends[-1] or number in (self._end, *self.special):
                 raise InvalidInput(f"{number} is a value of the column and listed as missing")
-        for name, values, inside in [
-            ("spikes", self.spikes, True),
-            ("special", self.special, False),
-        ]:
+        for name, inside in (("spikes", True), ("special", False)):
+            values = getattr(self, name)
             try:
                 found = [self._position(value) for value in values]
             except (ValueError, TypeError):
@@ -251,16 +249,13 @@ class Binned(Column):
         group of its own: (label, first code, code after the last).
         """
         singles = range(ends[-1] + 1, self.size + 1)
-        return [
-            (
-                self.labels[start]
-                if stop - start == 1
-                else self._range_shown(self.positions[start], self.positions[stop]),
-                start,
-                stop,
-            )
-            for start, stop in itertools.pairwise([*ends, *singles])
-        ]
+        found = []
+        for start, stop in itertools.pairwise([*ends, *singles]):
+            label = self.labels[start]
+            if stop - start > 1:
+                label = self._range_shown(self.positions[start], self.positions[stop])
+            found.append((label, start, stop))
+        return found
 
     @cached_property
     def own_labels(self) -> tuple[str, ...]:
@@ -284,11 +279,9 @@ class Binned(Column):
     def _codes_of_few(self, found: Sequence[Any]) -> Codes:
         """Return the codes of distinct values of any type, which are examined one by one."""
         listed = set(self.missing_texts)
-        codes = np.empty(len(found), dtype=np.int64)
-        positions: list[int | float] = []
-        present = []
+        codes = np.full(len(found), OUTSIDE, dtype=np.int64)
+        positions: dict[int, int | float] = {}
         for i, value in enumerate(found):
-            codes[i] = OUTSIDE
             if is_null(value) or text_of(value) in listed:
                 codes[i] = self._null_code
                 continue
@@ -299,9 +292,8 @@ class Binned(Column):
             if position != position or position in self._missing_numbers:
                 codes[i] = self._null_code
             else:
-                positions.append(position)
-                present.append(i)
-        codes[present] = self._bin_codes.of(positions)
+                positions[i] = position
+        codes[[*positions]] = self._bin_codes.of([*positions.values()])
         return codes
 
     @cached_property

@@ -269,9 +269,7 @@ class Column(ABC):
         schema file, which `column_from_dict` reads. An empty `missing` is stored as True.
         """
         own = changed_fields(self)
-        shared: dict[str, Any] = {
-            n: own.pop(n) for n in ("outside", "decode_as", "missing") if n in own
-        }
+        shared = {n: own.pop(n) for n in ("outside", "decode_as", "missing") if n in own}
         if self.missing == ():
             shared["missing"] = True
         return {"type": self.type, **own, **shared}

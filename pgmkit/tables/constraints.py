@@ -181,10 +181,8 @@ class Determines(Constraint):
         return table
 
     def __str__(self) -> str:
-        goals = self.mapping.items()
-        rules = (
-            f"{_said({self.source: v})}, then {_said({self.target: goal})}" for v, goal in goals
-        )
+        own, other, pairs = self.source, self.target, self.mapping.items()
+        rules = (f"{_said({own: value})}, then {_said({other: goal})}" for value, goal in pairs)
         return f"if {'; if '.join(rules)}"
 
 

@@ -98,10 +98,8 @@ class _Temporal(Binned):
         if self.format is None or re.match("%(-?[HI]|[RT])", self.format) is None:
             return False
         days = [datetime.datetime(1999, 10, 12), datetime.datetime(2001, 2, 3)]
-        one, other = (
-            [day.replace(hour=h).strftime(self.format) for h in range(24)] for day in days
-        )
-        return one == other and len(set(one)) == len(one)
+        hours = [[day.replace(hour=h).strftime(self.format) for h in range(24)] for day in days]
+        return hours[0] == hours[1] and len(set(hours[0])) == len(hours[0])
 
     def _dated(self, value: object) -> object:
         """Return a time of day with its date, as the schema and conditions may leave it out."""

@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -58,9 +59,7 @@ class _Labelled(Column):
         code = self._as_number.get(text)
         if code is None and not isinstance(value, str):
             code = self._padded.get(text)
-        if code is None:
-            code = self._otherwise(text)
-        return code
+        return self._otherwise(text) if code is None else code
 
     @cached_property
     def _as_number(self) -> Mapping[str, int]:
@@ -202,19 +201,13 @@ class Categorical(_Labelled):
     @cached_property
     def _known(self) -> Mapping[str, int]:
         known = {text_of(value): code for code, value in enumerate(self.values)}
-        return known | {
-            text_of(spelling): known[text_of(value)]
-            for spelling, value in dict(self.aliases).items()
-        }
+        others = {text_of(t): known[text_of(value)] for t, value in dict(self.aliases).items()}
+        return known | others
 
     def _otherwise(self, text: str) -> int:
         if self._numbers is not None:
-            try:
-                code = self._known.get(text_of(number_of(bare(text))))
-            except ValueError:
-                code = None
-            if code is not None:
-                return code
+            with suppress(ValueError, KeyError):
+                return self._known[text_of(number_of(bare(text)))]
         otherwise = OUTSIDE if self.other is None else len(self.values)
         return self._truths.get(text.lower(), otherwise)
 

@@ -134,9 +134,8 @@ class QuestionPlan:
                 bins, one = mask[: len(column.single)], column.single
                 between = (bins[1:] != bins[:-1]) & ~one[1:] & ~one[:-1]
                 ends = ", ".join(f"{end:.15g}" for end in column.positions[1:-1][between])
-                notes += [f"a value of {name} that is exactly {ends} counts as above it"] * bool(
-                    ends
-                )
+                if ends:
+                    notes.append(f"a value of {name} that is exactly {ends} counts as above it")
         return notes
 
     def counted(self) -> FactoredQuery:

@@ -123,9 +123,8 @@ def _curve(model: Answering, plan: QuestionPlan, bars: Bars | None, level: float
     own = [f"up to {plan.column.labels[code]}" for code in plan.codes]
     columns: dict[str, Any] = _labelled({**plan.groups, plan.summary.column: own})
     columns["count"] = counts.reshape(-1)
-    columns["share"] = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0).reshape(
-        -1
-    )
+    shares = np.divide(counts, ends, out=np.zeros_like(counts), where=ends > 0)
+    columns["share"] = shares.reshape(-1)
     return _counted(Reply(columns, curve=True), columns["count"], query, bars, level)
 
 

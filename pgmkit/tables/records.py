@@ -32,9 +32,8 @@ def arrow_table(data: Dataset, schema: Schema, rng: np.random.Generator) -> Any:
     in its order and types. `rng` draws the values within bins. Raises InvalidInput for records over
     another domain.
     """
-    return pa.table(
-        {n: arrow_column(schema.shown[n], c, rng) for n, c in schema.shown_codes(data).items()}
-    )
+    codes = schema.shown_codes(data).items()
+    return pa.table({name: arrow_column(schema.shown[name], own, rng) for name, own in codes})
 
 
 def arrow_schema(schema: Schema) -> Any:
@@ -137,9 +136,8 @@ def with_other_sign(values: Any, column: Column, *signs: tuple[str, str]) -> Any
     absent, changed = pa.array(column.missing_texts, values.type), values
     for sign, other in signs:
         changed = compute.replace_substring(changed, sign, other)
-    return compute.if_else(
-        compute.is_in(compute.utf8_trim_whitespace(values), absent), values, changed
-    )
+    kept = compute.is_in(compute.utf8_trim_whitespace(values), absent)
+    return compute.if_else(kept, values, changed)
 
 
 def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:

@@ -36,15 +36,10 @@ class Reply:
         return {n: v for n, v in self.columns.items() if isinstance(v, np.ndarray)}
 
     def __str__(self) -> str:
-        texts = [
-            [on_one_line(text) for text in (name, *column)] for name, column in self.texts().items()
-        ]
+        texts = [list(map(on_one_line, (name, *each))) for name, each in self.texts().items()]
         widths = [max(map(len, column)) for column in texts]
         lines = [
-            "  ".join(
-                value.ljust(width) for value, width in zip(line, widths, strict=True)
-            ).rstrip()
-            for line in zip(*texts, strict=True)
+            "  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*texts, strict=True)
         ]
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
 

@@ -285,9 +285,8 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that `from_dict` reads, as YAML and JSON files store them."""
-        stored: dict[str, Any] = {
-            "columns": {name: column.to_dict() for name, column in self.columns.items()}
-        }
+        columns = {name: column.to_dict() for name, column in self.columns.items()}
+        stored: dict[str, Any] = {"columns": columns}
         if self.constraints:
             stored["constraints"] = [constraint.to_dict() for constraint in self.constraints]
         if self.levels:

@@ -284,10 +284,8 @@ def number_of(value: object) -> int | float:
     if isinstance(value, int | np.integer):
         return int(value)
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             return int(value)
-        except ValueError:
-            pass
     try:
         return float(value)  # type: ignore[arg-type]
     except OverflowError:

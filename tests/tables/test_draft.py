@@ -91,6 +91,7 @@ COLUMNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         mostly("9" * 25, ["1" + "0" * 24], 0.5),
         {"values": ["1" + "0" * 24, "9" * 25]},
     ),
+    "beyond floats": (mostly("9" * 400, ["7"], 0.5), {"values": ["7", "9" * 400]}),
     "padded": (mostly(" a ", ["b"], 0.5), {"values": ["a", "b"]}),
 }
 

@@ -105,12 +105,10 @@ def draft(
         (tallies, zones), below = tallies_of(path, form), foot_notes(path, form)
         take_out(below, tallies)
         form = decimals_of(tallies.values(), form)
-        drafts = {
-            name: _unless_named_identifier(
-                name, labelled(tally, labels.get(name, Labels()), most_values, form.decimal)
-            )
-            for name, tally in tallies.items()
-        }
+        drafts = {}
+        for name, tally in tallies.items():
+            own = labelled(tally, labels.get(name, Labels()), most_values, form.decimal)
+            drafts[name] = _unless_named_identifier(name, own)
         drafts |= {name: _in_zone(drafts[name], zone) for name, zone in zones.items()}
         head = (
             "# Drafted from the values of public data. Correct ranges to what is possible, not to\n"
@@ -197,9 +195,8 @@ def labelled(tally: Mapping[str, int], labels: Labels, most_values: int, decimal
             column = Categorical(tuple(labels.names.values()), missing=missing, aliases=aliases)
             return Drafted(column, f"{len(labels.names)} codes with labels, which stand for them")
     beside = sorted((text for text in given if labels.is_missing(text)), key=_order)
-    drafted = draft_column(
-        {t: n for t, n in tally.items() if t not in beside}, most_values, decimal
-    )
+    usual = {text: rows for text, rows in tally.items() if text not in beside}
+    drafted = draft_column(usual, most_values, decimal)
     shown = ", ".join(f"{code} = {name}" for code, name in list(labels.names.items())[:9])
     note = drafted.note + (f"; labels: {shown}" if shown else "")
     if not beside or drafted.column is None:
@@ -369,10 +366,8 @@ def _same_number(texts: Collection[str]) -> dict[str, str]:
     for text in sorted(texts, key=lambda text: (len(text), text)):
         if _DIGITS.fullmatch(text):
             number = Decimal(text)  # exact: floats would equate large whole numbers
-            if number in first:
-                same[text] = first[number]
-            else:
-                first[number] = text
+            if (shortest := first.setdefault(number, text)) != text:
+                same[text] = shortest
     return same
 
 

@@ -72,8 +72,7 @@ def seen_format(
     lines = [each for each in lines if not form.comment or not each.startswith(form.comment)]
     if not lines:
         return form
-    named = replace(form, names=None)
-    separator = csv_file.separator_of(os.fspath(path), named)
+    separator = csv_file.separator_of(os.fspath(path), replace(form, names=None))
     form = _separated(form, separator)
     if form.names is None:
         first, *others = _rows(lines, form) or [[]]

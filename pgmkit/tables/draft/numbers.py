@@ -115,13 +115,11 @@ def _numbers(counts: Counter[str]) -> Counter[int | float] | None:
             number = number_of(text)
         except ValueError:
             return None
-        if not math.isfinite(number) or "_" in text:
+        large = isinstance(number, int) and abs(number) > LARGEST
+        if large or not math.isfinite(number) or "_" in text:
             return None
-        if isinstance(number, int) and abs(number) > LARGEST:
-            return None
-        numbers[int(number) if float(number).is_integer() and abs(number) < EXACT else number] += (
-            times
-        )
+        whole = float(number).is_integer() and abs(number) < EXACT
+        numbers[int(number) if whole else number] += times
     return numbers
 
 
@@ -324,8 +322,7 @@ def _nines(numbers: Counter[int | float]) -> tuple[float, ...]:
     """
     found: list[float] = []
     for sign in (1, -1):
-        rest = sorted(numbers, key=lambda n: sign * n)
-        rest = [n for n in rest if n not in found]
+        rest = sorted((n for n in numbers if n not in found), key=lambda n: sign * n)
         while len(rest) > 2 and re.fullmatch(r"9+(\.9+)?", text_of(sign * rest[-1])):
             outstanding = numbers[rest[-1]] > FEW * max(numbers[n] for n in rest[:-1])
             far = sign * rest[-1] >= 2 * sign * rest[-2] and numbers[rest[-1]] >= 2

@@ -205,9 +205,8 @@ def pandas_frame(table: Any, schema: Schema) -> Any:
     for name in table.column_names:
         column = schema.shown.get(name)
         types = nullable.get if column is not None and column.nullable else None
-        columns[name] = table.select([name]).to_pandas(date_as_object=False, types_mapper=types)[
-            name
-        ]
+        frame = table.select([name]).to_pandas(date_as_object=False, types_mapper=types)
+        columns[name] = frame[name]
     return pd.DataFrame(columns)
 
 

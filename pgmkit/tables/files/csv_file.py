@@ -280,28 +280,22 @@ class _Records:
         return self._read(b"\n".join([*records, b""]), newlines=True)
 
     def _read(self, block: bytes, *, newlines: bool) -> Any:
-
         # Values are read as bytes and decoded column by column afterwards. So a value that is not
         # valid text in the file's encoding does not stop the reading where the schema has a
         # code for every value (`Schema.placed`). Finding the distinct texts of a repeating column
-        # costs the reader no more time than storing all of them.
+        # costs the reader no more time than storing all of them. No bytes are read as null.
         few = pa.dictionary(pa.int32(), pa.binary())
+        types = {n: few if n in self.repeating else pa.binary() for n in self.header}
+        size, separator = len(block) + 1, self.grammar.separator.decode()
         return arrow_csv.read_csv(
             pa.BufferReader(block),
-            read_options=arrow_csv.ReadOptions(
-                column_names=self.header, use_threads=False, block_size=len(block) + 1
-            ),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=self.grammar.separator.decode(),
+            arrow_csv.ReadOptions(column_names=self.header, use_threads=False, block_size=size),
+            arrow_csv.ParseOptions(
+                delimiter=separator,
                 newlines_in_values=newlines,
                 ignore_empty_lines=self.grammar.values > 1,
             ),
-            convert_options=arrow_csv.ConvertOptions(
-                include_columns=self.wanted,
-                column_types={n: few if n in self.repeating else pa.binary() for n in self.header},
-                strings_can_be_null=False,
-                quoted_strings_can_be_null=False,
-            ),
+            arrow_csv.ConvertOptions(include_columns=self.wanted, column_types=types),
         )
 
 

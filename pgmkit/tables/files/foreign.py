@@ -145,10 +145,8 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     The rows are read, so they must be public.
     """
     with needing(path):
-        rows = [
-            [cell for cell in row if not is_null(cell)]
-            for row in islice(_rows(path, form.sheet), 2 * MOST_TITLES)
-        ]
+        top = islice(_rows(path, form.sheet), 2 * MOST_TITLES)
+        rows = [[cell for cell in row if not is_null(cell)] for row in top]
     width = max(map(len, rows), default=0)
     header = next((i for i, cells in enumerate(rows) if cells and 2 * len(cells) >= width), 0)
     for place, cells in enumerate(rows):
@@ -244,10 +242,8 @@ def _encoding(path: str | os.PathLike[str], named: str | None) -> str:
         if named is not None:
             return codecs.lookup(named).name
     with Path(path).open("rb") as file:
-        old = Path(path).suffix.lower() == ".dta" and not re.match(
-            rb"<stata_dta><header><release>1(1[89]|[2-9])", file.read(64)
-        )
-    return "cp1252" if old else "utf-8"
+        new = re.match(rb"<stata_dta><header><release>1(1[89]|[2-9])", file.read(64))
+    return "cp1252" if Path(path).suffix.lower() == ".dta" and not new else "utf-8"
 
 
 def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> tuple[Any, Any]:
@@ -257,10 +253,9 @@ def _read(path: str | os.PathLike[str], user_missing: bool, **options: Any) -> t
     suffix = Path(path).suffix.lower()
     if user_missing and suffix in _DECLARING:
         options["user_missing"] = True
+    read = getattr(pyreadstat, _READERS[suffix])
     try:
-        found: tuple[Any, Any] = getattr(pyreadstat, _READERS[suffix])(
-            os.fspath(path), output_format="dict", **options
-        )
+        found: tuple[Any, Any] = read(os.fspath(path), output_format="dict", **options)
     except OSError:
         raise
     except Exception as error:

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -132,12 +132,8 @@ def _statistics(
         }
         as_spss = partial(pyreadstat.write_sav, missing_ranges=missing)
         write = as_spss if suffix == ".sav" else pyreadstat.write_dta
-        write(
-            frame,
-            str(target),
-            column_labels={new: old for old, new in names.items()},
-            variable_value_labels=labels,
-        )
+        titles = {new: old for old, new in names.items()}
+        write(frame, str(target), column_labels=titles, variable_value_labels=labels)
         return target.read_bytes(), whole.num_rows
 
 
@@ -154,14 +150,11 @@ def _numbered(column: Column) -> Mapping[str, int] | None:
     if column.missing and column.missing[0]:
         texts.append(column.missing[0])  # written where a value is missing
     given = {text_of(label): spelling for spelling, label in dict(column.aliases).items()}
-    try:
+    with suppress(KeyError, ValueError):  # of a label without a number
         numbers = {text: number_of(given[text]) for text in texts}
-    except (KeyError, ValueError):
-        numbers = {}
-    if all(isinstance(number, int) for number in numbers.values()) and len(
-        set(numbers.values())
-    ) == len(texts):
-        return {text: int(number) for text, number in numbers.items()}
+        whole = all(isinstance(number, int) for number in numbers.values())
+        if whole and len({*numbers.values()}) == len(texts):
+            return {text: int(number) for text, number in numbers.items()}
     return {text: place for place, text in enumerate(texts, 1)}
 
 

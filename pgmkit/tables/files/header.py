@@ -7,7 +7,8 @@ an error. Nothing below the header line decides whether a file is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from pgmkit.errors import InvalidInput
@@ -27,13 +28,14 @@ def header_hint(path: str | os.PathLike[str], form: FileFormat, absent: Iterable
     >>> header_hint("sheet.parquet", FileFormat(), ["wage"])
     ''
     """
-    wanted = list(absent)
+    wanted = set(absent)
     if is_excel(path):
         return sheet_hint(path, form, wanted)
     if is_csv(path) and form.names is None:
         for other, options in _other_formats(form):
-            if _has(os.fspath(path), other, wanted):
-                return f"; with {options} its header has them"
+            with suppress(InvalidInput, UnicodeError):
+                if wanted <= set(csv_names(os.fspath(path), other)):
+                    return f"; with {options} its header has them"
     return ""
 
 
@@ -53,10 +55,3 @@ def _other_formats(form: FileFormat) -> Iterable[tuple[FileFormat, str]]:
         yield replace(form, skip_lines=above), f"--skip-lines {above}"
     if form.skip_lines:
         yield replace(form, skip_lines=0), "--skip-lines 0"
-
-
-def _has(path: str, form: FileFormat, wanted: Collection[str]) -> bool:
-    try:
-        return set(wanted) <= set(csv_names(path, form))
-    except (InvalidInput, UnicodeError):
-        return False

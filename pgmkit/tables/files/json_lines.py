@@ -48,7 +48,7 @@ def json_batches(
     # Blocks are small, since a record that has become Python objects takes about twenty times as
     # much memory as in the file.
     for block in whole_lines(chunks(path, 4 * MOST_BYTES)):
-        columns: list[list[str | None]] = [[] for _ in wanted]
+        columns: dict[str, list[str | None]] = {name: [] for name in wanted}
         for text in block.split(b"\n")[:-1]:
             line += 1
             if not text.strip():
@@ -61,12 +61,9 @@ def json_batches(
                     )
                 broken.append(None)
                 continue
-            for name, values in zip(wanted, columns, strict=True):
+            for name, values in columns.items():
                 values.append(_text(record.get(name)))
-        yield {
-            name: pa.array(values, pa.string())
-            for name, values in zip(wanted, columns, strict=True)
-        }
+        yield {name: pa.array(values, pa.string()) for name, values in columns.items()}
 
 
 def _record(text: bytes, decimal: str = ".") -> dict[str, Any] | None:

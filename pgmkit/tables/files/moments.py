@@ -88,11 +88,8 @@ _OF_SAS = Calendar(
     ),
 )
 CALENDARS: Mapping[str, Calendar] = {
-    ".sav": _SPSS,
-    ".zsav": _SPSS,
-    ".por": _SPSS,
+    **dict.fromkeys((".sav", ".zsav", ".por"), _SPSS),
     ".dta": _STATA,
-    ".sas7bdat": _OF_SAS,
-    ".xpt": _OF_SAS,
+    **dict.fromkeys((".sas7bdat", ".xpt"), _OF_SAS),
 }
 """The calendar of a file, by its suffix."""

@@ -13,7 +13,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -87,19 +86,19 @@ def _json(path: str, stddev: float | None) -> list[Measurement]:
     if not isinstance(stored, list):
         raise InvalidInput(f"{path} must hold a list of tables, got {type(stored).__name__}")
     given = {} if stddev is None else {_STDDEV: stddev}
-    return [_json_table(f"{path}, table {i + 1}", table, given) for i, table in enumerate(stored)]
-
-
-def _json_table(where: str, table: Any, given: Mapping[str, float]) -> Measurement:
-    whole = {**given, **table} if isinstance(table, dict) else {}
-    if set(whole) != {"columns", "values", _STDDEV}:
-        raise InvalidInput(
-            f'{where} must be {{"columns": [...], "values": [...], "stddev": ...}} '
-            "(--stddev stands in where it is left out)"
-        )
-    with naming(where):
-        columns = listed(whole["columns"], "columns", "names")
-        return Measurement(tuple(columns), whole["values"], whole[_STDDEV])
+    found = []
+    for number, table in enumerate(stored, 1):
+        where = f"{path}, table {number}"
+        whole = {**given, **table} if isinstance(table, dict) else {}
+        if set(whole) != {"columns", "values", _STDDEV}:
+            raise InvalidInput(
+                f'{where} must be {{"columns": [...], "values": [...], "stddev": ...}} '
+                "(--stddev stands in where it is left out)"
+            )
+        with naming(where):
+            columns = listed(whole["columns"], "columns", "names")
+            found.append(Measurement(tuple(columns), whole["values"], whole[_STDDEV]))
+    return found
 
 
 def _csv(
@@ -232,11 +231,9 @@ def _codes(name: str, column: Column, text: str) -> Mask:
     if published.is_total(column, text):
         return np.ones(column.size, dtype=bool)
     absent = column.missing is not None and text in ("", *column.missing_texts)
-    return codes_of(
-        name,
-        column,
-        MISSING if absent and text not in column.own_labels else published.range_of(column, text),
-    )
+    if absent and text not in column.own_labels:
+        return codes_of(name, column, MISSING)
+    return codes_of(name, column, published.range_of(column, text))
 
 
 def _number(where: str, title: str, text: str, decimal: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pgmkit.errors import InvalidInput
@@ -115,11 +115,7 @@ def with_row_names(
     numbers = [[str(i + first) for i in range(len(texts))] for first in (0, 1)]
     if not any(texts) or (place == 0 and texts in numbers):
         return named
-    fitting = [
-        name
-        for name, column in schema.columns.items()
-        if name not in named and all(_is_label(column, text) for text in set(texts))
-    ]
+    fitting = _fitting(schema, named, set(texts))
     if len(fitting) != 1:
         raise InvalidInput(
             f"column {place + 1} of {path} has no name; write one of the schema's columns above it "
@@ -143,11 +139,7 @@ def long_lines(
     schema. None for other tables. Raises InvalidInput if they may be values of several columns.
     """
     places = [i for i, name in enumerate(header) if name and name not in kept]
-    across = [
-        name
-        for name, column in schema.columns.items()
-        if name not in header and all(_is_label(column, header[i]) for i in places)
-    ]
+    across = _fitting(schema, header, {header[i] for i in places})
     if len(places) < 2 or not across:
         return None
     if len(across) > 1:
@@ -162,6 +154,12 @@ def long_lines(
         for place in places
     ]
     return [*(header[i] for i in beside), across[0], "count"], long, "count"
+
+
+def _fitting(schema: Schema, header: Sequence[str], texts: Collection[str]) -> list[str]:
+    """Return the schema's columns that are not in the header and have all these texts as labels."""
+    others = {name: column for name, column in schema.columns.items() if name not in header}
+    return [n for n, column in others.items() if all(_is_label(column, text) for text in texts)]
 
 
 def _is_label(column: Column, text: str) -> bool:

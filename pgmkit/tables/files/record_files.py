@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -241,9 +242,9 @@ def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]
             table = {n: v.tolist() if v.dtype == object else v for n, v in columns.items()}
             parquet.write_table(pa.table(table), file)
         else:
-            rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-            file.write(_csv_rows([columns], ","))
-            file.write(_csv_rows(rows, ","))
+            text, rows = io.StringIO(), zip(*(v.tolist() for v in columns.values()), strict=True)
+            csv.writer(text, lineterminator="\n").writerows(itertools.chain([columns], rows))
+            file.write(text.getvalue().encode("utf-8"))
 
 
 def write_records(
@@ -318,12 +319,6 @@ def _header_line(names: Sequence[str], form: FileFormat) -> bytes:
     odd = (any(map(name.__contains__, signs)) or name.startswith(comment) for name in names)
     texts = (quoted(name) if each else name for name, each in zip(names, odd, strict=True))
     return f"{end.join(texts)}\n".encode()
-
-
-def _csv_rows(rows: Iterable[Iterable[Any]], separator: str) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, delimiter=separator, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode("utf-8")
 
 
 def written_kind(path: str | os.PathLike[str]) -> str:

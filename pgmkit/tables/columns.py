@@ -269,7 +269,8 @@ class Column(ABC):
         schema file, which `column_from_dict` reads. An empty `missing` is stored as True.
         """
         own = changed_fields(self)
-        shared = {n: own.pop(n) for n in ("outside", "decode_as", "missing") if n in own}
+        names = ("outside", "decode_as", "missing")
+        shared = {name: own.pop(name) for name in names if name in own}
         if self.missing == ():
             shared["missing"] = True
         return {"type": self.type, **own, **shared}

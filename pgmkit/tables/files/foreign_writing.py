@@ -132,7 +132,7 @@ def _statistics(
         }
         as_spss = partial(pyreadstat.write_sav, missing_ranges=missing)
         write = as_spss if suffix == ".sav" else pyreadstat.write_dta
-        titles = {new: old for old, new in names.items()}
+        titles: dict[str, str | None] = {new: old for old, new in names.items()}
         write(frame, str(target), column_labels=titles, variable_value_labels=labels)
         return target.read_bytes(), whole.num_rows
 

@@ -104,7 +104,7 @@ def query_rows(asked: Asked, n: int) -> Array:
             raise InvalidInput(
                 f"queries along an attribute of {n} codes must have {n} columns, got {rows.shape}"
             )
-        largest, least = float(np.abs(rows).max(initial=0.0)), np.finfo(float).tiny ** 0.5
+        largest, least = np.abs(rows).max(initial=0.0), np.finfo(float).tiny ** 0.5
         if not least <= largest <= 1 / least:
             raise InvalidInput(
                 "queries along an attribute must have weights whose squares float64 can hold, and "

@@ -81,6 +81,16 @@ def test_grams_in_closed_form(kind: str, n: int) -> None:
         assert len(np.unique(matrix, axis=0)) == len(matrix) - (kind == "circular") * (n - 1)
 
 
+def test_own_queries_have_weights_whose_squares_are_held() -> None:
+    """From 2^-511, whose square is the least number of full precision, to 2^511."""
+    for weight in (2.0**-511, 2.0**511):
+        own = query_rows(csr_array([[weight, 0.0], [0.0, -weight]]), 2)
+        assert isinstance(own, np.ndarray) and own.tolist() == [[weight, 0.0], [0.0, -weight]]
+    for weight in (0.0, np.nextafter(2.0**-511, 0), np.nextafter(2.0**511, math.inf)):
+        with pytest.raises(InvalidInput, match=r"squares float64 can hold, and not only 0; the"):
+            query_rows([[0.0, -weight]], 2)
+
+
 def test_named_queries_row_by_row() -> None:
     assert np.array_equal(query_rows("prefix", 2), [[1, 0], [1, 1]])
     assert np.array_equal(query_rows("range", 3), query_rows("circular", 3)[[0, 1, 2, 3, 4, 6]])

@@ -140,7 +140,7 @@ def test_conditions_that_no_record_meets_are_refused() -> None:
     measured = [Measurement(("a", "b"), [[500.0, 0.0], [500.0, 0.0]], 0.1)]
     model = estimate(domain, measured, total=1000.0, inference="region")
     given = model.given({"b": 1})
-    with pytest.raises(InvalidInput, match="given codes of b"):
+    with pytest.raises(InvalidInput, match="given values of b"):
         given.sample(100_000, rng=0)
     with pytest.raises(InvalidInput, match="codes of 'b' must be within"):
         model.given({"b": 2})

@@ -115,7 +115,7 @@ def test_rows_that_cannot_meet_the_evidence_are_left_out() -> None:
     np.testing.assert_allclose(found.marginal(("a", "b")), [[2.5, 0], [0, 0]], rtol=1e-12)
     np.testing.assert_array_equal(model.rows, before[0])
     np.testing.assert_array_equal(model.shares, before[1])
-    with pytest.raises(InvalidInput, match="no records with {'a': 0, 'b': 0}"):
+    with pytest.raises(InvalidInput, match="no records with the given values of a, b"):
         model.given({"a": 1}).given({"a": 0, "b": 0})
 
 

@@ -95,11 +95,12 @@ def verdict(
     domain, total = model.domain, model.total if rows is None else rows
     names = [name for name, size in domain.sizes.items() if size > 1]  # others have no relations
     kept = pairs_of(domain, [m.clique for m in known])
-    noisy, variances = _noisy(known, domain)
+    noisy = _noisy(known, domain)
+    variances = {name: variance for name, (_, variance) in noisy.items()}
     compared = kept if sum(map(domain.size, kept)) <= MOST_CELLS else []
     found = evidence(model, known, variances, total) if compared else {}
     strengths, hidden = _strengths(model, compared, found)
-    error = _error(model, noisy, variances)
+    error = _error(model, noisy)
     related = _relations(names, kept, bool(known), model), _faint(domain, total, known)
     return Verdict(
         " ".join(filter(None, related)),
@@ -273,45 +274,42 @@ def _occurring(table: NDArray[np.float64]) -> tuple[int, int]:
     return first, second
 
 
-def _noisy(
-    known: Sequence[Any], domain: Domain
-) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
-    """Return the noisy counts of a column's values, and the variance of their noise, for each
-    column of which a table gives them.
+def _noisy(known: Sequence[Any], domain: Domain) -> dict[str, tuple[NDArray[np.float64], float]]:
+    """Return the noisy counts of a column's values and the variance of their noise, for each column
+    of which a table gives them.
 
     A table over further columns gives the count of a value as a sum of cells, whose noise adds up;
     several tables are averaged by their precision. Measurements of sums of cells (with a matrix)
     are left out.
     """
-    sums: dict[str, NDArray[np.float64]] = {}
-    precisions: dict[str, float] = {}
+    parts: dict[str, list[tuple[float, NDArray[np.float64]]]] = {}
     for m in known:
-        if not isinstance(m, Measurement) or m.matrix is not None:
-            continue
-        table = np.reshape(m.values, domain.shape(m.clique))
-        for place, name in enumerate(m.clique):
-            counts = np.moveaxis(table, place, 0).reshape(table.shape[place], -1).sum(axis=1)
-            precision = len(counts) / (table.size * m.stddev**2)
-            sums[name] = sums.get(name, 0.0) + precision * counts
-            precisions[name] = precisions.get(name, 0.0) + precision
-    return (
-        {name: each / precisions[name] for name, each in sums.items()},
-        {name: 1 / precision for name, precision in precisions.items()},
-    )
+        if isinstance(m, Measurement) and m.matrix is None:
+            table = np.reshape(m.values, domain.shape(m.clique))
+            for i, name in enumerate(m.clique):
+                counts = np.moveaxis(table, i, 0).reshape(table.shape[i], -1).sum(axis=1)
+                precision = len(counts) / (table.size * m.stddev**2)
+                parts.setdefault(name, []).append((precision, counts))
+    found = {}
+    for name, each in parts.items():
+        precisions, counts = zip(*each, strict=True)
+        found[name] = np.average(counts, 0, precisions), 1 / sum(precisions)
+    return found
 
 
-def _error(model: Any, noisy: Mapping[str, Any], variances: Mapping[str, float]) -> float | None:
+def _error(model: Any, noisy: Mapping[str, tuple[NDArray[np.float64], float]]) -> float | None:
     """Return `Verdict.error`: the noise of the median column, and what the model's counts differ
     from the noisy ones beyond their noise, as the mean over all values.
     """
-    if not variances:
+    if not noisy:
         return None
+    noise = float(np.median([variance**0.5 for _, variance in noisy.values()]))
     missed = sum(
         max(0.0, float(((model.marginal((name,)) - counts) ** 2).sum()) - len(counts) * variance)
-        for (name, counts), variance in zip(noisy.items(), variances.values(), strict=True)
+        for name, (counts, variance) in noisy.items()
     )
-    noise = float(np.median(np.sqrt([*variances.values()])))
-    return _SURE * math.hypot(noise, math.sqrt(missed / sum(map(len, noisy.values()))))
+    values = sum(len(counts) for counts, _ in noisy.values())
+    return _SURE * math.hypot(noise, math.sqrt(missed / values))
 
 
 def _counts(total: float, error: float | None) -> str:

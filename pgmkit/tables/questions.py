@@ -151,12 +151,16 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     columns: dict[str, Any] = {**_labelled(plan.groups), plan.summary.title: values}
     columns["count"] = counts
     notes: tuple[str, ...] = ()
+    found = None if bars is None else average_bars(plan, bars, values, counts, level)
     if plan.summary.kind == "mean":
         within = tables @ plan.half_widths
         notes = _of_middles(plan, np.divide(within, counts, out=within, where=counts > 0))
+    elif found is None:  # intervals in closed form end where bins end
+        low, high = plan.ends()
+        away = np.maximum(values[:, None] - low, high - values[:, None])
+        notes = _of_middles(plan, np.where(away <= high - low, away, np.inf).min(axis=1))
     if bars is None:
         return Reply(columns, notes)
-    found = average_bars(plan, bars, values, counts, level)
     if found is None:
         found = bars.statistic(lambda each: both(plan.tables(each)), level=level)
     stddev, of_counts = found.stddev
@@ -185,15 +189,17 @@ _REPLIES = {
 
 
 def _of_middles(plan: QuestionPlan, away: Array) -> tuple[str, ...]:
-    """Return a note if sums or means may be off because values count as the middles of their bins,
-    and otherwise nothing. `away` has the largest possible difference for each line of the answer.
+    """Return a note if sums or averages may be off because values count as the middles of their
+    bins, or for quantiles as evenly spread over them, and otherwise nothing. `away` has the largest
+    possible difference for each line of the answer.
     """
-    most = away.max(initial=0.0)
+    most = away.max(initial=0.0, where=np.isfinite(away))
     if not most > 0:
         return ()
     clipped = plan.column.outside == "clip"
+    how = "the middles of" if plan.summary.kind in ("sum", "mean") else "evenly spread in"
     return (
-        f"values count as the middles of their bins, by which {plan.summary.title} may be off by "
+        f"values count as {how} their bins, by which {plan.summary.title} may be off by "
         f"up to {most:.3g}, beside the noise"
         + "; values beyond the column's ends count in its outer bins, and may add to that"
         * clipped,

@@ -192,10 +192,7 @@ def _read_yaml(text: str) -> Any:
     # labels, codes and times of day.
     code = ("tag:yaml.org,2002:str", re.compile("[-+]?(0[0-9]|[0-9]+:)"))
     Unique.yaml_implicit_resolvers = {
-        first: [
-            code,
-            *((tag, form) for tag, form in known if first in "tTfF" or not tag.endswith(":bool")),
-        ]
+        first: [code, *(each for each in known if first in "tTfF" or "bool" not in each[0])]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     try:

@@ -46,7 +46,7 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     found, others = _covering(texts, {k: v.fullmatch for k, v in _DURATIONS.items()})
     ways, strays = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
     units = Counter(each[1] for each in map(_OF_UNIT.fullmatch, texts) if each)
-    unit, times = units.most_common(1)[0] if units else ("", 0)
+    [(unit, times)] = units.most_common(1) or [("", 0)]
     said = ""
     if len(ways) == 1 and (not found or len(strays) <= len(others)):
         return "", strays

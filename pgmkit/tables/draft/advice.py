@@ -47,28 +47,24 @@ def advice(texts: Sequence[str]) -> tuple[str, list[str]]:
     ways, strays = _covering(texts, {form: partial(is_written, form=form) for form in FORMATS})
     units = Counter(each[1] for each in map(_OF_UNIT.fullmatch, texts) if each)
     [(unit, times)] = units.most_common(1) or [("", 0)]
-    said = ""
     if len(ways) == 1 and (not found or len(strays) <= len(others)):
         return "", strays
     if found:
-        remedy = "write them as numbers of seconds, and draft again"
-        said = f"durations written {' or '.join(found)}{_beside(others)}: {remedy}"
+        what, how = f"durations written {' or '.join(found)}", "them as numbers of seconds"
+        what += _beside(others)
     elif texts and all(map(has_offset, texts)):
-        said = (
-            "points in time with different offsets from Greenwich: write them in one zone, and "
-            "draft again"
-        )
+        what, how = "points in time with different offsets from Greenwich", "them in one zone"
     elif texts and all(COMMA.fullmatch(unsigned(text)) for text in texts):
-        said = (
-            "numbers with a decimal comma, where another column has a decimal point: write all in "
-            "one way, and draft again"
-        )
+        what = "numbers with a decimal comma, where another column has a decimal point"
+        how = "all in one way"
     elif ways:
-        remedy = "write all in one way, such as %Y-%m-%d, and draft again"
-        said = f"dates written {' and '.join(ways)}{_beside(strays)}: {remedy}"
+        what, how = f"dates written {' and '.join(ways)}", "all in one way, such as %Y-%m-%d"
+        what += _beside(strays)
     elif times > max(SURE, NEARLY_ALL * len(texts)):
-        said = f"numbers with the unit {unit!r}: write the numbers alone, and draft again"
-    return said, []
+        what, how = f"numbers with the unit {unit!r}", "the numbers alone"
+    else:
+        return "", []
+    return f"{what}: write {how}, and draft again", []
 
 
 def _covering(

@@ -164,7 +164,9 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     if found is None:
         found = bars.statistic(lambda each: both(plan.tables(each)), level=level)
     stddev, of_counts = found.stddev
-    ends = {"stderr": stddev, "low": found.low[0], "high": found.high[0]}
+    least, most = plan.ends()[0].min(), plan.ends()[1].max()
+    low, high = np.clip([found.low[0], found.high[0]], least, most)
+    ends = {"stderr": stddev, "low": low, "high": high}
     wide = ~(stddev <= UNRELIABLE * spread) & ~(stddev == 0.0)
     bins = np.stack(plan.ends())[..., None]
     # True where an interval is exactly one bin, and so as narrow as the schema allows.

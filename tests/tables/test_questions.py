@@ -586,6 +586,17 @@ def test_a_median_without_a_closed_interval_says_how_far_its_bin_may_move_it() -
     assert exact.columns["high"] == [39.0] and not any("off by" in each for each in exact.notes)
 
 
+@pytest.mark.parametrize("summary", ["median(pay)", "mean(pay)"])
+def test_no_interval_of_an_average_goes_beyond_the_column(summary: str) -> None:
+    """A mean income of 168,174 had an interval from -589,857 on, in a column that begins at 0."""
+    schema = Schema({"pay": Integer(edges=(0, 40, 10_000)), "sex": Categorical(("F", "M"))})
+    tables = [Measurement((n,), v, 90.0) for n, v in (("pay", [290, 10]), ("sex", [20, 280]))]
+    model = estimate(schema.domain, tables, total=300.0)
+    found = ask(model, schema, f"{summary} | sex", bars=error_bars(model, tables)).columns
+    assert min(found["low"]) >= 0 and max(found["high"]) <= 10_000
+    assert (found["low"] <= found[summary]).all() and (found[summary] <= found["high"]).all()
+
+
 def test_the_interval_of_a_quantile_that_is_a_spike_is_the_spike() -> None:
     schema = Schema({"d": Numeric(0, 50, bins=5, decimals=2, spikes=(45,))})
     counts = np.bincount(schema.columns["d"].encode([1, 2, 45, 45, 45, 45, 48]), minlength=7)

@@ -93,10 +93,12 @@ class Mixture(Settings):
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
         cells: The most cells of all cliques of the same number of attributes, two or more, that are
-            all measured, 1 or more. If all pairs together have more cells, some pairs are selected;
-            larger cliques that together have more are left out.
+            all measured, 1 or more. If all pairs together have more cells, rare codes are merged,
+            and if they still have more, some pairs are selected; larger cliques that together have
+            more are left out.
         pairs: The number of selected pairs for each attribute if not all pairs are measured, 1 or
-            more, drawn by the exponential mechanism.
+            more, drawn by the exponential mechanism. Of these, a pair that would bring the cells
+            above `cells` is left out.
         rows: The number of product distributions in the mixture, 1 or more; it is not larger than
             the noisy number of records, since n records are themselves such a mixture of n rows.
             The trial fits that choose the level have half as many.
@@ -156,9 +158,9 @@ def mixture(
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
-    If pairs are selected because there are too many cells to measure all, codes that the noisy
-    one-way marginals cannot tell from 0 count as one code of their attribute in pairs
-    (`mechanisms.families.frequent`).
+    If all pairs together have more than `settings.cells` cells, codes that the noisy one-way
+    marginals cannot tell from 0 count as one code of their attribute in pairs
+    (`mechanisms.families.frequent`). If that leaves more cells, some pairs are selected.
 
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins; neighbouring bins
     may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is left out
@@ -186,9 +188,9 @@ def mixture(
     if orders:
         alone = shrinkage.independent_columns(domain, first, total)
         if not kept:
-            most = settings.pairs * len(domain)
-            estimates = alone.marginals(orders[0])
-            kept = [worst_pairs(curator, orders[0], estimates, most, selecting)]
+            kept = settings.whole(frequent.domain, orders[:1])
+        if not kept:
+            kept = [_selected(curator, orders[0], frequent.domain, alone, settings, selecting)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
@@ -204,11 +206,36 @@ def mixture(
         rows = _fitted(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
-    model = family(domain, frequent.expand(rows.double().cpu().numpy()), total)
+    # All measurements of single attributes tell how merged codes divide, not the first ones alone.
+    told = independent_columns(domain, alone_again, total)
+    counts = {name: told.marginal((name,)) for name in domain}
+    model = family(domain, frequent.expand(rows.double().cpu().numpy(), counts), total)
     if sought:
         found = measure_worst(curator, model, sought, settings.select_share)
         model, measurements = tilted(model, found, rng=settings.seed), [*measurements, found]
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
+
+
+def _selected(
+    curator: Curator,
+    pairs: Sequence[Clique],
+    merged: Domain,
+    alone: ProductMixtureModel,
+    settings: Mixture,
+    cost: float,
+) -> list[Clique]:
+    """Draw the pairs that differ most from independence, and return those that have together at
+    most `settings.cells` cells over the domain `merged`, but at least one. `cost` pays for the
+    draws.
+    """
+    most = settings.pairs * len(curator.domain)
+    kept: list[Clique] = []
+    room = settings.cells
+    for pair in worst_pairs(curator, pairs, alone.marginals(pairs), most, cost):
+        if merged.size(pair) <= room or not kept:
+            kept.append(pair)
+            room -= merged.size(pair)
+    return kept
 
 
 def _measured(
@@ -251,6 +278,7 @@ def _measured(
         Noise(known, noise, pure),
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         residuals=not pure,
+        sizes_of=curator.domain.sizes,
         importance=_weights(workload, pairs),
     )
     # The tables are over frequent codes; measurements are over all codes.

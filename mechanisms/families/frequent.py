@@ -11,7 +11,7 @@ frequent codes are found from noisy measurements.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,7 @@ class Frequent:
             seen = m.values > DEVIATIONS * m.stddev
             if (~seen).sum() > 1:
                 self.codes[name] = np.flatnonzero(seen)
-                shares = np.maximum(m.values, 0.0)[~seen]
-                even = np.full(len(shares), 1 / len(shares))
-                self._rest[name] = shares / shares.sum() if shares.sum() else even
+                self._rest[name] = np.maximum(m.values, 0.0)[~seen]
         sizes = {name: len(own) + (name in self._rest) for name, own in self.codes.items()}
         self.domain = Domain(sizes)
 
@@ -119,10 +117,13 @@ class Frequent:
         ]
         return Measurement(measurement.clique, measurement.values, measurement.stddev, kept)
 
-    def expand(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def expand(
+        self, rows: NDArray[np.float64], counts: Mapping[str, NDArray[np.float64]] | None = None
+    ) -> NDArray[np.float64]:
         """Return rows (K x all codes) from rows over `self.domain`. The probability of a merged
-        code is divided among its codes in proportion to their noisy counts, or evenly if none is
-        above 0.
+        code is divided among its codes in proportion to their counts, or evenly if none is above 0.
+
+        `counts`: by attribute, counts of all its codes, at least 0; those of `first` if None.
 
         >>> first = [Measurement(("a",), [50.0, 3.0, 40.0, 1.0], 2.0)]
         >>> Frequent(Domain({"a": 4}), first, 90.0).expand(np.array([[0.5, 0.3, 0.2]]))
@@ -132,7 +133,9 @@ class Frequent:
         parts = np.split(rows, np.cumsum(self.domain.shape())[:-1], axis=1)
         for name, part in zip(self.whole, parts, strict=True):
             places = self.places(name)
-            shares = np.ones(len(places))
-            shares[places == len(self.codes[name])] = self._rest.get(name, 1.0)
+            shares, rare = np.ones(len(places)), places == len(self.codes[name])
+            if rare.any():
+                within = self._rest[name] if counts is None else counts[name][rare]
+                shares[rare] = within / within.sum() if within.sum() else 1 / len(within)
             found.append(part.take(places, axis=1) * shares)
         return np.concatenate(found, axis=1)

@@ -121,6 +121,7 @@ def best_tables(
     bins: Mapping[str, int],
     residuals: bool,
     others: Mapping[str, float] | None = None,
+    sizes_of: Mapping[str, int] | None = None,
     importance: float | Array = 1.0,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget. Both are
@@ -160,7 +161,7 @@ def best_tables(
     # follow from the noise of all cells, or pairs that depend strongly would get too little.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, sides.max(2))
-    codes = np.array([float(len(count)) for count in counts.values()])
+    codes = np.array([float((sizes_of or {}).get(name, len(count))) for name, count in counts.items()])
     before = np.array([noise.singles[name] for name in names])
     further = np.array([(others or {}).get(name, 0.0) for name in names])
     pure, power = noise.pure, 1.0 if noise.pure else 0.5

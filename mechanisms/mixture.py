@@ -130,15 +130,6 @@ class Mixture(Settings):
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
-    def measures(self, workload: Workload) -> bool:
-        """Return True if there are few enough pairs to measure all of them, so that none are
-        selected, and no larger clique is sought.
-        """
-        if workload.sought:
-            return False
-        orders = _orders(workload)
-        return not orders or bool(self.whole(workload.domain, orders))
-
     def whole(self, domain: Domain, orders: Sequence[list[Clique]]) -> list[list[Clique]]:
         """Return the leading groups of `orders`, each of at most `cells` cells together, up to the
         first group that has more. All cliques of these groups are measured.
@@ -207,7 +198,7 @@ def mixture(
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
     # All measurements of single attributes tell how merged codes divide, not the first ones alone.
-    told = independent_columns(domain, alone_again, total)
+    told = shrinkage.independent_columns(domain, alone_again, total)
     counts = {name: told.marginal((name,)) for name in domain}
     model = family(domain, frequent.expand(rows.double().cpu().numpy(), counts), total)
     if sought:
@@ -278,7 +269,7 @@ def _measured(
         Noise(known, noise, pure),
         bins={name: int((frequent.codes[name] < bins.get(name, 0)).sum()) for name in names},
         residuals=not pure,
-        sizes_of=curator.domain.sizes,
+        codes_of=curator.domain.sizes,
         importance=_weights(workload, pairs),
     )
     # The tables are over frequent codes; measurements are over all codes.

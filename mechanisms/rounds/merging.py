@@ -121,7 +121,7 @@ def best_tables(
     bins: Mapping[str, int],
     residuals: bool,
     others: Mapping[str, float] | None = None,
-    sizes_of: Mapping[str, int] | None = None,
+    codes_of: Mapping[str, int] | None = None,
     importance: float | Array = 1.0,
 ) -> Tables:
     """Return the cells on which each pair is measured, and the shares of a budget. Both are
@@ -137,7 +137,9 @@ def best_tables(
     each attribute, the number n of its codes 0..n-1 that are bins in order; an attribute that is
     left out has none. `residuals`: True if residuals are measured, False if tables are. `others`:
     for each attribute, the number of tables besides those of `pairs` that the noise in its counts
-    enters; 0 for an attribute that is left out. `importance`: by how much the error of each pair is
+    enters; 0 for an attribute that is left out. `codes_of`: for each attribute, the number of codes
+    whose counts are noisy, if `counts` has the sum of several; the length of `counts` if None.
+    `importance`: by how much the error of each pair is
     multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
@@ -161,7 +163,8 @@ def best_tables(
     # follow from the noise of all cells, or pairs that depend strongly would get too little.
     cells = sides.prod(2)
     filled = np.maximum(cells * width, sides.max(2))
-    codes = np.array([float((sizes_of or {}).get(name, len(count))) for name, count in counts.items()])
+    every_code = codes_of or {name: len(count) for name, count in counts.items()}
+    codes = np.array([float(every_code[name]) for name in names])
     before = np.array([noise.singles[name] for name in names])
     further = np.array([(others or {}).get(name, 0.0) for name in names])
     pure, power = noise.pure, 1.0 if noise.pure else 0.5

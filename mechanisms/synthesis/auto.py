@@ -9,20 +9,25 @@ from typing import Any
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.synthesis import work
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.workload import Workload, WorkloadLike, pairs_of
 from pgmkit import InvalidInput, Schema
 from pgmkit.runtime.typed import typed
 
 _MANY_ATTRIBUTES = 40
-"""The largest number of columns for which the time of `aim` was measured."""
+"""The largest number of columns for which the time of `aim` was measured, and for which a mixture
+is taken that may leave pairs out. On drawn networks of 50 and 100 columns such a mixture has twice
+the error of `pair-graph` (`benchmarks.wide`).
+"""
 _LEAST_MODEL_MB = 5.0
 """The smallest model of `aim`, in MB, that is chosen because larger ones take too long. Smaller
 ones are too small for the relations that could be measured: on `gss_abortion`, one of the tables of
 `benchmarks.regret`, at epsilon 10 a model of 2 MB has 1.4 times the error of `mixture`, and takes
 longer.
 """
-_MIXTURE_MB = 600.0
-"""The memory of `mixture` in MB."""
+_MIXTURE_MB, _MIXTURE_CELLS = 600.0, 1e7
+"""The memory of `mixture` in MB, and the cells of all pairs up to which that is enough: ten columns
+of 500 values and 50,000 rows take 549 MB.
+"""
 _PUBLIC_SECONDS = 150.0
 """If less time is allowed, in seconds, no network is trained on public records."""
 _LEAST_ROWS_OF_GRAPH = 5.0
@@ -68,14 +73,14 @@ def choose_mechanism(
     """Return a mechanism for a table, with the reason.
 
     Public records lead to `gem-pub`, or to `pep-pub` if there is no time to train a network and
-    they have all columns. If
-    `rows` is given and noise would exceed the counts of pairs at this budget, `independent` is
-    taken. A workload of pairs, without constraints, leads to `mixture` if it can measure all of
-    them within both limits, whether larger sets are sought or not. A memory limit that leaves no
-    room for a model of `aim`, or more than 40 columns of several values, leads to `pair-graph`. All
-    other tables lead to `aim`, with a smaller model if the default one may take too long or too
-    much memory; if even the smallest may take too long, to `mixture`, or to `pair-graph` if there
-    are constraints or too little time for `mixture`.
+    they have all columns. If `rows` is given and noise would exceed the counts of pairs at this
+    budget, `independent` is taken. A workload of pairs, without constraints, leads to `mixture`
+    within both limits, whether larger sets are sought or not, if it can measure all pairs or there
+    are at most 40 columns of several values. A memory limit that leaves no room for a model of
+    `aim`, or more columns, leads to `pair-graph`. All other tables lead to `aim`, with a smaller
+    model if the default one may take too long or too much memory; if even the smallest may take too
+    long, to `mixture`, or to `pair-graph` if there are constraints or too little time for
+    `mixture`.
 
     `rows`: the number of rows if it is public or was paid for. `max_rows`: the number of rows of a
     protected unit, by which the noise is multiplied. `public`: the columns of the public records;
@@ -101,8 +106,16 @@ def choose_mechanism(
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
     columns = sum(size > 1 for size in schema.domain.sizes.values())  # others have no pairs
     limit = 60.0 if seconds is None else seconds
-    mixes = _mixes(schema, workload, limit, memory_mb)
     many = columns > _MANY_ATTRIBUTES
+    cells, most = _pair_cells(schema, workload)
+    to_mix = work.mixture_seconds(min(cells, most))
+    mixes = (
+        not schema.constraints
+        and max(map(len, workload.asked.cliques)) == 2
+        and limit >= to_mix
+        and (memory_mb is None or memory_mb >= _MIXTURE_MB)
+        and cells <= (most if many else _MIXTURE_CELLS)
+    )
     # With fewer rows noise would hide pairs, so only single columns are measured. A mixture with
     # Gaussian noise finds that out itself, and then measures single columns more exactly.
     least = work.FEW_ROWS * columns
@@ -125,10 +138,19 @@ def choose_mechanism(
             few = f"{memory_mb:g} MB of memory leave none for the model of aim"
             return Choice("pair-graph", few)
     if mixes:
+        if cells <= most:
+            measured = (
+                f"all pairs of {columns} columns are measured, unless noise would hide all, and no "
+                "graph leaves some out"
+            )
+        else:
+            measured = (
+                f"the pairs of {columns} columns that depend most are measured, or all if they "
+                "have few cells beyond those that noise would hide"
+            )
         return Choice(
             "mixture",
-            f"all pairs of {columns} columns are measured, unless noise would hide all, and no "
-            "graph leaves some out; for error bars of all questions ask for aim",
+            f"{measured}; for error bars of all questions ask for aim",
         )
     if many:
         return Choice(
@@ -139,32 +161,34 @@ def choose_mechanism(
     # The time grows with the number of rows in units of the noise, which grows with `max_rows`. An
     # unknown number is taken for a large one.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
-    return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb)
+    return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb, to_mix)
 
 
-def _mixes(schema: Schema, workload: Workload, seconds: float, memory_mb: float | None) -> bool:
-    """Return True if the workload is one of pairs, all of which `mixture` can measure within the
-    limits on time and memory, and the schema has no constraints.
+def _pair_cells(schema: Schema, workload: Workload) -> tuple[int, int]:
+    """Return the number of cells of all the workload's pairs together, and the most that `mixture`
+    fits.
     """
     from mechanisms.mixture import Mixture  # torch, which takes seconds to import
 
-    return (
-        not schema.constraints
-        and max(map(len, workload.asked.cliques)) == 2
-        and seconds >= work.mixture_seconds(schema.domain)
-        and (memory_mb is None or memory_mb >= _MIXTURE_MB)
-        and Mixture().measures(workload.asked)
-    )
+    pairs = pairs_of(schema.domain, workload.asked.cliques)
+    return sum(map(schema.domain.size, pairs)), Mixture().cells
 
 
 def _by_time(
-    schema: Schema, marginals: int, rows: int, budget: Budget, seconds: float, most_mb: float
+    schema: Schema,
+    marginals: int,
+    rows: int,
+    budget: Budget,
+    seconds: float,
+    most_mb: float,
+    to_mix: float,
 ) -> Choice:
     """Return AIM with the largest model, up to the default size and `most_mb`, that it can estimate
     in `seconds`, or else a faster mechanism.
 
     `marginals`: the number of the workload's cliques. `rows`: the number of rows, divided by
     that of the largest protected unit. `most_mb`: the largest model that the memory holds, in MB.
+    `to_mix`: the seconds that `mixture` takes.
     """
     from mechanisms.aim import Aim  # it loads what takes long to import
 
@@ -183,7 +207,7 @@ def _by_time(
             {} if model_mb == default_mb else {"model_mb": model_mb},
         )
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"
-    if schema.constraints or seconds < work.mixture_seconds(schema.domain):
+    if schema.constraints or seconds < to_mix:
         return Choice("pair-graph", f"{late}; a graph of few pairs takes seconds")
     return Choice("mixture", f"{late}; all pairs are measured at once")
 

@@ -60,13 +60,13 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
 
 
 def mixture_seconds(cells: int) -> float:
-    """Return roughly the CPU seconds that `mixture` with default settings takes to fit pairs that
-    have together so many cells. If many rows show strong relations, it can take ten times as long.
+    """Return roughly the CPU seconds that `mixture` takes to fit pairs of so many cells together.
+    If many rows show strong relations, it can take ten times as long.
 
     >>> mixture_seconds(78_000)
     40.0
     """
-    # The time is a second, whatever the table, and half a millisecond for each cell of all pairs.
+    # The time is a second, whatever the table, and half a millisecond for each cell.
     return 1.0 + 5e-4 * cells
 
 

@@ -85,6 +85,9 @@ def test_a_rest_is_what_is_left_of_the_total_and_even_without_counts() -> None:
     assert moved.values.tolist() == [50.0, 40.0, 0.0]  # two more than the total
     rows = frequent.expand(np.array([[0.5, 0.2, 0.3, *[0.5] * 2, *[0.25] * 4]]))
     np.testing.assert_allclose(rows[0, :5], [0.5, 0.1, 0.1, 0.2, 0.1])
+    counts = {"a": np.array([9.0, 1.0, 0.0, 9.0, 3.0])}
+    rows = frequent.expand(np.array([[0.5, 0.2, 0.3, *[0.5] * 2, *[0.25] * 4]]), counts)
+    np.testing.assert_allclose(rows[0, :5], [0.5, 0.075, 0.0, 0.2, 0.225])
 
 
 @pytest.mark.parametrize("sparse", [True, False])

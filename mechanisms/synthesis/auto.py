@@ -24,10 +24,8 @@ ones are too small for the relations that could be measured: on `gss_abortion`, 
 `benchmarks.regret`, at epsilon 10 a model of 2 MB has 1.4 times the error of `mixture`, and takes
 longer.
 """
-_MIXTURE_MB, _MIXTURE_CELLS = 600.0, 1e7
-"""The memory of `mixture` in MB, and the cells of all pairs up to which that is enough: ten columns
-of 500 values and 50,000 rows take 549 MB.
-"""
+_MIXTURE_MB = 600.0
+"""The memory of `mixture` in MB."""
 _PUBLIC_SECONDS = 150.0
 """If less time is allowed, in seconds, no network is trained on public records."""
 _LEAST_ROWS_OF_GRAPH = 5.0
@@ -109,12 +107,13 @@ def choose_mechanism(
     many = columns > _MANY_ATTRIBUTES
     cells, most = _pair_cells(schema, workload)
     to_mix = work.mixture_seconds(min(cells, most))
+    # Ten columns of 500 values, whose pairs have 11 million cells, take 549 MB.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2
         and limit >= to_mix
         and (memory_mb is None or memory_mb >= _MIXTURE_MB)
-        and cells <= (most if many else _MIXTURE_CELLS)
+        and cells <= (most if many else 100 * most)
     )
     # With fewer rows noise would hide pairs, so only single columns are measured. A mixture with
     # Gaussian noise finds that out itself, and then measures single columns more exactly.
@@ -138,20 +137,7 @@ def choose_mechanism(
             few = f"{memory_mb:g} MB of memory leave none for the model of aim"
             return Choice("pair-graph", few)
     if mixes:
-        if cells <= most:
-            measured = (
-                f"all pairs of {columns} columns are measured, unless noise would hide all, and no "
-                "graph leaves some out"
-            )
-        else:
-            measured = (
-                f"the pairs of {columns} columns that depend most are measured, or all if they "
-                "have few cells beyond those that noise would hide"
-            )
-        return Choice(
-            "mixture",
-            f"{measured}; for error bars of all questions ask for aim",
-        )
+        return _mixture(columns, cells <= most)
     if many:
         return Choice(
             "pair-graph",
@@ -162,6 +148,23 @@ def choose_mechanism(
     # unknown number is taken for a large one.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb, to_mix)
+
+
+def _mixture(columns: int, all_pairs: bool) -> Choice:
+    """Return the mixture of so many columns, which measures all their pairs or those that its cells
+    hold.
+    """
+    if all_pairs:
+        measured = (
+            f"all pairs of {columns} columns are measured, unless noise would hide all, and no "
+            "graph leaves some out"
+        )
+    else:
+        measured = (
+            f"the pairs of {columns} columns that depend most are measured, or all if they have "
+            "few cells beyond those that noise would hide"
+        )
+    return Choice("mixture", f"{measured}; for error bars of all questions ask for aim")
 
 
 def _pair_cells(schema: Schema, workload: Workload) -> tuple[int, int]:

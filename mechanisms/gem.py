@@ -240,8 +240,8 @@ def _run(
         rounds, count, options = _selection(settings, rounds, frequent)
         steps = SELECTIONS[settings.select](curator, workload, rounds, count, split, **options)
         generator = _generator(columns, settings).to(device)
-        # Several threads save time only if a training step takes many multiplications, as it always
-        # does with the paper's network. Smaller networks train equally fast with one thread.
+        # A step of 6e8 multiplications (the default network) takes 19 ms on one core and 18 on two,
+        # 1e9 take 31 and 22, 3e9 take 76 and 44, and the paper's network has 7e9.
         with threads_for(generator.multiplications, 1e9):
             prepare(generator)
 

@@ -22,9 +22,9 @@ def cautions(request: Request, rows: int | None) -> Iterator[str]:
     >>> from pgmkit import Boolean, Schema
     >>> request = Request(schema=Schema({"ill": Boolean()}), epsilon=20, delta=0.01)
     >>> for said in cautions(request, None):
-    ...     print(said[:72])
+    ...     print(said[:72].strip())
     delta (0.01) is above 1 / 1000 rows (assumed, as their number is private
-    epsilon = 20 protects hardly anyone; 0.1 to 10 are usual
+    epsilon = 20 protects hardly anyone; 0.1 to 10 are usual, and with less
     """
     delta, least = request.delta, 1000 if rows is None else rows
     if delta * least > 1:
@@ -35,7 +35,10 @@ def cautions(request: Request, rows: int | None) -> Iterator[str]:
         )
     epsilon = request.budget.epsilon
     if epsilon > _MOST_EPSILON and request.within is None:
-        yield f"epsilon = {epsilon:.4g} protects hardly anyone; 0.1 to {_MOST_EPSILON:g} are usual"
+        yield (
+            f"epsilon = {epsilon:.4g} protects hardly anyone; 0.1 to {_MOST_EPSILON:g} are usual, "
+            "and with less noise some mechanisms take many times as long"
+        )
     elif epsilon > _MOST_EPSILON:
         yield (
             f"answers within {request.within:g} records need epsilon = {epsilon:.4g}, which "

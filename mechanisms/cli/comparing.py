@@ -84,6 +84,10 @@ def compare(
         cannot = ", ".join(name for name in names if not configure(name)[0].graphical)
         said += "; the schema's constraints are left out"
         said += f", and {cannot} cannot hold them" if cannot else ""
+        held = () if public is None else zip(columns.constraints, columns.zeros, strict=True)
+        for constraint, zeros in held:
+            broken = int(data.marginal(zeros.clique)[~zeros.allowed].sum())
+            said += f"; records that break the constraint ({constraint}): {broken:,}"
     lines = [f"on {said}; mean error of tables by their columns", *map(_line, found)]
     if target is not None:
         page = comparison(found, len(data), said)

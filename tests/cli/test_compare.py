@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,10 @@ def test_constraints_are_said_to_be_left_out_and_who_cannot_hold_them() -> None:
     wanted = "the schema&#x27;s constraints are left out, and matrix cannot hold them"
     assert wanted.replace("&#x27;", "'") in done.output and done.exit_code == 0
     assert wanted in Path("c.html").read_text(encoding="utf-8")
+    Path("p.csv").write_text("age,sex\n0,1\n0,0\n1,1\n1,0\n0,1\n")
+    done = pgmkit("--schema", "s.json", "--public", "p.csv", *names, "-o", "p.html")
+    for text in (done.stdout, Path("p.html").read_text(encoding="utf-8")):
+        assert re.search(r"records that break the constraint \(.*age.*\): 2[;<]", text)
 
 
 def test_a_mechanism_that_refuses_says_why() -> None:

@@ -36,7 +36,8 @@ class FileFormat:
         separator: The sign between values; by default the one that the header line shows (comma,
             semicolon, tab or |).
         encoding: The encoding of the text, by Python's name.
-        decimal: The decimal sign, "." or ","; the other one may then separate thousands.
+        decimal: The decimal sign, "." or ","; the other one may then separate groups of three
+            digits (thousands).
         ignore: Columns of the file that are left out, such as an identifier.
         multiline: Whether a quoted value may continue over line ends; if False every line is one
             record or none.

@@ -105,8 +105,8 @@ def _key(value: Any) -> tuple[type, Any]:
 
 
 def numeric(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-    """Return numbers, or times without a zone, as a numpy array, and a mask of the null ones. None
-    for other values.
+    """Return numbers, or times without a zone, as a numpy array, and a mask of the null ones, which
+    are 0 among whole numbers of Arrow. Return None for other values.
 
     >>> numeric(np.array([1.5, np.nan]))
     (array([1.5, nan]), array([False,  True]))
@@ -193,7 +193,7 @@ def series_values(series: Any) -> Any:
 
 def clock_times(values: Any) -> Any:
     """Return Arrow times with a zone as the times that a clock in the zone shows, and other values
-    unchanged.
+    unchanged. If some are after 2037, fractions of a microsecond are cut off.
     """
     if not isinstance(values, pa.Array | pa.ChunkedArray) or not getattr(values.type, "tz", None):
         return values
@@ -311,10 +311,13 @@ def bare(text: str) -> str:
 
 
 def with_point(text: str, decimal: str) -> str:
-    """Return the text of a number whose decimal sign is `decimal` with a decimal point instead;
-    with a decimal comma, points between thousands are removed.
+    """Return the text of a number with a decimal point. If the decimal sign is a comma, commas and
+    points are exchanged: a point is then a sign of thousands, and "12.5" no number.
+
+    >>> bare(with_point("1.234,5", ",")), bare(with_point("12.5", ","))
+    ('1234.5', '12,5')
     """
-    return text if decimal == "." else text.replace(".", "").replace(",", ".")
+    return text if decimal == "." else text.translate({ord("."): ",", ord(","): "."})
 
 
 def plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from mechanisms.cli import main
 from mechanisms.release.tabular import TableRelease
 from pgmkit import (
     Categorical,
+    FileFormat,
     Forbid,
     Integer,
     InvalidInput,
@@ -191,6 +192,17 @@ def test_what_a_table_may_not_be(folder: Path, text: str, message: str) -> None:
     Path("t.csv").write_text(text)
     with pytest.raises(InvalidInput, match=message):
         read_noisy_tables("t.csv", SCHEMA)
+
+
+@pytest.mark.parametrize("text", ["12.5", "1.234,5", "1,234.5"])
+def test_a_file_with_decimal_commas_has_no_points(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"sex;n;stddev\nF;{text};1\nM;2,5;1\n")
+    with pytest.raises(InvalidInput, match="is no number"):
+        read_noisy_tables(path, SCHEMA.of_file(FileFormat(decimal=",")))
+    path.write_text("sex;n;stddev\nF;12,5;1\nM;2,5;1\n")
+    (table,) = read_noisy_tables(path, SCHEMA.of_file(FileFormat(decimal=",")))
+    assert table.values.tolist() == [12.5, 2.5]
 
 
 def test_json_tables_without_a_list_of_columns_are_refused(folder: Path) -> None:

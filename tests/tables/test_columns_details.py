@@ -84,10 +84,13 @@ def test_a_decimal_comma_is_kept_by_every_format(suffix: str, tmp_path: Path) ->
     found: Any = encode_file(path, schema)
     assert all((found.columns[name] == data.columns[name]).all() for name in columns)
     if suffix == "jsonl":
-        path.write_text('{"pay": 1.5e1, "rate": 0.5}\n{"pay": "1.0", "rate": "1,5"}\n')
+        path.write_text('{"pay": 1.5e1, "rate": 0.5}\n{"pay": "10,0", "rate": "1,5"}\n')
         found = encode_file(path, schema)
         assert found.columns["pay"].tolist() == [1, 1]
         assert found.columns["rate"].tolist() == [0, 1]
+        path.write_text('{"pay": "1.0", "rate": 0.5}\n')
+        with pytest.raises(InvalidInput, match="1 row"):
+            encode_file(path, schema)
 
 
 def test_labels_that_begin_like_comments_are_written_as_values(tmp_path: Path) -> None:

@@ -214,6 +214,23 @@ def test_compressed_and_foreign_texts(tmp_path: Path, suffix: str) -> None:
     assert data.columns["größe"].tolist() == [2, 0] and data.columns["name"].tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_signs_that_do_not_part_thousands_make_no_number(tmp_path: Path, decimal: str) -> None:
+    """With a decimal comma "12.5" is no number, as "12,5" is none with a decimal point."""
+    texts = {"12.5": 12.5, "1,234.5": 1234.5, "1,234": 1234, "12,5": -1, "1.234,567": -1, "1,0": -1}
+    exchanged = str.maketrans(",.", ".,") if decimal == "," else {}
+    schema = Schema({"n": Numeric(0, 9999, bins=9999)})
+    schema = schema.of_file(FileFormat(separator=";", decimal=decimal))
+    path = tmp_path / "t.csv"
+    for text, number in texts.items():
+        path.write_text(f"n\n{text.translate(exchanged)}\n")
+        if number == -1:
+            with pytest.raises(InvalidInput, match="1 row"):
+                encode_file(path, schema)
+        else:
+            assert encode_file(path, schema).columns["n"].tolist() == [int(number)]
+
+
 def test_tables_of_other_programs(tmp_path: Path) -> None:
     openpyxl, pyreadstat = pytest.importorskip("openpyxl"), pytest.importorskip("pyreadstat")
     frame = pd.DataFrame({"age": [3.0, 44.0, np.nan], "sex": ["F", "M", "F"]})

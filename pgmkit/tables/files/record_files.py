@@ -121,11 +121,14 @@ def _repeats(column: Column) -> bool:
 
 
 def _plain_decimals(values: Any, column: Column, form: FileFormat) -> Any:
-    """Return texts of numbers with a decimal point, if the file writes a decimal comma."""
+    """Return texts of numbers with a decimal point. If the file writes a decimal comma, commas and
+    points are exchanged, as by `with_point`.
+    """
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if form.decimal == "." or column.midpoints is None or not is_text(kind):
         return values
-    return with_other_sign(values, column, (".", ""), (",", "."))
+    between = "\ufdd0"  # Unicode reserves it for such uses inside a program
+    return with_other_sign(values, column, (".", between), (",", "."), (between, ","))
 
 
 def check_columns(

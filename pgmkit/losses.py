@@ -80,8 +80,8 @@ class Loss(ABC):
 
     @abstractmethod
     def rounding(self, marginals: torch.Tensor) -> float:
-        """Return the change of the loss when every marginal and value changes by a few units in its
-        last place: no search in this precision can do better.
+        """Return about the most by which the loss changes if every marginal and measured value
+        changes by a few units in its last place: no search in this precision can do better.
         """
 
     def smooth_stages(self) -> Sequence[Loss]:

@@ -64,7 +64,8 @@ def estimate_totals(
     """Return the value of ``estimate_total``, in counts, for each of many sets of noisy values.
 
     The measurements give the matrices and the noise. ``values`` has, in place of each measurement's
-    own values, an array with a row for each value and a column for each set.
+    own values, an array with a row for each value and a column for each set. Raises
+    `TotalUndetermined` as ``estimate_total`` does.
 
     >>> m = Measurement(["a"], [1.0, 2.0], stddev=1.0)
     >>> estimate_totals([m], [np.array([[1.0, 10.0], [2.0, 20.0]])])

@@ -40,7 +40,8 @@ def draft(
     """Propose a schema from the values of public data, or from the names alone.
 
     Looking at private values without a budget would leak them. Without --assume-public only the
-    column names are read, and every column is left open: its values are found with a budget.
+    column names are read. Every column is then left open, so that its values are found with a
+    budget, or left out if its name is that of an identifier.
 
     \b
     pgmkit schema draft sample.csv --assume-public -o people.yaml

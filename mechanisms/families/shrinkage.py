@@ -5,9 +5,9 @@ dependence of the attributes, and by noise of variance s^2 in each cell. If the 
 is regarded as a draw of variance v, the best estimate of the true table is a mean of y and q with
 the precisions 1 / s^2 and 1 / v. The variance v follows from the table itself: with R the part of y
 - q beyond the one-way marginals, in d degrees of freedom, |R|^2 is about d (s^2 + v) (James and
-Stein, "Estimation with quadratic loss", 1961; Efron and Morris 1973 for this reading). So a table
-whose noise hides its dependence is replaced by independence, and one far above its noise hardly
-changes.
+Stein, "Estimation with quadratic loss", 1961; Efron and Morris 1973 for this reading). At least a
+fiftieth of |R|^2 counts as dependence. So a table whose noise hides its dependence keeps a fiftieth
+of its difference from independence, and one far above its noise hardly changes.
 
 The engine's own shrinkage (`pgmkit.regions.shrinkage`) shrinks all tables of a fit together by one
 weight, which needs their projections; here each table is shrunk separately, before anything is
@@ -184,9 +184,10 @@ def _drawn_in(
 def _beyond(
     domain: Domain, measurement: Measurement, shares: Mapping[str, Array], total: float
 ) -> tuple[Array, Array, int, float]:
-    """Return the noisy table of a measurement; the table that it would have without noise for
-    `total` records with independent attributes of these shares; the degrees of freedom of an
-    interaction in such tables; and the sum of squares of the interaction in their difference.
+    """Return four things: the noisy table y of a measurement; the table q that it would have
+    without noise if `total` records had independent attributes with these shares; the degrees of
+    freedom of the interaction in y - q, which is what is left of it without its one-way marginals;
+    and the interaction's sum of squares.
     """
     codes = (shares[name] for name in measurement.clique)
     product = total * functools.reduce(np.multiply.outer, codes)

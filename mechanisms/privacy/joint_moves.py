@@ -187,9 +187,10 @@ def _is_exact(product: Product) -> bool:
 
 
 def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:
-    """Return a row for each combination of ends of one attribute's factors, which are sorted by
-    their keys: the number 1, then g_i or h_i divided by the largest |column|^2 for each factor. The
-    first row is for rows x and y that agree in the attribute.
+    """Return a row for each combination of ends of one attribute's factors (see the module's
+    docstring) at which the sum over A may be least. It has the number 1, then the g_i or h_i of
+    each factor, divided by the factor's largest |column|^2. The first row is for rows x and y that
+    agree in the attribute. `factors` are sorted by their keys.
     """
     parts: list[list[tuple[float, ...]]] = []
     for direction, keys in itertools.groupby(factors, key=lambda key: key[0]):
@@ -203,8 +204,9 @@ def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:
             parts.append([(low,), (high,)])
         else:
             parts.append([(low, least), (min(least, high), least), (high, max(least, high))])
-    # With one direction the sum over A is linear between the last end and rows that agree, so the
-    # last end is left out.
+    # If all factors have one direction, the last end lies on the line from the one before it to
+    # rows that agree (or is the one before it). The sum over A is linear on this line, so it is
+    # least at one of the line's ends, and the last end is left out.
     if len(parts) == 1 and len(parts[0]) > 1:
         del parts[0][-1]
     ends = [tuple(itertools.chain(*each)) for each in itertools.product(*parts)]

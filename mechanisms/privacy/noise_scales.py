@@ -38,8 +38,9 @@ def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
 
 
 def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
-    """Return the scale of the exponential mechanism, 2 sensitivity / epsilon. The mechanism costs
-    epsilon, or rho = epsilon^2 / 8. `sensitivity`: the most by which a score changes.
+    """Return the scale of the exponential mechanism, 2 sensitivity / epsilon. Its `cost` is epsilon
+    for a pure budget, or else rho = epsilon^2 / 8. Under Gaussian accounting epsilon is
+    `gaussian_dp.range_of` the cost. `sensitivity`: the most by which a score changes.
 
     >>> from mechanisms.privacy.budget import Budget
     >>> exponential(Budget(1.0), 1.0, 0.5), exponential(Budget(1.0, 1e-6), 1.0, 0.5)
@@ -53,8 +54,9 @@ def exponential(budget: Budget, sensitivity: float, cost: float) -> float:
 
 
 def permute_and_flip(budget: Budget, sensitivity: float, cost: float) -> float:
-    """Return the scale of permute-and-flip, 2 sensitivity / epsilon. The mechanism costs epsilon,
-    or rho = epsilon^2 / 2. `sensitivity`: the most by which a score changes.
+    """Return the scale of permute-and-flip, 2 sensitivity / epsilon. Its `cost` is epsilon for a
+    pure budget, or else rho = epsilon^2 / 2. Under Gaussian accounting epsilon is half of
+    `gaussian_dp.range_of` the cost. `sensitivity`: the most by which a score changes.
 
     The logarithms of the ratios of its probabilities on neighbours lie in -epsilon..epsilon, an
     interval of length 2 epsilon (see `gaussian_dp`).

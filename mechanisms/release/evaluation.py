@@ -61,7 +61,7 @@ class Scores:
 
     @property
     def ratio(self) -> float:
-        """The synthetic score divided by the real one; infinite if that is 0."""
+        """The synthetic score divided by the real one; infinite if the real one is 0."""
         return self.synthetic / self.real if self.real else math.inf
 
 

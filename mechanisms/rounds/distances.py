@@ -62,7 +62,8 @@ class Distances:
         ends = np.array([[wrong[a], wrong[b]] for a, b in pairs])
         squares, both = (ends**2).sum(1), np.maximum(ends.sum(1), np.finfo(float).eps)
         excess = whole**2 - (((squares + ends.prod(1)) / both) ** 2 if pure else squares)
-        # The noise in a mean of n distances is that of one distance, divided by sqrt(n).
+        # A shrunk distance is `trust` times a distance plus 1 - `trust` times the mean of all n,
+        # whose noise is that of one distance, divided by sqrt(n).
         noise = self.stddev * math.sqrt(trust**2 + (1 - trust**2) / len(pairs))
         spread = 2 * whole * noise + np.finfo(float).eps
         return np.sqrt(expected_positive(excess, spread))

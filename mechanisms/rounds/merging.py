@@ -139,8 +139,7 @@ def best_tables(
     for each attribute, the number of tables besides those of `pairs` that the noise in its counts
     enters; 0 for an attribute that is left out. `codes_of`: for each attribute, the number of codes
     whose counts are noisy, if `counts` has the sum of several; the length of `counts` if None.
-    `importance`: by how much the error of each pair is
-    multiplied, above 0.
+    `importance`: by how much the error of each pair is multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number
     of records, the records are assumed to be concentrated on a share 1 - d / 2 of the cells (which
@@ -184,8 +183,8 @@ def best_tables(
         risks = predicted_risk(kept[now], at_cost * cells[now])
         mean = max(risks.sum() / max(1, np.count_nonzero(risks)), np.finfo(float).tiny)
         weights = importance * np.maximum(risks / mean, 1.0)
-        # Each entry is the distance minus its predicted risk, written as one fraction, since a
-        # difference of nearly equal numbers would lose digits.
+        # Each entry is the distance that merging keeps, minus its predicted risk. It is written as
+        # one fraction, since a difference of nearly equal numbers would lose digits.
         best = (kept**2 / (kept + at_cost * filled)).argmax(0)
         precision = before**-2.0
         for side in () if residuals else (0, 1):

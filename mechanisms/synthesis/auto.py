@@ -25,7 +25,9 @@ ones are too small for the relations that could be measured: on `gss_abortion`, 
 longer.
 """
 _MIXTURE_MB = 600.0
-"""The memory of `mixture` in MB."""
+"""The memory of `mixture` in MB: ten columns of 500 values, whose pairs have 11 million cells, take
+549 MB.
+"""
 _PUBLIC_SECONDS = 150.0
 """If less time is allowed, in seconds, no network is trained on public records."""
 _LEAST_ROWS_OF_GRAPH = 5.0
@@ -107,7 +109,6 @@ def choose_mechanism(
     many = columns > _MANY_ATTRIBUTES
     cells, most = _pair_cells(schema, workload)
     to_mix = work.mixture_seconds(min(cells, most))
-    # Ten columns of 500 values, whose pairs have 11 million cells, take 549 MB.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2

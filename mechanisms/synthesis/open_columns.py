@@ -130,14 +130,14 @@ def _completed(
 
 
 def _fine(schema: Schema) -> dict[str, Numeric]:
-    """Return the columns whose edges are to be found, each with 512 bins of equal width, whose ends
-    are the edges that can be found.
+    """Return the columns of `_numeric`, each with 512 bins of equal width, whose ends are the edges
+    that can be found.
     """
     return {name: column.grid(512) for name, column in _numeric(schema).items()}
 
 
 def _numeric(schema: Schema) -> dict[str, Numeric]:
-    """Return the columns whose edges are to be found."""
+    """Return the numeric columns whose bins' edges are to be found in the data, by name."""
     return {n: c for n, c in schema.columns.items() if isinstance(c, Numeric) and c.quantiles}
 
 

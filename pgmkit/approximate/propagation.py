@@ -30,11 +30,12 @@ from pgmkit.runtime.precision import TINY
 
 
 def propagate(graph: Graph, tolerance: float, deadline: float) -> MessageSearch:
-    """Return a search that has ended, for messages between sites whose bags have at most
-    ``graph.most`` cells. Every attribute is in some bag.
+    """Search for messages with which the sites agree (see the module docstring), and return the
+    search, which has ended. Bags have at most ``graph.most`` cells, and every attribute is in one.
 
-    The search ends when all sites agree within ``tolerance``, when rounds no longer help, or at
-    ``deadline`` (``time.perf_counter``) after at least one round. Raises NumericalFailure if a site
+    The search ends when the sites' marginals, which are probabilities, differ by at most
+    ``tolerance``; after ``MOST_ROUNDS`` rounds of steps and as many of the double loop; or, after
+    one round, at ``deadline``, a time of ``time.perf_counter``. Raises NumericalFailure if a site
     leaves no record possible.
     """
     search = MessageSearch(_Sites(graph), deadline, tolerance)

@@ -42,6 +42,7 @@ class Shared:
     """One division of the tables among the subgraphs, with the subgraphs' marginals and log Z."""
 
     value: float
+    """What the problem minimises, at this division: the weighted sum of ``log_partitions``."""
     tables: list[Array]
     """The potentials of each subgraph's distribution: its part divided by its weight."""
     residual: float
@@ -51,6 +52,7 @@ class Shared:
     parts: list[Array]
     """The flat marginals of each subgraph."""
     log_partitions: list[float]
+    """The log Z of each subgraph's distribution."""
 
 
 class _Stop(Exception):

@@ -186,7 +186,9 @@ class EvidenceMarginals:
         return self._passed(inputs, [members]).marginal(members)
 
     def _sliced(self, relevant: int) -> Inputs:
-        """Return ``_inputs(relevant)``, which is remembered until messages are computed from it."""
+        """Return the tables of the relevant attributes as ``_inputs`` does. They are remembered
+        until messages are computed from them.
+        """
         found = self._inputs_of.get(relevant)
         if found is None:
             found = self._inputs_of[relevant] = self._inputs(relevant)

@@ -120,11 +120,11 @@ class GraphTables:
         return [self.input(number) for number in range(len(self.tables))]
 
     def input(self, number: int) -> Input:
-        """Return a table's attributes as a set, the table divided by its maximum, with its axes
-        ascending, and the logarithm of that maximum.
+        """Return a table's attributes as a bit set (`bits`), the table divided by its maximum, with
+        its axes ascending, and the logarithm of that maximum.
 
-        The conditional distributions of a Bayesian network are not divided, since inference uses
-        that they sum to one; their logarithm is 0.
+        A table of zeros is not divided, nor are the conditional distributions of a Bayesian
+        network, since inference uses that they sum to one; their logarithm is 0.
         """
         found = self._inputs.get(number)
         if found is None:

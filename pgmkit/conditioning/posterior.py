@@ -337,7 +337,8 @@ class Posterior:
 
     def _impossible(self) -> str:
         """Return an error message that names the first observation that is impossible given those
-        before it.
+        before it. If there is none, the message names all evidence, or says that the graph itself
+        leaves no record possible.
         """
         for count in range(len(self.evidence.codes)):
             names = list(self.evidence.codes)[: count + 1]

@@ -119,9 +119,9 @@ class Run:
         """Take at most ``most`` steps, at least one, until the searches of all columns have ended
         or ``deadline`` has passed. Return the columns' last points and values.
 
-        ``ended(columns)`` returns a mask of the searches that have ended; ``columns`` are the
-        indices of the columns that the present points have. Columns that have ended are left out
-        when they are at least half of these. ``functions`` is that of ``minimise_many``.
+        ``ended(columns)`` returns a mask of the searches that have ended among ``columns``, the
+        indices of those that still move. When at least half of these have ended, those that have
+        are left out. ``functions`` is that of ``minimise_many``.
         """
         found, values = self.points.copy(), self.values.copy()
         left = np.arange(len(values))

@@ -99,7 +99,9 @@ class Observations:
         return self.applied(marginals).sub_(self.target)
 
     def applied(self, marginals: torch.Tensor) -> torch.Tensor:
-        """Return Q mu / stddev, one entry for each measured value."""
+        """Return Q mu / stddev, one entry for each measured value. ``marginals`` are mu, the counts
+        of all cliques' cells as one vector.
+        """
         parts = [view.apply(marginals) for view in self._dense]
         if self._sparse_rows or not parts:
             parts.insert(0, self._row_sums(marginals, self._weights))

@@ -29,9 +29,9 @@ def device_of(
 ) -> torch.device:
     """Return the device of this name: "cpu" (or None), "cuda", "cuda:1" and so on, or "auto".
 
-    "auto" is the first CUDA GPU if torch finds one and a pass takes ``WORTH_A_GPU``
-    ``multiplications()`` or more; else the processor. Raises InvalidInput for other names, and for
-    a GPU that is not there.
+    "auto" is CUDA's current GPU if torch finds one and ``multiplications()``, the number that a
+    pass takes (by default infinite), is at least ``WORTH_A_GPU``; else the processor. Raises
+    InvalidInput for other names, and for a GPU that is not there.
 
     >>> device_of("auto", lambda: 1000)
     device(type='cpu')

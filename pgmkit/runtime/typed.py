@@ -88,7 +88,9 @@ def _kind_in(function: Callable[..., Any], name: str) -> Kind | None:
 
 
 def typed_class(cls: type[T]) -> type[T]:
-    """Return the class, with the check of ``typed`` in its constructor and public methods."""
+    """Return the class, with the check of ``typed`` in its constructor and in those public methods
+    that it defines itself.
+    """
     for name, value in vars(cls).copy().items():
         if name.startswith("_") and name != "__init__":
             continue

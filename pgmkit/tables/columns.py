@@ -48,8 +48,9 @@ class Column(ABC):
             same as None.
         outside: What becomes of a value that the column does not have. None makes it an error.
             Otherwise every value, also an undeclared missing one, has a code: that of "missing", or
-            of one of the column's own labels, or for ordered columns with "clip" that of the
-            nearest bin.
+            of one of the column's own labels, or, if it is "clip" and the column has bins, that of
+            the nearest bin (a value of another kind counts as missing or, if the column declares no
+            missing values, in the first bin).
         decode_as: The type of decoded values, one of "text", "category" (texts with the schema's
             list of labels, as in pandas and polars), "integer", "number", "boolean", "date",
             "datetime"; by default that of the column's own values.

@@ -63,6 +63,9 @@ def ask(
     beside an average, or of the standard deviation of the values averaged. An interval that is one
     bin of the schema makes no average unreliable.
 
+    Raises InvalidInput for a question that cannot be read, is about columns or values that the
+    schema does not have, or has conditions that leave no value.
+
     >>> from pgmkit import Measurement, estimate
     >>> from pgmkit import Categorical, Integer, Schema
     >>> schema = Schema({"age": Integer(0, 1), "sex": Categorical(("F", "M"))})

@@ -148,8 +148,8 @@ def _unseen(name: str) -> Drafted:
 
 def _unless_named_identifier(name: str, drafted: Drafted) -> Drafted:
     """Return the draft of a column, changed if the column's name is that of an identifier: a column
-    that is open or has bins is left out, and the note of any other column with many values says
-    that it may tell to whom a row belongs.
+    that is open, or of whole numbers in bins, is left out, and the note of any other column with
+    many values says that it may tell to whom a row belongs.
     """
     column = drafted.column
     if not (_NAMED_IDENTIFIER.fullmatch(name) or _NAMED_UNIT.fullmatch(name)):

@@ -95,8 +95,9 @@ def seen_format(
 
 def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileFormat:
     """Return the format with a decimal comma if some column is written so and none with a decimal
-    point. In a file that commas separate, commas with three digits behind each are taken for signs
-    of thousands, as in "12,345".
+    point. In a file that commas separate, a column in which every number with a comma is like
+    "12,345" has signs of thousands. A format that declares a comma, as either sign, or names and no
+    separator is returned unchanged.
 
     >>> decimals_of([["1,5", "2"]], FileFormat(separator=";")).decimal
     ','
@@ -183,8 +184,8 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     Then it has numbers in the columns in which all other lines have numbers. If there are columns
     of texts too, one of its texts also occurs below in the same column, or all texts below differ
     and its numbers are not such as columns are named by (`_is_count`). If all columns are of texts,
-    each of its texts occurs below; if none is, its numbers are not ascending names. If no column
-    has a value below, it is no record.
+    each of its texts occurs below. If all are of numbers, its own are not such names in ascending
+    order. If no column has a value below, it is no record.
     """
     if not first or not others:
         return False

@@ -211,7 +211,7 @@ def _sentinels(numbers: Counter[int]) -> tuple[int, ...]:
     rest = sorted(numbers)
     while len(rest) > 2 and _SENTINEL.fullmatch(str(rest[-1])):
         # 98 and 99 can both be codes, so 99 is compared only with numbers that do not look like
-        # codes, and with 7 and 8.
+        # codes. The digits 7 and 8 look like codes too, but are usually values beside 9 or 99.
         below = [n for n in rest if not _SENTINEL.fullmatch(str(n)) or n < min(rest[-1], 9)]
         if not below or not _stands_apart(numbers, rest[-1], below):
             break

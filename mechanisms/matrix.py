@@ -123,8 +123,10 @@ def matrix(curator: Curator, workload: Workload, settings: Matrix) -> Release:
 def matrix_pgm(curator: Curator, workload: Workload, settings: MatrixPgm) -> Release:
     """Spend all that remains on the best strategy, and release a model of its answers.
 
-    It is a graphical model if the junction tree of the measured cliques takes at most `model_mb`,
-    otherwise consistent nonnegative tables (`mechanisms.families.tables.projected`).
+    It is a graphical model if the junction tree of the measured cliques takes at most `model_mb`.
+    Otherwise, or always with `inference` "region", it has tables that agree on shared attributes: a
+    region model or, with "exact", nonnegative tables that draw no records
+    (`mechanisms.families.tables.projected`).
 
     Raises InvalidInput (before anything is spent) as `matrix` does, and ModelTooLarge for tables
     that the memory left cannot make agree.

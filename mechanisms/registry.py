@@ -34,9 +34,9 @@ class Entry:
         summary: A line that says what it does, shown by `pgmkit mechanisms`.
         rounds: Whether it runs in rounds and reports each to a `progress` callback.
         public: Whether it needs records that need no protection.
-        graphical: Whether its model is a GraphicalModel, for which there are error bars and
-            constraints. The model of a mechanism with the setting `inference` has both too, unless
-            the setting is "exact".
+        graphical: Whether its model is always a GraphicalModel, for which there are error bars and
+            constraints. A mechanism with the setting `inference` has both too, unless the setting
+            is "exact": its model is then graphical only if that is small enough.
         records: Whether synthetic records can be drawn from its model.
         consistent: Whether the tables of its model are at least 0 and, if it runs in rounds, sum to
             the total.

@@ -170,7 +170,8 @@ def mixture(
     measurements = list(first)
     selecting = settings.select_share * whole
     noise = curator.expected_error((1 - settings.select_share) * selecting)
-    # Tables differ by at most twice the number of records, so that larger noise hides any set.
+    # The cells of two tables differ together by at most twice the number of records, so noise that
+    # is larger in all cells together hides any set.
     reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
     sought = [*reached] if orders else []
     frequent = Frequent(domain, [] if kept else first, total)

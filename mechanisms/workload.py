@@ -182,7 +182,8 @@ def target_biased(domain: Domain, k: int, target: str, factor: float = 4.0) -> W
     """Return all marginals over exactly k attributes; those with `target` have `factor` times the
     weight.
 
-    Raises InvalidInput for an unknown target, or a factor that is not a finite number above 0.
+    Raises InvalidInput for an unknown target, a factor that is not a finite number above 0, and for
+    k as `k_way` does.
 
     >>> target_biased(Domain({"a": 2, "b": 3, "c": 4}), 2, "a").weights
     (4.0, 4.0, 1.0)

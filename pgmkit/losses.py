@@ -220,7 +220,9 @@ class MeasuredLoss(Loss):
         return float(self.penalty.value(r)), self.observations.adjoint(self.penalty.slope(r))
 
     def cut(self, marginals: torch.Tensor) -> Cut:
-        """Return the cut at u = phi'(r)."""
+        """Return the cut of `cut_of_dual` at u = phi'(r), with the residuals r of these marginals;
+        there it equals the loss.
+        """
         return self.cut_of_dual(self.penalty.slope(self.observations.residual(marginals)))
 
     def cut_of_dual(self, dual: torch.Tensor) -> Cut:

@@ -118,8 +118,8 @@ def _joined(parts: Sequence[Mapping[str, Codes]]) -> dict[str, Codes]:
 
 
 def _owners(link: Link, rows: Rows) -> Codes:
-    """Return, for each child of the link, the place of its parent among the rows of the parents'
-    table.
+    """Return, for each row of the link's table of children, the place of its parent among the rows
+    of the parents' table.
     """
     counts = rows[link.parent][link.count].astype(np.int64)
     return np.repeat(np.arange(len(counts)), counts)

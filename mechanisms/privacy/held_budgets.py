@@ -71,8 +71,9 @@ def held_budgets(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[int, HeldBudg
     """Return what each run that has not ended holds, by the run's number, and how many runs have
     begun.
 
-    `lines`: all lines of the file except the first. Raises InvalidInput for runs out of order;
-    KeyError or TypeError for a line of another kind.
+    `lines`: all lines of the file except the first. A charge that belongs to no open run changes
+    nothing. Raises InvalidInput for runs that begin or end out of order and for an amount that no
+    run can hold, and KeyError for a line of a run that lacks an entry.
     """
     held: dict[int, HeldBudget] = {}
     begins = 0

@@ -252,8 +252,8 @@ class FileLedger(Ledger):
 
     @property
     def open_runs(self) -> dict[int, float]:
-        """The runs that have not ended, by their numbers, and the part of its budget that each has
-        not charged.
+        """For each run that has not ended, by its number, the part of its budget that it has not
+        charged, in the budget's unit.
         """
         return {run: each.cost_left for run, each in self._parsed()[1].items()}
 

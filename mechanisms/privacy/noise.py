@@ -110,19 +110,25 @@ class SeededNoise:
         return counts + noise.reshape(counts.shape)
 
     def laplace(self, counts: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
-        """See ExactNoise.laplace."""
+        """See ExactNoise.laplace; drawn as the difference of two geometric variables."""
         return counts + self._discrete_laplace(counts.size, scale).reshape(counts.shape)
 
     def softmax(self, scores: NDArray[np.float64], scale: float) -> int:
-        """See ExactNoise.softmax."""
+        """Return an index as the exponential mechanism of ExactNoise.softmax does: that of the
+        largest score / scale plus Gumbel noise.
+        """
         return int(np.argmax(scores / scale + self._rng.gumbel(size=scores.size)))
 
     def flip(self, scores: NDArray[np.float64], scale: float) -> int:
-        """See ExactNoise.flip."""
+        """Return an index by permute-and-flip, as ExactNoise.flip does: that of the largest score /
+        scale plus exponential noise.
+        """
         return int(np.argmax(scores / scale + self._rng.exponential(size=scores.size)))
 
     def top(self, scores: NDArray[np.float64], count: int, scale: float) -> list[int]:
-        """See ExactNoise.top."""
+        """Return the indices of the `count` largest scores plus Gumbel noise, the largest first, as
+        ExactNoise.top does.
+        """
         noisy = scores / scale + self._rng.gumbel(size=scores.size)
         return [int(index) for index in np.argsort(-noisy)[:count]]
 
@@ -146,7 +152,6 @@ class SeededNoise:
         ]
 
     def _discrete_laplace(self, size: int, scale: float) -> NDArray[np.int64]:
-        # A discrete Laplace variable is the difference of two geometric ones.
         p = -math.expm1(-1 / scale)
         return self._rng.geometric(p, size) - self._rng.geometric(p, size)
 

@@ -96,7 +96,8 @@ def best_precision(
         if diagonal.max() <= value * (1 + close):
             break
         # The step multiplies each weight by its squared diagonal entry, in logarithms. Anderson's
-        # acceleration combines it with the step before, so that the combined step is the shortest.
+        # acceleration combines it with the step before, so that the combined step is the shortest,
+        # each group's entry being weighted by the group's part of d.
         move = 2 * np.log((diagonal / value).clip(min=AGREEMENT))
         logs, last = logs + move, before
         before = move, logs

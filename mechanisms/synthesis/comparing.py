@@ -68,12 +68,14 @@ def compared(
 ) -> Iterator[Compared]:
     """Run each mechanism on these records, which must be public or made up, and yield its errors.
 
-    Tables of one column up to as many as the workload's cliques have are compared; if there are
-    more than 1,000 with one number of columns, 1,000 of them are drawn at random. Their mean is
-    within 2% of the mean of all if their errors spread by half of it.
+    Tables of one column up to as many as the workload's cliques have are compared, without those of
+    more than a million cells; if there are more than 1,000 with one number of columns, 1,000 of
+    them are drawn at random. If the standard deviation of the errors is half of their mean, the
+    mean of 1,000 has a standard error of 1.6%.
 
-    Raises InvalidInput for an unusable budget, an unknown mechanism, and one that needs public
-    records. The message of a mechanism that refuses these records is in its result.
+    Raises InvalidInput, as the first result is asked for, for an unusable budget, an unknown
+    mechanism, and one that needs public records. The message of a mechanism that refuses these
+    records is in its result.
 
     >>> from mechanisms.datasets.census import census
     >>> from mechanisms.workload import k_way

@@ -55,9 +55,9 @@ class _Sites:
         tables, scopes, names = graph.tables, graph.scopes, domain.attributes
         trees = cover(graph.order, domain.shape(), scopes, graph.most)
         base = set.intersection(*map(set, trees))
-        # The base's bags are made. The axes of a bag are first the attributes shared with later
-        # bags, then the attributes summed out, so that each conditional distribution of the latter
-        # given the former is a run of neighbouring cells.
+        # The axes of a bag of the base are first the attributes shared with later bags, then the
+        # attributes summed out, so that each conditional distribution of the latter given the
+        # former is a run of neighbouring cells.
         bags = Bags(graph.order, domain.shape(), graph.most)
         for place in base:
             bags.add(scopes[place])
@@ -118,7 +118,8 @@ class _Sites:
 class MessageSearch:
     """A search for messages with which the sites agree (see the module docstring). ``prior`` holds
     the present potentials of the base's distribution, ``messages`` the part of them that each site
-    contributes; ``residual`` is the largest difference between the sites' marginals over the bags.
+    contributes. ``residual`` is the largest difference between the sites' marginals over the bags;
+    during a double loop it is at least the last change of their mean.
     """
 
     def __init__(self, sites: _Sites, deadline: float, tolerance: float) -> None:

@@ -242,8 +242,8 @@ class Messages:
 
     @cached_property
     def homes(self) -> list[int]:
-        """For each attribute the node with the smallest value that depends on it; -1 if there is
-        none.
+        """For each attribute, the node whose value has the fewest cells of all that depend on the
+        attribute; -1 if no value does.
         """
         cells, found = [math.inf] * len(self.tree.sizes), [-1] * len(self.tree.sizes)
         for node, members in enumerate(self.tree.tables):
@@ -255,8 +255,8 @@ class Messages:
         return found
 
     def _home(self, members: int) -> int | None:
-        """Return the node with the smallest value that depends on all these attributes, or None if
-        there is none.
+        """Return the node whose value has the fewest cells of all that depend on all these
+        attributes; None if no value does.
         """
         held = [
             (value.size, -node)

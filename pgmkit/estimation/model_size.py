@@ -91,7 +91,7 @@ def cliques_of(
     domain: Domain, used: Sequence[Measurement], zeros: Sequence[Zeros] = ()
 ) -> list[Clique]:
     """Return the maximal cliques of the measurements and zeros, each in the domain's attribute
-    order. If nothing is measured, this is the empty clique, which stands for the uniform model.
+    order. If there are none, this is the empty clique, which stands for the uniform model.
     """
     cliques = [*(m.clique for m in used), *(z.clique for z in zeros), ()]
     return [domain.ordered(cliques[place]) for place in maximal(cliques)]

@@ -53,8 +53,8 @@ class TooLong(Exception):
 
 @dataclass(frozen=True, eq=False)
 class PlainSums:
-    """Sums over all records of exp(sum of the tables), computed by summing out attribute by
-    attribute.
+    """Sums of exp(sum of the tables) over all records, that is all combinations of values, computed
+    by summing out attribute by attribute.
 
     Args:
         tables: logarithms, each over a few of the attributes, axes in their order.

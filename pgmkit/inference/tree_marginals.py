@@ -281,8 +281,9 @@ class Tables:
 def _grouped(
     paths: TreePaths, requested: Iterable[int]
 ) -> tuple[dict[Stem, list[int]], list[tuple[int, int]]]:
-    """Return the tips of each stem that has several of them, and the other requests as pairs
-    (meeting clique, attributes).
+    """Divide the requested sets of attributes into those that are computed together and those that
+    are computed alone. Return the tips of each stem that several sets share (see the module's
+    docstring), and the other sets as pairs (meeting clique, attributes).
     """
     placed = []
     common: Counter[tuple[int, int]] = Counter()

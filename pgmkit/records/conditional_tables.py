@@ -99,8 +99,8 @@ def checked_states(
     domain: Domain, states: Mapping[str, Sequence[Hashable]] | None
 ) -> dict[str, tuple[Hashable, ...]]:
     """Check the names that a user gives to the values of attributes, and return them as tuples. The
-    result is empty if `states` is None. Raises InvalidInput unless each value has a name of its
-    own.
+    result is empty if `states` is None. Raises InvalidInput for an unknown attribute, and unless
+    each value of an attribute has a name of its own.
     """
     found: dict[str, tuple[Hashable, ...]] = {}
     if states is None:

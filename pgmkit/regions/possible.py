@@ -34,8 +34,10 @@ class Possible:
 def possible_values(
     domain: Domain, order: Sequence[str], zeros: Sequence[Zeros]
 ) -> dict[str, list[Possible]]:
-    """Return, for each attribute in ``order``, masks of the values that zeros leave, given earlier
-    attributes.
+    """Return, for each attribute in ``order``, masks of its values given those of earlier
+    attributes. A value is possible if all masks of its attribute allow it; then the zeros leave a
+    record that begins so, unless their tables were too large to be joined (see the module's
+    docstring). Without masks every value is.
 
     Raises InvalidInput if the zeros are found to leave no record at all.
 

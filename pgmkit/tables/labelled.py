@@ -98,8 +98,9 @@ class Categorical(_Labelled):
     The number 1234 also matches a listed text with leading zeros, "01234". Values that are all
     numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
     `other`, as texts; if `decode_as` is a type of number, an `other` that is no number is decoded
-    as a null. Raises InvalidInput for an empty list, a value that is listed twice, and an alias of
-    no listed value.
+    as a null. Raises InvalidInput for an empty list, a value that is listed twice, is missing or is
+    a whole number beyond 64 bits, a value that `decode_as` merges with another, an alias that
+    stands for no listed value or for two, and a text that is two of value, alias and missing.
 
     Attributes:
         values: The values, in the order of their codes.
@@ -146,15 +147,11 @@ class Categorical(_Labelled):
                     f"values holds {value!r}, but nulls, NaN and the empty text are missing "
                     "values; declare `missing` instead"
                 )
-        for spelling, label in dict(self.aliases).items():
-            if text_of(label) not in texts:
-                raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
-            if spelling in texts:
-                raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
+        self._check_aliases(texts)
         for text in self.missing_texts:
-            if text in texts:
+            if text in texts or text in self._known:
                 raise InvalidInput(
-                    f"{text!r} is listed as a value and stands for missing values; keep one"
+                    f"{text!r} is a value or alias and stands for missing values; keep one"
                 )
         if self.other is None and self.kind not in ("text", "category"):
             for code, (value, decoded) in enumerate(zip(self.values, self._decoded, strict=True)):
@@ -164,6 +161,18 @@ class Categorical(_Labelled):
                         'its own; declare decode_as: "text", or another type'
                     )
         self._check_outside()
+
+    def _check_aliases(self, texts: Sequence[str]) -> None:
+        """Raise InvalidInput for an alias of no value, or one that is read as another value too."""
+        meant = {text: text for text in texts}
+        for spelling, label in dict(self.aliases).items():
+            text, value = text_of(spelling), text_of(label)
+            if value not in texts:
+                raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
+            if text in texts:
+                raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
+            if any(meant.setdefault(each, value) != value for each in (text, label_of(text))):
+                raise InvalidInput(f"alias {spelling!r} stands for two values; keep one")
 
     @cached_property
     def own_labels(self) -> tuple[str, ...]:

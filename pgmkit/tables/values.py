@@ -270,9 +270,11 @@ def text_of(value: object) -> str:
 
 
 def number_of(value: object) -> int | float:
-    """Return a value as a number, exact for integers and their texts.
+    """Return a value as a number: an integer or its text as an exact int, any other number as the
+    nearest float, which is infinite for texts beyond all floats.
 
-    Raises ValueError if it is no number, and OverflowError if it is beyond all floats.
+    Raises ValueError if it is no number or is a truth value, and OverflowError for a fraction
+    beyond all floats.
 
     >>> number_of("3.50"), number_of("123456789012345678")
     (3.5, 123456789012345678)

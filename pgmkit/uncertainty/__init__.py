@@ -163,9 +163,10 @@ def error_bars(
     Queries within tables that the measurements determine are answered at once, in closed form
     (``Uncertainty.answer`` has the exceptions). The first other query re-estimates the model from
     ``replicates`` redrawn sets of the measurements, each of which takes about as long as an
-    estimate that starts from a similar model; later queries use the same replicates. Only the model
-    and the measurements are used, never the records. Error bars from replicates cover noise alone,
-    not the model's own error about attributes that were not measured together.
+    estimate that starts from a similar model; later queries use the same replicates. Their noise is
+    wider than stated if the measurements lie farther apart than the stated noise explains. Only the
+    model and the measurements are used, never the records. Error bars from replicates cover noise
+    alone, not the model's own error about attributes that were not measured together.
 
     ``model`` must be estimated by ``pgmkit.estimate`` from the same measurements with the squared
     loss. Its structural zeros hold in the replicates, and so does its total, unless the total is
@@ -186,8 +187,9 @@ def error_bars(
         progress: True for a bar on a terminal, or a callable that gets ``Replication`` records,
             while the replicates are estimated.
 
-    Raises InvalidInput for values that are not measurements, measurements of another domain or
-    another model, too few replicates, a wrong seed or limit of time, and a conditioned model.
+    Raises InvalidInput for values that are not measurements, measurements of another domain or of
+    other cliques than the model's, too few replicates, a wrong seed or limit of time, and a
+    conditioned model. Other measurements of the same cliques cannot be told from the model's own.
 
     >>> from pgmkit import Domain, estimate
     >>> domain = Domain({"a": 2, "b": 2})

@@ -81,8 +81,9 @@ def number_column(
 def numbers_beside(
     counts: Counter[str], missing: tuple[str, ...], most_values: int, decimal: str
 ) -> Drafted | None:
-    """Return the column of numbers for texts of which nearly all are finite numbers, with the
-    others as texts for missing values; None for other texts, and for numbers that are identifiers.
+    """Return the column of numbers for texts of which nearly all, each counted once, are finite
+    numbers, with the others as texts for missing values. Return None for other texts, for numbers
+    that are identifiers, and where `number_column` does.
     """
     others = [t for t in sorted(counts) if not is_number(with_point(t, decimal)) or _UNENDING(t)]
     if len(others) > (1 - NEARLY_ALL) * len(counts):
@@ -253,8 +254,8 @@ def _stands_apart(numbers: Counter[int], code: int, below: Sequence[int]) -> boo
 
 
 def _inside(numbers: Mapping[Any, int]) -> tuple[Any, ...]:
-    """Return the numbers written in nines, such as 9999, that lie among other numbers and are too
-    frequent to be quantities.
+    """Return the numbers written in nines, three or more such as 999 and 99.9, that lie among other
+    numbers and are too frequent to be quantities.
 
     Such a number is returned if more than five rows and more than one in a hundred have it, and if
     it is over five times as frequent as each of the numbers that differ from it by less than half
@@ -308,7 +309,9 @@ def _real(
 
 
 def _plain(number: float) -> str:
-    """Return a number's text without an exponent, except for very large and very small numbers."""
+    """Return a number's text without an exponent. Numbers from 10^16 on and below 10^-6 have one,
+    with six digits.
+    """
     if number and not 1e-6 <= abs(number) < 1e16:
         return f"{number:g}"
     return np.format_float_positional(number, trim="-")

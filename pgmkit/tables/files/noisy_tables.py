@@ -165,8 +165,9 @@ def _count(
 
 
 def _lines(path: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header and the lines with their numbers; the separator is that of the header.
-    Raises InvalidInput for two columns of one name, and unless every line has a value for each.
+    """Return the header and the lines with their numbers, without empty lines; the separator is
+    that of the header. Raises InvalidInput for a file that is not UTF-8 or has no line below its
+    header, for two columns of one name, and unless every line has a value for each column.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

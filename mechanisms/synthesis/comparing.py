@@ -69,9 +69,9 @@ def compared(
     """Run each mechanism on these records, which must be public or made up, and yield its errors.
 
     Tables of one column up to as many as the workload's cliques have are compared, without those of
-    more than a million cells; if there are more than 1,000 with one number of columns, 1,000 of
-    them are drawn at random. If the standard deviation of the errors is half of their mean, the
-    mean of 1,000 has a standard error of 1.6%.
+    more than 262,144 cells (`AT_ONCE`); if there are more than 1,000 with one number of columns,
+    1,000 of them are drawn at random. If the standard deviation of the errors is half of their
+    mean, the mean of 1,000 has a standard error of 1.6%.
 
     Raises InvalidInput, as the first result is asked for, for an unusable budget, an unknown
     mechanism, and one that needs public records. The message of a mechanism that refuses these

@@ -98,9 +98,8 @@ class Categorical(_Labelled):
     The number 1234 also matches a listed text with leading zeros, "01234". Values that are all
     numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
     `other`, as texts; if `decode_as` is a type of number, an `other` that is no number is decoded
-    as a null. Raises InvalidInput for an empty list, a value that is listed twice, is missing or is
-    a whole number beyond 64 bits, a value that `decode_as` merges with another, an alias that
-    stands for no listed value or for two, and a text that is two of value, alias and missing.
+    as a null. Raises InvalidInput for an empty list, a null or a whole number beyond 64 bits in it,
+    an alias of no value, and two values (or one and missing values) with one text, alias or number.
 
     Attributes:
         values: The values, in the order of their codes.
@@ -150,8 +149,9 @@ class Categorical(_Labelled):
         self._check_aliases(texts)
         for text in self.missing_texts:
             if text in texts or text in self._known:
+                kind = "a value" if text in texts else "an alias"
                 raise InvalidInput(
-                    f"{text!r} is a value or alias and stands for missing values; keep one"
+                    f"{text!r} is listed as {kind} and stands for missing values; keep one"
                 )
         if self.other is None and self.kind not in ("text", "category"):
             for code, (value, decoded) in enumerate(zip(self.values, self._decoded, strict=True)):

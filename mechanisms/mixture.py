@@ -42,7 +42,7 @@ from mechanisms.release.record import Release
 from mechanisms.rounds.distances import Distances, measure_distances
 from mechanisms.rounds.drawn import measure_worst, worst_pairs
 from mechanisms.rounds.mechanism import mechanism
-from mechanisms.rounds.merging import Noise, best_tables, known_noise, measure_tables
+from mechanisms.rounds.merging import MOST_GROUPS, Noise, best_tables, known_noise, measure_tables
 from mechanisms.rounds.select_and_measure import known_total, measure_one_way
 from mechanisms.settings import (
     Settings,
@@ -93,9 +93,8 @@ class Mixture(Settings):
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
         cells: The most cells of all cliques of the same number of attributes, two or more, that are
-            all measured, 1 or more. If all pairs together have more cells, rare codes are merged,
-            and if they still have more, some pairs are selected; larger cliques that together have
-            more are left out.
+            all measured, 1 or more. If all pairs together have more, also with rare codes merged,
+            some pairs are selected; larger cliques that together have more are left out.
         pairs: The number of selected pairs for each attribute if not all pairs are measured, 1 or
             more, drawn by the exponential mechanism. Of these, a pair that would bring the cells
             above `cells` is left out.
@@ -149,9 +148,9 @@ def mixture(
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
-    If all pairs together have more than `settings.cells` cells, codes that the noisy one-way
-    marginals cannot tell from 0 count as one code of their attribute in pairs
-    (`mechanisms.families.frequent`). If that leaves more cells, some pairs are selected.
+    In attributes of more than 32 codes, those that the noisy one-way marginals cannot tell from 0
+    count as one code in pairs (`mechanisms.families.frequent`), unless larger cliques are measured.
+    If all pairs together then have more than `settings.cells` cells, some are selected.
 
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins; neighbouring bins
     may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is left out
@@ -174,7 +173,9 @@ def mixture(
     # is larger in all cells together hides any set.
     reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
     sought = [*reached] if orders else []
-    frequent = Frequent(domain, [] if kept else first, total)
+    # Larger cliques are measured on all codes.
+    merging = [m for m in first if len(m.values) > MOST_GROUPS] if len(kept) < 2 else []
+    frequent = Frequent(domain, merging, total)
 
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:

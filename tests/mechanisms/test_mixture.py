@@ -189,6 +189,22 @@ def test_pairs_are_drawn_only_if_frequent_codes_have_too_many_cells() -> None:
 
 
 @pytest.mark.usefixtures("short_fits")
+@pytest.mark.parametrize(
+    ("codes", "larger", "merged"), [(32, 2, False), (33, 2, True), (33, 3, False)]
+)
+def test_rare_codes_are_merged_where_an_attribute_has_more_than_32(
+    codes: int, larger: int, merged: bool
+) -> None:
+    both = np.arange(4000) % 2  # two codes are frequent, and noise lets a few others seem so
+    columns = {"a": both, "b": both, "c": both}
+    data = Dataset(Domain({"a": codes, "b": codes, "c": 2}), columns)
+    curator = Curator(data, Budget(4.0, 1e-7), neighbours="add/remove", seed=0)
+    release = mixture(curator, k_way(data.domain, larger), Mixture(**QUICK))
+    (pair,) = (m for m in release.measurements if m.clique == ("a", "b"))
+    assert len(pair.values) < 100 if merged else len(pair.values) == codes**2
+
+
+@pytest.mark.usefixtures("short_fits")
 def test_all_measurements_of_a_column_tell_how_its_rare_codes_divide() -> None:
     data = spread(4_000)
     curator = Curator(data, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)

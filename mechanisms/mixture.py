@@ -129,6 +129,13 @@ class Mixture(Settings):
     device: str = setting("cpu", torch_device())
     seed: int = setting(0, random_seed())
 
+    def measures(self, workload: Workload) -> bool:
+        """Return True if there are few enough pairs to measure all of them, so that none are
+        selected, and no larger clique is sought. Merged codes have no more cells.
+        """
+        orders = _orders(workload)
+        return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))
+
     def whole(self, domain: Domain, orders: Sequence[list[Clique]]) -> list[list[Clique]]:
         """Return the leading groups of `orders`, each of at most `cells` cells together, up to the
         first group that has more. All cliques of these groups are measured.

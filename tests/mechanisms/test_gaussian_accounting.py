@@ -21,6 +21,7 @@ from test_replay import PAIRS, PUBLIC, drawn, neighbour, quick
 
 from mechanisms import synthesize
 from mechanisms.dispatch import only_measures, run, run_on
+from mechanisms.mixture import Mixture
 from mechanisms.privacy import gaussian_dp
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.conversions import epsilon_from_rho, rho_from_epsilon
@@ -208,6 +209,12 @@ def test_the_accounting_can_be_chosen_and_is_stored(tmp_path: Path) -> None:
     assert loaded.ledger is not None and loaded.ledger.budget == exact.ledger.budget
     pure = run("gaussian", DATA, PAIRS, 1.0, neighbours="add/remove", seed=0)
     assert pure.ledger is not None and pure.ledger.budget == Budget(1.0)
+
+
+def test_a_mixture_that_selects_pairs_stays_with_zcdp() -> None:
+    entry, usual = configure("mixture")
+    assert only_measures(entry, usual, PAIRS)
+    assert not only_measures(entry, Mixture(cells=5), PAIRS)
 
 
 def test_dual_query_keeps_to_the_prices_that_its_rate_follows_from() -> None:

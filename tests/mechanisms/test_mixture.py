@@ -237,6 +237,7 @@ def test_a_set_that_is_sought_has_a_tenth_of_the_budget(relation: str, delta: fl
     assert of_set == pytest.approx([e.cost for e in release.ledger.entries][-2:], rel=1e-9)
     assert of_set == pytest.approx([0.01 * budget.total, 0.09 * budget.total], rel=1e-9)
     assert curator.remaining == 0
+    assert not Mixture().measures(workload) and Mixture().measures(workload.asked)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-7])

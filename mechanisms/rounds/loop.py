@@ -110,7 +110,7 @@ def round_reports(progress: bool | Progress) -> Iterator[Progress]:
     that of a progress bar, which is silent in a pipe; otherwise None.
     """
     if progress is not True:
-        yield progress or None
+        yield None if progress is False else progress
         return
     with bar(unit="round") as shown:
 

@@ -157,7 +157,7 @@ def approximate(
     first, second, last = began + seconds / 2, began + 3 * seconds / 4, began + seconds
     domain, (constant, tables) = graph.domain, _merged(graph, evidence)
     if constant == -inf:
-        raise _impossible(graph, evidence)
+        raise InvalidInput(evidence.impossible(graph.states))
     if not tables:
         sure = constant, constant
         return ApproximatePosterior(domain, evidence, constant, sure, True, 0.0, 0, {})
@@ -180,7 +180,7 @@ def approximate(
         lower = mean_field(divided, singles, second)
         upper = reweighted(divided, lower, tolerance, last)
     except NumericalFailure:
-        raise _impossible(graph, evidence) from None
+        raise InvalidInput(evidence.impossible(graph.states)) from None
     # If both bounds are exact, rounding may leave the lower one above the upper one.
     low, high = constant + min(lower, upper), constant + upper
     estimate = min(max(known.log_partition, low), high)
@@ -202,11 +202,6 @@ def _merged(graph: GraphTables, evidence: Evidence) -> tuple[float, list[Table]]
     if constant == -inf:
         return constant, []
     return constant, [(c, table - peaks[c]) for c, table in tables.items() if c]
-
-
-def _impossible(graph: GraphTables, evidence: Evidence) -> InvalidInput:
-    said = ", ".join(evidence.words(graph.states))
-    return InvalidInput(f"the evidence has probability zero: {said}")
 
 
 def _check(region_cells: int, tolerance: float, max_seconds: float | None) -> None:

@@ -78,6 +78,12 @@ class Evidence:
         parts = [f"{name} = {state(states, name, code)}" for name, code in self.codes.items()]
         return parts + [f"likelihood of {n} {w.tolist()}" for n, w in self.likelihood.items()]
 
+    def impossible(self, states: Mapping[str, tuple[Hashable, ...]]) -> str:
+        """Return the error message for evidence of probability zero in a graph of these states."""
+        if not self.codes and not self.likelihood:
+            return "the tables of the graph leave no record possible: their product is 0 everywhere"
+        return f"the evidence has probability zero: {', '.join(self.words(states))}"
+
 
 def state(states: Mapping[str, tuple[Hashable, ...]], name: str, code: int) -> Hashable:
     """Return the name of a state by its code; the code for an attribute without named states."""

@@ -347,10 +347,7 @@ class Posterior:
                 *others, last = some.words(self.graph.states)
                 given = f" given {', '.join(others)}" if others else ""
                 return f"the evidence has probability zero: {last} is impossible{given}"
-        if not self.evidence.codes and not self.evidence.likelihood:
-            return "the tables of the graph leave no record possible: their product is 0 everywhere"
-        said = ", ".join(self.evidence.words(self.graph.states))
-        return f"the evidence has probability zero: {said}"
+        return self.evidence.impossible(self.graph.states)
 
     @cached_property
     def _most_likely(self) -> tuple[dict[int, int], float]:

@@ -62,7 +62,7 @@ def reporting(progress: ProgressReport) -> Iterator[Callable[[Progress], None] |
     close a progress bar at the block's end.
     """
     if progress is not True:
-        yield progress or None
+        yield None if progress is False else progress
         return
     with bar(desc="estimate", unit="it") as shown:
 
@@ -119,5 +119,5 @@ def reporter(
         with bar(desc=what, unit="model", total=of) as shown:
             yield lambda done: shown.update(done - shown.n)
         return
-    call = progress or (lambda _: None)
+    call = progress if callable(progress) else lambda _: None
     yield lambda done: call(Replication(done, of, time.perf_counter() - started))

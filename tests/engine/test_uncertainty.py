@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,6 +262,13 @@ class TestBootstrap:
         assert {r.total for r in bars.replicates} == {10_000}
 
 
+class Heard(list[Any]):
+    """The records that a progress callback got."""
+
+    def __call__(self, record: Any) -> None:
+        self.append(record)
+
+
 class TestRunning:
     @pytest.fixture
     def problem(self) -> tuple[GraphicalModel, list[Measurement]]:
@@ -287,14 +295,17 @@ class TestRunning:
             np.testing.assert_allclose([interval.low, interval.high], np.full((2, 3), 200.0))
 
     def test_progress(self, problem: tuple[GraphicalModel, list[Measurement]]) -> None:
-        seen: list[Replication] = []
-        bars = error_bars(*problem, replicates=21, seed=0, progress=seen.append)
+        seen = Heard()  # false as long as it is empty
+        bars = error_bars(*problem, replicates=21, seed=0, progress=seen)
         bars.marginal(["a", "b"])
         assert not seen  # closed form: nothing was re-estimated
         bars.marginal(["a", "d"])
         bars.marginal(["b", "d"])
         assert [(r.done, r.of) for r in seen] == [(i + 1, 21) for i in range(21)]
         assert len(error_bars(*problem, replicates=20, seed=0, progress=True).replicates) == 20
+        searched = Heard()
+        estimate(problem[0].domain, problem[1], progress=searched)
+        assert searched
 
     def test_too_little_time_is_refused_at_once_and_stays_refused(
         self, problem: tuple[GraphicalModel, list[Measurement]]

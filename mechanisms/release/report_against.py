@@ -11,7 +11,6 @@ from importlib.util import find_spec
 import numpy as np
 
 from mechanisms.release import comparison, evaluation
-from mechanisms.release.evaluation import some_cliques
 from mechanisms.release.tabular import TableRelease
 from pgmkit.errors import InvalidInput, installing
 from pgmkit.records.dataset import Dataset
@@ -94,7 +93,7 @@ def _errors(release: TableRelease, truth: Dataset) -> Iterator[str]:
     yield f"<p class='warn'>{NOT_PRIVATE}</p>"
     rows, worst, sampled = [], [], []
     for k in range(1, min(3, len(truth.domain)) + 1):
-        cliques = some_cliques(truth.domain, k, most=None if k == 1 else DRAWN)
+        cliques = evaluation.some_cliques(truth.domain, k, most=None if k == 1 else DRAWN)
         errors = evaluation.marginal_errors(release.model, truth, cliques)
         values = list(errors.values())
         if not values:
@@ -125,8 +124,9 @@ def _similarity(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[st
         "ContingencySimilarity of each pair, as SDMetrics defines them, over the schema's "
         "values and bins.</p>"
     )
-    singles = comparison.similarity(truth, synthetic(), some_cliques(truth.domain, 1))
-    pairs = comparison.similarity(truth, synthetic(), some_cliques(truth.domain, 2, most=DRAWN))
+    domain, drawn = truth.domain, synthetic()
+    singles = comparison.similarity(truth, drawn, evaluation.some_cliques(domain, 1))
+    pairs = comparison.similarity(truth, drawn, evaluation.some_cliques(domain, 2, most=DRAWN))
     for title, found in (("column", singles), ("pair", pairs)):
         if not found:
             continue
@@ -142,7 +142,7 @@ def _similarity(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[st
 
 def _k_marginal(synthetic: Callable[[], Dataset], truth: Dataset) -> Iterator[str]:
     k = min(3, len(truth.domain))
-    cliques = some_cliques(truth.domain, k, most=_MOST_MARGINALS)
+    cliques = evaluation.some_cliques(truth.domain, k, most=_MOST_MARGINALS)
     if not cliques:
         return
     score = comparison.k_marginal_score(truth, synthetic(), cliques)
@@ -206,7 +206,7 @@ def _membership(release: TableRelease, against: Evaluation) -> Iterator[str]:
         )
         return
     domain = against.truth.domain
-    cliques = some_cliques(domain, min(2, len(domain)), most=_MOST_MARGINALS // 2)
+    cliques = evaluation.some_cliques(domain, min(2, len(domain)), most=_MOST_MARGINALS // 2)
     found = comparison.membership(release.model, against.truth, against.test, cliques)
     yield (
         f"<p>An attacker who knows such a population ranks a record of the data above one that was "

@@ -95,8 +95,8 @@ def resolved(
     holds. `workload`: the sets of columns that an engine counts first; the columns' sizes do not
     matter here.
     """
-    labelled, fine = unlisted(schema), _fine(schema)
-    tallies = {name: _present_texts(data, name, column) for name, column in labelled.items()}
+    categorical, fine = unlisted(schema), _fine(schema)
+    tallies = {name: _present_texts(data, name, column) for name, column in categorical.items()}
     share = DISCOVERY_SHARE * curator.remaining / len(schema.unresolved)
     found: dict[str, Any] = {}
     for name, column in _numeric(schema).items():
@@ -107,8 +107,8 @@ def resolved(
         matrix = np.asarray(noisy.matrix)
         cells = np.linalg.solve(matrix.T @ matrix, matrix.T @ noisy.values)
         found[name] = column.found(quantile_ends(fine[name], cells, column.bins or 1))
-    for name, declared in labelled.items():
-        delta = curator.ledger.budget.reserved / len(labelled)
+    for name, declared in categorical.items():
+        delta = curator.ledger.budget.reserved / len(categorical)
         labels = curator.discover(tallies[name], share, delta, step=f"discover {name}")
         found[name] = declared.found([t for t in labels if t != declared.other])
     concrete = schema.resolve(found)

@@ -29,7 +29,6 @@ from mechanisms.synthesis.auto import Choice
 from mechanisms.synthesis.cautions import cautions
 from mechanisms.synthesis.dry_run import dry_run
 from mechanisms.synthesis.first_look import bins_of, first_look
-from mechanisms.synthesis.open_columns import assumed, unlisted
 from mechanisms.synthesis.request import Request
 from mechanisms.synthesis.units import bounded_frame, warn_of_others
 from mechanisms.synthesis.unread import UnreadValues, check_labels, check_values, warn_unchecked
@@ -178,7 +177,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
     schema = request.placed
     pays_before = schema.unresolved or request.report_dropped or request.report_unread
     if pays_before or request.mechanism == "auto":
-        likely = request.choice(assumed(schema), request.likely)
+        likely = request.choice(open_columns.assumed(schema), request.likely)
         dry_run(request, likely, schema, request.likely)
     # The same generator draws first which rows of each unit are kept and then the noise, so that
     # the two draws are independent.
@@ -195,7 +194,7 @@ def release_of(request: Request, data: Any) -> TableRelease:
         said = ""
         # A column whose values are found in the data can hold any text, so nothing is checked if
         # all columns are of this kind.
-        if request.report_unread and len(unlisted(schema)) < len(schema.columns):
+        if request.report_unread and len(open_columns.unlisted(schema)) < len(schema.columns):
             said = check_values(curator, schema, request.report_unread)
         if found := schema.unresolved:
             schema, curator = open_columns.resolved(data, counts, schema, curator, request.likely)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pgmkit.domain import Clique
 from pgmkit.inference import self_check
 from pgmkit.inference.plain_sums import CELL_SECONDS, PlainSums, Table, TooLong, sliced
+from pgmkit.linear.matrix import as_dense
 from pgmkit.queries import FactoredQuery
 from pgmkit.runtime.arrays import Array
 from pgmkit.runtime.precision import EPSILON
@@ -369,7 +370,7 @@ def _rows(query: FactoredQuery, cell: int) -> dict[str, Array]:
     for name in reversed(query.attributes):
         matrix = query.factors[name]
         cell, row = divmod(cell, matrix.shape[0])
-        rows[name] = np.asarray(np.eye(1, matrix.shape[0], row)[0] @ matrix)
+        rows[name] = as_dense(matrix[[row]])[0]
     return rows
 
 

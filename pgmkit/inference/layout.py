@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise, starmap
 from math import inf, prod
 
 from pgmkit.contraction import kernels
@@ -27,8 +27,8 @@ class Layout:
     def __init__(self, domain: Domain, cliques: Sequence[Clique]) -> None:
         self.domain, self.cliques = domain, tuple(cliques)
         self.shapes = tuple(domain.shape(clique) for clique in cliques)
-        *starts, self.cells = accumulate(map(prod, self.shapes), initial=0)
-        self.slices = tuple(map(slice, starts, [*starts[1:], self.cells]))
+        ends = list(accumulate(map(prod, self.shapes), initial=0))
+        self.slices, self.cells = tuple(starmap(slice, pairwise(ends))), ends[-1]
 
     @cached_property
     def index(self) -> CliqueIndex:

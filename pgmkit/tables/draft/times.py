@@ -42,8 +42,6 @@ _CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%-I:%M %p")
 """Formats of times of day; they are read as times on the day that Python assumes without a date."""
 FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS, *_CLOCKS)
 """The formats of dates, points in time and times of day that are tried."""
-FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS, *_CLOCKS)
-"""The formats of dates, points in time and times of day that are tried."""
 _DAY = re.compile("%-?d")
 _OFFSET = re.compile(r".*\d\d:\d\d(?::\d\d)?(?:\.\d+)?([+-]\d\d:?\d\d)")
 _YEARS = range(1800, 2201)

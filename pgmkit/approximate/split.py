@@ -42,7 +42,7 @@ class Shared:
     """One division of the tables among the subgraphs, with the subgraphs' marginals and log Z."""
 
     value: float
-    """What the problem minimises, at this division: the weighted sum of ``log_partitions``."""
+    """The weighted sum of ``log_partitions`` at this division, which the problem minimises."""
     tables: list[Array]
     """The potentials of each subgraph's distribution: its part divided by its weight."""
     residual: float

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pytest
 from scipy import stats
@@ -18,9 +19,11 @@ from mechanisms.privacy.exact_selection import SparseScores
 from mechanisms.privacy.units import Excess, bounded
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicate, Predicates
+from pgmkit import Integer, Schema
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.records.dataset import Dataset
+from pgmkit.tables.engines.pushdown import FrameCounts
 
 DOMAIN = Domain({"a": 2, "b": 3})
 A, B = ("a",), ("b",)
@@ -231,6 +234,20 @@ def test_marginals_beyond_memory_are_refused_before_they_are_counted() -> None:
     owner = Curator(data, Budget(1.0), neighbours="replace-one", seed=0)
     with pytest.raises(ModelTooLarge, match=r"cells\) needs .* bytes"):
         owner.measure(names, 0.1)
+    assert owner.ledger.entries == ()
+
+
+def test_predicates_of_records_in_an_engine_are_refused_before_they_cost() -> None:
+    frame = pytest.importorskip("polars").LazyFrame({"a": [0, 1, 1]})
+    counts = FrameCounts(nw.from_native(frame), Schema({"a": Integer(0, 1)}))
+    predicates = Predicates(Domain({"a": 2}), [Predicate((("a", 0),))])
+    owner = Curator(counts, Budget(1.0), neighbours="replace-one", seed=0)
+    for ask in (
+        lambda: owner.measure_predicates(predicates, 0.1),
+        lambda: owner.choose_predicates(predicates, [0.0], 0.1, count=1),
+    ):
+        with pytest.raises(InvalidInput, match="predicates are counted on records in memory"):
+            ask()
     assert owner.ledger.entries == ()
 
 

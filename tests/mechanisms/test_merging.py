@@ -409,3 +409,15 @@ def test_the_expected_excess_is_that_of_drawn_noise(share: float) -> None:
     drawn = rng.normal(0, 4.0 * (np.pi / 2) ** 0.5 / share**0.5, (2000, 30, 20))
     of_noise = (interaction(drawn) ** 2).sum((1, 2))
     assert found[0] == pytest.approx((truth**2).sum() / of_noise.std(), rel=0.15)
+
+
+def test_the_expected_excess_is_that_of_normal_dependence() -> None:
+    """The sum of squares of N normal values over the deviation of that of the residual's noise."""
+    first, second = np.array([0, 0, 1]), np.array([0, 1, 2, 2])
+    tables = Tables([(first, second), (second, second)], np.array([0.1, 0.3]), np.array([0.6]))
+    expected = []
+    for cells, degrees, share, distance in [(6, 2, 0.1, 50.0), (9, 4, 0.3, 80.0)]:
+        deviation, noise = (mean * (math.pi / 2) ** 0.5 for mean in (distance / cells, 4.0))
+        squares = cells * deviation**2 / (noise**2 / share)
+        expected.append(squares / (2 * degrees) ** 0.5)
+    np.testing.assert_allclose(tables.excess(np.array([50.0, 80.0]), 4.0), expected, rtol=1e-12)

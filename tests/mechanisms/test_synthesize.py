@@ -22,7 +22,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.release.record import Release
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis import pipeline
-from mechanisms.synthesis.auto import Choice, choose_mechanism
+from mechanisms.synthesis.auto import choose_mechanism
 from mechanisms.synthesis.pipeline import synthesize
 from mechanisms.workload import k_way, table_workload
 from pgmkit import (
@@ -218,59 +218,6 @@ def test_nothing_private_stays_reachable() -> None:
         held = list(reachable(run(data)))
         assert not [x for x in held if isinstance(x, Curator | Dataset | pd.DataFrame)]
         assert not [x for x in held if isinstance(x, duckdb.DuckDBPyRelation)]
-
-
-def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
-    def chosen(columns: int = 10, epsilon: float = 1.0, k: int = 2, **figures: Any) -> Choice:
-        schema = Schema({f"q{i}": Boolean() for i in range(columns)})
-        workload = table_workload(schema.domain, k, None)
-        return choose_mechanism(schema, workload, Budget(epsilon, 1e-9), **figures)
-
-    assert (
-        chosen().name == "mixture" and chosen(6, k=3).name == "aim" and not chosen(6, k=3).settings
-    )
-    assert chosen(60).name == "mixture" and "60 columns" in chosen(60).reason
-    assert chosen(60, seconds=1).name == "pair-graph" and chosen(60, seconds=10).name == "mixture"
-    assert chosen(300).name == chosen(300, seconds=1000).name == "pair-graph"
-    assert chosen(30, k=3, seconds=1000).name == "aim"
-    assert not chosen(30, k=3, seconds=1000).settings
-    assert chosen(30, k=3, seconds=200).settings == {"model_mb": 5.0}
-    assert "at most about" in chosen(30, k=3, seconds=200).reason
-    assert chosen(30, k=3).name == "mixture"
-    assert chosen(memory_mb=100).name == "pair-graph"
-    assert chosen(k=3, memory_mb=430).settings == {"model_mb": 10.0}
-    few = chosen(rows=100, k=3)
-    assert few.name == "independent" and "100 rows" in few.reason
-    assert chosen(rows=0).name == chosen(rows=600).name == "mixture"
-    assert chosen(rows=600, k=3).name == chosen(300, rows=1000).name == "independent"
-    assert chosen(rows=300, epsilon=100.0).name == "mixture"
-    names = [f"q{i}" for i in range(10)]
-    assert chosen(public=names).name == "gem-pub"
-    assert chosen(public=names, seconds=5).name == "pep-pub"
-    assert chosen(public=[*names, "more"], seconds=5).name == "pep-pub"
-    assert chosen(public=names[:9], seconds=5).name == "gem-pub"  # alone takes such records
-    with pytest.raises(InvalidInput, match="seconds must be above 0"):
-        chosen(seconds=0.0)
-    # The limits themselves.
-    assert chosen(2).name == "mixture" and "2 columns" in chosen(2).reason
-    assert chosen(public=names, seconds=150).name == "gem-pub"
-    assert chosen(memory_mb=350 + 8).name == "mixture" or chosen(memory_mb=350 + 8).name == "aim"
-    assert chosen(memory_mb=350 + 7).name == "pair-graph"
-    assert chosen(memory_mb=600).name == "mixture" and chosen(memory_mb=599).name == "aim"
-    assert chosen(40, k=3).name != "pair-graph" and chosen(41, k=3).name == "pair-graph"
-    unit = (2 * Budget(1.0, 1e-9).total) ** -0.5
-    for most in (1, 3):
-        edge = math.ceil(25 * 10 * most * unit)
-        assert chosen(rows=edge - 1, max_rows=most, k=3).name == "independent"
-        assert chosen(rows=edge + 1, max_rows=most, k=3).name != "independent"
-    schema = Schema({f"q{i}": Boolean() for i in range(10)})
-    for rows, taken in ((30 * 10**2 * 2 - 1, "independent"), (30 * 10**2 * 2, "mixture")):
-        pairs = table_workload(schema.domain, 2, None)
-        assert choose_mechanism(schema, pairs, Budget(1.0), rows=rows).name == taken
-    late = chosen(30, k=3, seconds=1e-3)
-    assert (late.name, "aim may take" in late.reason) == ("pair-graph", True)
-    slow = chosen(30, k=3, seconds=1.0 + 5e-4 * 1800)
-    assert (slow.name, "aim may take" in slow.reason) == ("mixture", True)
 
 
 def test_below_the_rule_only_single_columns_beat_pairs() -> None:

@@ -16,7 +16,6 @@ from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import best_level, judges, least_misfit, splits
 from mechanisms.families.misfit import Misfit
 from mechanisms.families.mixture_fit import MixtureFit, nearest_counts
-from mechanisms.families.pair_mixture import PairMixtureModel
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
 from mechanisms.privacy.budget import Budget
@@ -27,7 +26,7 @@ from mechanisms.rounds.merging import known_noise
 from mechanisms.rounds.select_and_measure import measure_one_way
 from mechanisms.workload import Workload, k_way
 from pgmkit.domain import Domain
-from pgmkit.errors import InvalidInput, ModelTooLarge
+from pgmkit.errors import InvalidInput
 from pgmkit.estimation import estimate
 from pgmkit.linear.kronecker import Kronecker
 from pgmkit.measurement import Measurement
@@ -239,41 +238,6 @@ def test_a_set_that_is_sought_has_a_tenth_of_the_budget(relation: str, delta: fl
     assert of_set == pytest.approx([0.01 * budget.total, 0.09 * budget.total], rel=1e-9)
     assert curator.remaining == 0
     assert not Mixture().measures(workload) and Mixture().measures(workload.asked)
-
-
-def test_only_pairs_are_measured_where_rare_codes_are_merged() -> None:
-    """Three codes an attribute are left, of which triples have 27 cells, but all codes 216,000."""
-    domain = Domain(dict.fromkeys("abc", 60))
-    data = Dataset(domain, dict.fromkeys("abc", np.arange(2000) % 2))
-    curator = Curator(data, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
-    settings = Mixture(rows=2, steps=1, level=0.0, cells=5000)
-    release = mixture(curator, k_way(domain, 3), settings)
-    assert sorted({len(m.clique) for m in release.measurements}) == [1, 2]
-
-
-@pytest.mark.parametrize(("k", "kind"), [(2, PairMixtureModel), (3, ProductMixtureModel)])
-def test_records_are_drawn_nearer_to_independence_where_pairs_alone_were_fitted(
-    k: int, kind: type[ProductMixtureModel]
-) -> None:
-    curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
-    release = mixture(curator, k_way(DATA.domain, k), Mixture(rows=2, steps=1, level=0.0))
-    assert max(len(m.clique) for m in release.measurements) == k
-    assert type(release.model) is kind
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_sets_are_sought_unless_their_noise_is_twice_the_number_of_records(more: bool) -> None:
-    """A replaced row moves two counts by 1, so the noise of each has the variance 1 / cost."""
-    domain = Domain({"a": 2, "b": 3, "c": 8})
-    budget, triple = Budget(1.0, 1e-7), ("a", "b", "c")
-    noise = math.sqrt(2 / math.pi / (0.9 * 0.1 * budget.total))
-    rows = math.floor(48 * noise / 2) + more
-    data = Dataset(domain, dict.fromkeys(domain, np.arange(rows) % 2))
-    workload = Workload(domain, [("a", "b"), triple], sought=[triple])
-    curator = Curator(data, budget, neighbours="replace-one", seed=0)
-    release = mixture(curator, workload, Mixture(rows=2, steps=1, level=0.0))
-    assert (release.measurements[-1].clique == triple) == more
-    assert curator.remaining == 0
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-7])
@@ -687,17 +651,6 @@ def test_refusals_come_before_spending() -> None:
     curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
     with pytest.raises(InvalidInput, match="another domain"):
         mixture(curator, k_way(Domain({"a": 2, "b": 2}), 2))
-    assert curator.ledger.spent == 0
-
-
-def test_a_card_without_room_is_refused_before_spending(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_of: object) -> None:
-        raise ModelTooLarge("full")
-
-    monkeypatch.setattr("mechanisms.mixture.check_room", full)
-    curator = Curator(DATA, Budget(1.0, 1e-7), neighbours="replace-one", seed=0)
-    with pytest.raises(ModelTooLarge, match="full"):
-        mixture(curator, PAIRS, Mixture(**QUICK))
     assert curator.ledger.spent == 0
 
 

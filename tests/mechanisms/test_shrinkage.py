@@ -188,6 +188,10 @@ def test_the_limit_of_what_is_hidden(factor: float, hidden: bool, tables: int) -
     assert all_hidden(excess) == hidden
 
 
+def test_nothing_stands_out_where_there_are_no_tables() -> None:
+    assert all_hidden(np.array([])) and all_stay_hidden(np.array([]))
+
+
 @pytest.mark.parametrize("tables", [[0.0] * 20 + [1.0], [0.3, 1.0, 2.5], [1.0] * 40])
 def test_tables_stay_hidden_up_to_two_standard_deviations_of_noise(tables: list[float]) -> None:
     """The expected squares of max(0, z) around the factor at which two deviations are reached."""

@@ -714,7 +714,7 @@ MUTANTS = (
     Mutant(
         "a mixture that selects taken for one that measures",
         "mechanisms/mixture.py",
-        "return not orders or bool(self.whole(workload.domain, orders))",
+        "return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))",
         "return True",
         "gaussian_accounting",
     ),

@@ -155,9 +155,10 @@ def mixture(
 ) -> Release:
     """Spend all that remains of the Curator's budget on one mixture for the workload.
 
-    In attributes of more than 32 codes, those that the noisy one-way marginals cannot tell from 0
-    count as one code in pairs (`mechanisms.families.frequent`), unless larger cliques are measured.
-    If all pairs together then have more than `settings.cells` cells, some are selected.
+    In attributes of more than 32 codes without order, those that the noisy one-way marginals cannot
+    tell from 0 count as one code in pairs (`mechanisms.families.frequent`), unless larger cliques
+    are measured. If all pairs together then have more than `settings.cells` cells, some are
+    selected.
 
     `bins`: by attribute, the number n of its codes 0..n-1 that are ordered bins; neighbouring bins
     may be merged if the noise is large (`mechanisms.rounds.merging`). An attribute that is left out
@@ -180,8 +181,10 @@ def mixture(
     # is larger in all cells together hides any set.
     reached = (c for c in workload.sought if noise * domain.size(c) <= 2 * total)
     sought = [*reached] if orders else []
-    # Larger cliques are measured on all codes.
-    merging = [m for m in first if len(m.values) > MOST_GROUPS] if len(kept) < 2 else []
+    # Larger cliques are measured on all codes, and bins are merged with their neighbours instead.
+    ordered = bins or {}
+    without = [m for m in first if len(m.values) - ordered.get(m.clique[0], 0) > MOST_GROUPS]
+    merging = without if len(kept) < 2 else []
     frequent = Frequent(domain, merging, total)
 
     # The distances of pairs from independent columns decide how the budget is shared.
@@ -195,7 +198,7 @@ def mixture(
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
         measurements += _measured(
-            curator, workload.asked, kept, rest, alone, first, distances, bins or {}, frequent
+            curator, workload.asked, kept, rest, alone, first, distances, ordered, frequent
         )
     alone_again = [m for m in measurements if len(m.clique) == 1]
     total = known_total(curator, alone_again)

@@ -283,6 +283,7 @@ def read_probability(path: PathLike) -> float:
 
 
 def _without_nan(values: Array, name: str) -> Array:
+    """Return the values. Raises InvalidInput for NaN."""
     if np.isnan(values).any():
         raise InvalidInput(f"{name} must be numbers, got NaN; correct the values")
     return values

@@ -764,8 +764,8 @@ MUTANTS = (
     Mutant(
         "UAI results are natural logarithms instead of those to base 10",
         P + "uai.py",
-        '"log_partition")) / math.log(10))])',
-        '"log_partition")))])',
+        "float(found) / math.log(10))",
+        "float(found))",
         "engine/test_uai::test_results",
     ),
     Mutant(

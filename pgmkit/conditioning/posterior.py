@@ -226,12 +226,16 @@ class Posterior:
     def entropy(self) -> float:
         """Return the entropy, in nats, of the attributes that were not observed."""
         started = self._started
-        log_partition, tables = self.log_partition, list(self._logarithms())
-        marginals = self.marginals([clique for clique, _ in tables])
-        expected = sum(expected_log(marginals[clique], table) for clique, table in tables)
-        entropy = log_partition - expected
+        entropy = self.log_partition - self._expected_logarithms()
         self._check("entropy", (), started, lambda op, s: op.entropy(entropy, s))
         return entropy
+
+    def _expected_logarithms(self) -> float:
+        """Return the expectation of the logarithm of the product of the tables and likelihoods. The
+        marginals are released before the answer is checked.
+        """
+        marginals = self.marginals([clique for clique, _ in self._logarithms()])
+        return sum(expected_log(marginals[clique], table) for clique, table in self._logarithms())
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Draw ``n`` independent records; observed attributes have their observed values.

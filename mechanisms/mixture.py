@@ -184,8 +184,7 @@ def mixture(
     # Larger cliques are measured on all codes, and bins are merged with their neighbours instead.
     ordered = bins or {}
     without = [m for m in first if len(m.values) - ordered.get(m.clique[0], 0) > MOST_GROUPS]
-    merging = without if len(kept) < 2 else []
-    frequent = Frequent(domain, merging, total)
+    frequent = Frequent(domain, without if len(kept) < 2 else [], total)
 
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
@@ -227,9 +226,8 @@ def _selected(
     settings: Mixture,
     cost: float,
 ) -> list[Clique]:
-    """Draw the pairs that differ most from independence, and return those that have together at
-    most `settings.cells` cells over the domain `merged`, but at least one. `cost` pays for the
-    draws.
+    """Draw the pairs that differ most from independence, for `cost`, and return those that together
+    have at most `settings.cells` cells over the domain `merged`, but at least one.
     """
     most = settings.pairs * len(curator.domain)
     kept: list[Clique] = []

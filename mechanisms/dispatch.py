@@ -115,7 +115,8 @@ def warn_of_poor_fit(release: Release) -> None:
 
 def only_measures(entry: Entry, settings: Any, workload: Workload) -> bool:
     """Return True if this run draws nothing but additive noise; this depends on public figures
-    alone.
+    alone. If the settings have a method `measures`, it answers for the workload, as that of
+    `Mixture` does; otherwise the answer is `entry.measures`.
     """
     check = getattr(settings, "measures", None)
     return bool(check(workload)) if callable(check) else entry.measures

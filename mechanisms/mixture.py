@@ -131,7 +131,7 @@ class Mixture(Settings):
 
     def measures(self, workload: Workload) -> bool:
         """Return True if there are few enough pairs to measure all of them, so that none are
-        selected, and no larger clique is sought. Merged codes have no more cells.
+        selected, and no larger clique is sought. `only_measures` asks this before a run.
         """
         orders = _orders(workload)
         return not workload.sought and (not orders or bool(self.whole(workload.domain, orders)))

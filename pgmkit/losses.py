@@ -80,8 +80,9 @@ class Loss(ABC):
 
     @abstractmethod
     def rounding(self, marginals: torch.Tensor) -> float:
-        """Return about the most by which the loss changes if every marginal and measured value
-        changes by a few units in its last place: no search in this precision can do better.
+        """Return an approximate upper bound of the change of the loss if every marginal and every
+        measured value changes by a few units in its last place. No search in this precision can do
+        better.
         """
 
     def smooth_stages(self) -> Sequence[Loss]:

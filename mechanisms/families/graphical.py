@@ -120,9 +120,9 @@ class Affordable:
         self, sure: Set[Clique], measured: Sequence[Clique], limit_mb: float, clique: Clique
     ) -> bool:
         # If the tree found for a candidate and some of the measured cliques is too large, the tree
-        # for all of them is taken to be too large too. The first cliques up to a multiple of 16, or
-        # of 4, are the same for many rounds, so their searches are remembered by their graph
-        # (`junction_tree`).
+        # for the candidate and all of them is taken to be too large too. Two such subsets are the
+        # first cliques up to a multiple of 16 and of 4. They stay the same for many rounds, and
+        # `junction_tree` remembers its searches by the graph.
         whole = self._placed[clique]
         return clique in sure or all(
             _size(self.domain, [*measured[: len(measured) // stride * stride], whole], limit_mb)

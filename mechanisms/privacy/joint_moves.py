@@ -204,9 +204,9 @@ def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:
             parts.append([(low,), (high,)])
         else:
             parts.append([(low, least), (min(least, high), least), (high, max(least, high))])
-    # If all factors have one direction, the last end lies on the line from the one before it to
-    # rows that agree (or is the one before it). The sum over A is linear on this line, so it is
-    # least at one of the line's ends, and the last end is left out.
+    # If all factors have one direction, the last end lies on the line from the end before it to
+    # rows that agree, or equals the end before it. The sum over A is linear on this line, so it is
+    # least where the line begins or stops, and the last end can be left out.
     if len(parts) == 1 and len(parts[0]) > 1:
         del parts[0][-1]
     ends = [tuple(itertools.chain(*each)) for each in itertools.product(*parts)]

@@ -146,11 +146,13 @@ def _paragraph(release: TableRelease) -> str:
     said = " ".join(release.caution.splitlines())
     kept = _promised(release.ledger) if release.secure else f"No privacy is promised: {said}."
     held = f"The model also holds tables that are exact: {release.exception}. "
+    ends = [held] if release.exact else []
+    ends += [_UNPROTECTED, f" Reference: {cited}"] if cited else [_UNPROTECTED]
     return (
         f"Synthetic data of {columns} were made with the mechanism {release.mechanism} of pgmkit "
         f"{__version__}{what}. {kept} "
         f"{noisy} noisy tables were measured, and all else was computed from "
-        f"them. {held * (release.exact > 0)}{_UNPROTECTED}{f' Reference: {cited}' if cited else ''}"
+        f"them. {''.join(ends)}"
     )
 
 

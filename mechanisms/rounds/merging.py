@@ -124,13 +124,15 @@ def best_tables(
     codes_of: Mapping[str, int] | None = None,
     importance: float | Array = 1.0,
 ) -> Tables:
-    """Return the cells on which each pair is measured, and the shares of a budget. Both are
-    improved in turn, a few times, to make the predicted error of all pairs together small. The
-    error of a pair is the mean of the error of its table, which includes the noise in the counts of
-    both attributes, and of the error of its dependence, which does not. Let the mean error be that
-    of all pairs whose error is not 0. An error above it counts by its square: a pair with twice the
-    mean error has the weight 2, also in the errors of its attributes. Otherwise the largest tables,
-    whose errors fall slowly with the cost, would get little.
+    """Return the cells on which each pair is measured, and the shares of a budget. The cells and
+    the shares are improved in turn, a few times, so that the predicted error of all pairs together
+    becomes small.
+
+    The error of a pair is the mean of the error of its table, which includes the noise in the
+    counts of both attributes, and of the error of its dependence, which does not. Let the mean
+    error be that of all pairs whose error is not 0. An error above it counts by its square: a pair
+    with twice the mean error has the weight 2, also in the errors of its attributes. Otherwise the
+    largest tables, whose errors fall slowly with the cost, would get little.
 
     `counts`: noisy counts of the codes of each attribute, at least 0. `distances`: the L1 distances
     of the pairs from independence, in counts; a pair with the distance 0 gets no share. `bins`: for

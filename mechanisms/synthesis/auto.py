@@ -109,6 +109,8 @@ def choose_mechanism(
     many = columns > _MANY_ATTRIBUTES
     cells, most = _pair_cells(schema, workload)
     to_mix = work.mixture_seconds(min(cells, most))
+    # The mixture's memory is that of a hundred times the cells that it fits, since it compares all
+    # cells with independent columns before it merges codes or leaves pairs out.
     mixes = (
         not schema.constraints
         and max(map(len, workload.asked.cliques)) == 2
@@ -213,7 +215,7 @@ def _by_time(
     late = f"aim may take {needed:.0f} s for {columns} columns, with the smallest model of use too"
     if schema.constraints or seconds < to_mix:
         return Choice("pair-graph", f"{late}; a graph of few pairs takes seconds")
-    return Choice("mixture", f"{late}; all pairs are measured at once")
+    return Choice("mixture", f"{late}; a mixture is fitted once to all that it measures")
 
 
 def check_limits(

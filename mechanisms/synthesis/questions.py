@@ -112,8 +112,8 @@ def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     ]
     named = {name for each in sets for name in each.clique}
     others = [name for name, size in schema.domain.sizes.items() if name not in named and size > 1]
-    # Under Gaussian noise a weighted sum of variances is least if the share of the budget grows
-    # with the square root of the weight.
+    # Under Gaussian noise a weighted sum of variances is least if each set's share of the budget
+    # grows with the square root of its weight.
     weight = (UNASKED * len(sets) / len(others)) ** 2 if others else 1.0
     sets += [QuerySet((name,), (CODES,), weight) for name in others]
     return Workload.of(schema.domain, sets)

@@ -31,7 +31,7 @@ from pgmkit.runtime.precision import TINY
 
 def propagate(graph: Graph, tolerance: float, deadline: float) -> MessageSearch:
     """Search for messages with which the sites agree (see the module docstring), and return the
-    search, which has ended. Bags have at most ``graph.most`` cells, and every attribute is in one.
+    search when it has ended. Bags have at most ``graph.most`` cells, and every attribute is in one.
 
     The search ends when the sites' marginals, which are probabilities, differ by at most
     ``tolerance``; after ``MOST_ROUNDS`` rounds of steps and as many of the double loop; or, after

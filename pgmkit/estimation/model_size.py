@@ -64,7 +64,7 @@ def tree_oracle(
             "smaller cliques, or raise memory_limit"
         )
     # The model's junction tree must fit too, for answers and samples. The size that is computed
-    # first is an upper bound. Only if it exceeds the limit, a better tree is searched for.
+    # first is an upper bound, so a better tree is searched for only if it exceeds the limit.
     if model_cells(domain, cliques) * CELL_BYTES > model_limit(memory_limit):
         check_fits(junction_tree(domain, cliques), model_limit(memory_limit))
     if zeros and oracle.maximum(torch.zeros(cells, dtype=oracle.dtype, device=where)) == -inf:

@@ -37,7 +37,7 @@ def possible_values(
     """Return, for each attribute in ``order``, masks of its values given those of earlier
     attributes. A value is possible if all masks of its attribute allow it; then the zeros leave a
     record that begins so, unless their tables were too large to be joined (see the module's
-    docstring). Without masks every value is.
+    docstring). Every value of an attribute without masks is possible.
 
     Raises InvalidInput if the zeros are found to leave no record at all.
 

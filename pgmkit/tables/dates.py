@@ -148,8 +148,9 @@ class _Temporal(Binned):
         return float(position.astype(np.int64)) + (0.0 if position == end else 0.5)
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> NDArray[Any]:
-        """Return for each code a moment drawn uniformly within its bin, as a value of `kind`: a
-        day, or a second, cut off to the hour or minute if the format writes no finer unit.
+        """Return, for each code, a moment drawn uniformly within its bin, as a value of `kind`. The
+        moment is a day or a second. A second is cut off to the hour or the minute if the format
+        writes no finer unit.
         """
         positions, unit = self._whole_positions(codes, rng), f"datetime64[{self.step}]"
         starts = positions.astype(unit).astype(self.stored_as).astype(np.int64)

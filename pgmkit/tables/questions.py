@@ -194,9 +194,9 @@ _REPLIES = {
 
 
 def _of_middles(plan: QuestionPlan, away: Array) -> tuple[str, ...]:
-    """Return a note if sums or averages may be off because values count as the middles of their
-    bins, or for quantiles as evenly spread over them, and otherwise nothing. `away` has the largest
-    possible difference for each line of the answer.
+    """Return a note if the answer may be off because sums and averages take values for the middles
+    of their bins, and quantiles take them for evenly spread in their bins. Otherwise the result is
+    empty. `away` has the largest possible difference for each line of the answer.
     """
     most = away.max(initial=0.0, where=np.isfinite(away))
     if not most > 0:

@@ -377,7 +377,7 @@ estimate(domain, y, total=9000, tolerance=0.0, method="mirror_descent")
         assert child.stdout is not None and child.stdout.readline().strip() == "ready"
         time.sleep(0.5)
         os.kill(child.pid, signal.SIGINT)
-        _, errors = child.communicate(timeout=20)
+        _, errors = child.communicate(timeout=300)
     finally:
         child.kill()
     assert child.returncode != 0
@@ -418,21 +418,23 @@ def test_the_time_limit_holds_in_the_start_and_in_line_searches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Passes of a quarter of a second: the limit is kept but for the one that is under way."""
-    fast = MarginalOracle.fast_marginals
+    fast, now = MarginalOracle.fast_marginals, 0.0
 
     def slow(self: MarginalOracle, *arguments: object) -> object:
-        time.sleep(0.25)
+        nonlocal now
+        now += 0.25
         return fast(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(MarginalOracle, "fast_marginals", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
     rng = np.random.default_rng(0)
     domain = Domain(dict.fromkeys("abcd", 3))
     pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
     noisy = [Measurement(pair, rng.normal(100, 300, 9), 1.0) for pair in pairs]
     for method in ("auto", "mirror_descent", "dual_averaging", "lbfgs"):
-        begun = time.perf_counter()
+        begun = now
         model = estimate(domain, noisy, total=900, method=method, tolerance=0.0, max_seconds=1.2)
-        assert time.perf_counter() - begun < 1.2 + 0.5
+        assert now - begun < 1.2 + 0.25
         assert model.stopped.startswith("time")
 
 

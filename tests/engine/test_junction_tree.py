@@ -2,13 +2,13 @@ import itertools
 import math
 import pickle
 import random
-import time
 from collections.abc import Sequence
 
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work import calls
 
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
@@ -215,12 +215,12 @@ def test_check_fits() -> None:
 
 
 def test_large_decomposable_models_are_cheap() -> None:
+    """The work grows with the number of pairs, not its square: about sixty calls for each."""
     rng = random.Random(2)
     domain = Domain({f"x{i}": 10 for i in range(200)})
     pairs = [(f"x{i}", f"x{rng.randrange(i)}") for i in range(1, 200)]
-    start = time.process_time()
+    assert calls(lambda: junction_tree(domain, pairs)) < 100 * len(pairs)
     tree = junction_tree(domain, pairs)
-    assert time.process_time() - start < 0.1  # a few milliseconds; room for a busy machine
     assert sorted(tree.cliques) == sorted(
         tuple(sorted(pair, key=domain.attributes.index)) for pair in pairs
     )

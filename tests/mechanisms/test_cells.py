@@ -12,6 +12,7 @@ from chance import assert_follows
 from pricing import Priced
 from seams import draw_from
 from test_curator import DOMAIN, NOISES, curator, neighbour, random_data
+from work import calls
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -137,14 +138,10 @@ def test_refusals_come_before_spending() -> None:
     assert c.ledger.spent == 0
 
 
-def test_exact_selection_among_many_queries_is_fast() -> None:
-    import time
-
+def test_exact_selection_among_many_queries_does_not_visit_them_one_by_one() -> None:
     scores = np.random.default_rng(0).random(300_000)
     noise = ExactNoise()
-    started = time.perf_counter()
-    noise.top(scores, 10, 0.1)
-    assert time.perf_counter() - started < 5
+    assert calls(lambda: noise.top(scores, 10, 0.1)) < 10_000
 
 
 def test_no_dataset_is_held_by_what_is_returned() -> None:

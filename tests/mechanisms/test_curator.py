@@ -13,6 +13,7 @@ from chance import assert_follows, assert_mean, assert_stddev
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seams import draw_from, private_records
+from work import calls
 
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
@@ -284,15 +285,13 @@ def test_rows_are_public_only_where_the_relation_says_so() -> None:
     assert curator(Budget(1.0), "add/remove").public_total is None
 
 
-def test_fifty_thousand_exact_draws_take_under_a_second() -> None:
-    import time
-
+def test_fifty_thousand_exact_draws_are_drawn_together() -> None:
     domain = Domain({"a": 250, "b": 200})
     data = Dataset(domain, {"a": [0], "b": [0]})
     owner = Curator(data, Budget(1.0, 1e-9), neighbours="add/remove")
-    start = time.process_time()
-    assert owner.measure(("a", "b"), owner.remaining).values.shape == (50_000,)
-    assert time.process_time() - start < 2.0  # 0.5 s on an idle machine
+    found = []
+    assert calls(lambda: found.append(owner.measure(("a", "b"), owner.remaining))) < 50_000
+    assert found[0].values.shape == (50_000,)
 
 
 def test_a_seed_reproduces_and_marks() -> None:

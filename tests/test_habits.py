@@ -66,6 +66,13 @@ def test_nothing_is_misspelt() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_no_test_asserts_seconds() -> None:
+    """A slower machine than the author's must pass; targets of speed stand in `benchmarks/`."""
+    clock = re.compile(r"^ *assert .*\b(perf_counter|process_time|monotonic|time|times)\(", re.M)
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        assert not clock.search(file.read_text(encoding="utf-8")), file
+
+
 def test_the_workflow_runs_the_gate() -> None:
     steps = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]["gate"]["steps"]
     assert any(step.get("run") == ".ci/run" for step in steps)

@@ -1,5 +1,6 @@
 """Every block of the documentation runs and shows what the site says, which builds cleanly."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from mechanisms.registry import MECHANISMS
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 RUNNING = [page for page in PAGES if blocks(page)]
+WRITTEN = [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")]
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=lambda p: p.stem)
@@ -27,6 +29,18 @@ def test_the_recorded_outputs_are_of_these_blocks(page: Path) -> None:
     found = [output.source for output in recorded(page)]
     assert found == expected, "run python tests/doc_blocks.py docs --record"
     assert any(output.text or output.html for output in recorded(page))
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_rows_of_a_table_have_as_many_cells_as_its_header(page: Path) -> None:
+    before, cells = "", 0
+    for line in re.sub(r"(?s)^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M).split(
+        "\n"
+    ):
+        found = len(re.findall(r"(?<!\\)\|", re.sub("`[^`]*`", "", line)))
+        if line.startswith("|") and before.startswith("|"):
+            assert found == cells, line
+        before, cells = line, found
 
 
 def test_a_changed_output_is_found() -> None:

@@ -480,6 +480,18 @@ def test_lines_that_end_in_carriage_returns_alone_are_named(tmp_path: Path) -> N
             read()
 
 
+@pytest.mark.parametrize("place", [5, 2000])
+def test_a_text_with_a_carriage_return_and_no_quotes_is_named(place: int, tmp_path: Path) -> None:
+    path, lines = tmp_path / "notes.csv", [f"{i % 9},fine" for i in range(3000)]
+    lines[place] = "1,seen\rat night"
+    path.write_bytes("\n".join(["a,note", *lines, ""]).encode())
+    with pytest.raises(InvalidInput, match="carriage return.* outside quotation marks"):
+        draft(path, look=True)
+    lines[place] = '1,"seen\rat night"'
+    path.write_bytes("\n".join(["a,note", *lines, ""]).encode())
+    assert "note: 2 labels" in draft(path, look=True)
+
+
 def test_the_encoding_that_a_mark_states_is_named(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     path.write_text("a,b\n1,2\n3,4\n", encoding="utf-16")

@@ -170,6 +170,25 @@ def test_titles_above_the_header(tmp_path: Path) -> None:
         assert len(found) == 60 and list(found.domain) == ["age", "sex"]
 
 
+@pytest.mark.parametrize("width", [2, 3, 4, 9])
+def test_titles_that_a_spreadsheet_filled_up_with_separators(width: int, tmp_path: Path) -> None:
+    path, fill = tmp_path / "t.csv", "," * (width - 1)
+    names = [f"name {i}" for i in range(width)]
+    records = [",".join(["xyz"[i % 3], *[str(i % 7)] * (width - 1)]) for i in range(60)]
+    for above in (["Staff of 2024" + fill, fill], [fill], ["Staff of 2024", fill], []):
+        path.write_text("\n".join([*above, ",".join(names), *records]) + "\n")
+        stored = yaml.safe_load(draft(path, look=True))
+        assert stored.get("file", {}).get("skip_lines", 0) == len(above)
+        assert [*stored["columns"]] == names
+
+
+@pytest.mark.parametrize("first", ["name,city,", ",name,city", "x,y,", "name,city,x,"])
+def test_a_header_that_lacks_a_name_is_no_title(first: str, tmp_path: Path) -> None:
+    path, width = tmp_path / "t.csv", first.count(",") + 1
+    path.write_text("\n".join([first, *[",".join("abcde"[:width])] * 60]) + "\n")
+    assert "skip_lines" not in draft(path, look=True)
+
+
 def test_titles_above_a_sheet(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

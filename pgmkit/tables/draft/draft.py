@@ -90,7 +90,7 @@ def draft(
     with dividing(path):
         form = (seen_format if look else named_format)(path, file or FileFormat())
     notes = {
-        name: "without a name: left out. Give it one, or all with --names"
+        name: "without a name: left out. Give it one, or all with --names and --skip-lines"
         if place and not name
         else "an index of rows: left out"
         for place, name in enumerate(all_names(path, form))

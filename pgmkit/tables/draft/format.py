@@ -123,7 +123,8 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
 
 
 def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
-    """Return the number of lines above the header: titles and empty lines, which have fewer values.
+    """Return the number of lines above the header: titles and empty lines, which have fewer values,
+    also where a spreadsheet wrote them with as many separators as the records.
 
     Lines that begin with a sign of comments are left to `_comment_sign`.
 
@@ -140,12 +141,14 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
         width = max(set(widths), key=widths.count)
         if width == 1:
             continue
-        if len(rows) < len(lines) or width == widths[0]:
+        full = [len(row) == width and 2 * sum(map(bool, row)) > width for row in rows]
+        if len(rows) < len(lines) or full[0] or True not in full:
             return 0  # values that go on over line ends, or a first line like the others
-        above = widths.index(width)
+        above = full.index(True)
         names = rows[above]
         if all(names) and not any(map(_is_number, names)) and len(set(names)) == width:
-            return above if all(2 * each <= width + 1 for each in widths[:above]) else 0
+            short = all(n == width or 2 * n <= width + 1 for n in widths[:above])
+            return above if short else 0
     return 0
 
 

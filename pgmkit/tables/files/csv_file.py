@@ -80,7 +80,10 @@ def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except csv.Error as error:
-        wrong = "hold carriage returns; let every line end in a line feed"
+        wrong = (
+            "hold carriage returns outside quotation marks; let every line end in a line feed, and "
+            "put texts that hold a carriage return in quotation marks"
+        )
         if "limit" in str(error):
             most = csv.field_size_limit()
             wrong = f"hold a value of more than {most:,} characters; shorten it, or leave it out"
@@ -193,8 +196,9 @@ def csv_batches(
                     f"{path}, line {above + odd[0] + 1}: a record does not have {len(header)} "
                     f"values, as the columns have (separator {separator!r}; name "
                     f"another: --separator), or more than {MOST_BYTES:,} bytes, or a quotation "
-                    "mark is not closed, or a text that goes over several lines has as many "
-                    "separators in one of them (write it on one)"
+                    "mark is not closed, or a carriage return is outside quotation marks, or a "
+                    "text that goes over several lines has as many separators in one of them "
+                    "(write it on one, or the file as parquet)"
                 )
             if broken is not None:
                 broken.extend([None] * len(odd))

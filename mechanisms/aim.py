@@ -137,9 +137,10 @@ def _final_fit(
     *,
     plain: bool,
 ) -> GraphicalModel:
-    """Fit a model from the last one. If that ends poorly, fit one from the uniform model too and
-    return the better: where many cells are empty, or with dense query rows (not `plain`), the first
-    steps from the last model may be too long.
+    """Return a model that is fitted from the last one, `start`. If its fit is poor or, with dense
+    query rows (not `plain`), is not certified, return the better of it and one that is fitted from
+    the uniform model: the first steps from the last model may be too long if many cells are empty
+    or query rows are dense.
     """
     found = fit(start, measurements)
     if found.poor_fit or not (found.certified or plain):

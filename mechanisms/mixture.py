@@ -88,16 +88,16 @@ class Mixture(Settings):
             again, get most, and the cliques of each further number of attributes half as much as
             those with one attribute less.
         select_share: The share of the budget for selecting pairs if there are too many to measure
-            all, above 0 and below 0.5. If the workload has larger cliques that are sought, the same
-            share of the budget is for one of them, and the same share of that for selecting it.
+            all, above 0 and below 0.5. If the workload has `sought` cliques that noise does not
+            surely hide, the same share is for one of them, and that share of it for selecting it.
         errors_share: The share of the budget for the distances of pairs from independence, above 0
             and below 0.5.
-        cells: The most cells of all cliques of the same number of attributes, two or more, that are
-            all measured, 1 or more. If all pairs together have more, also with rare codes merged,
-            some pairs are selected; larger cliques that together have more are left out.
+        cells: The most cells of all cliques of one number of attributes, two or more, together, 1
+            or more. If all pairs have more, also with rare codes merged, some pairs are selected.
+            Larger cliques are measured only if they and all smaller ones have no more.
         pairs: The number of selected pairs for each attribute if not all pairs are measured, 1 or
             more, drawn by the exponential mechanism. Of these, a pair that would bring the cells
-            above `cells` is left out.
+            above `cells` is left out, but one is always measured.
         rows: The number of product distributions in the mixture, 1 or more; it is not larger than
             the noisy number of records, since n records are themselves such a mixture of n rows.
             The trial fits that choose the level have half as many.

@@ -180,8 +180,9 @@ def _measured(
     settings: PairGraph,
     bins: Mapping[str, int],
 ) -> list[Measurement]:
-    """Spend `rest` on measurements of the drawn pairs that noise does not hide and of all single
-    attributes.
+    """Spend `rest` on the distances of the drawn pairs from the model, and on measurements of the
+    pairs that noise does not hide and of all single attributes. Without drawn pairs, spend it on
+    single attributes alone.
 
     `before`: the measurements made so far, all of which are in `model`. `others` and `bins`: as in
     `best_tables`.

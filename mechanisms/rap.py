@@ -49,8 +49,8 @@ class Rap(select_and_measure.SelectionSettings):
         rounds: The number of rounds T, 1 or more.
         queries: The number of queries K of a round, 1 or more; None for sqrt(n / s) / 5, at least
             5, with n the number of data rows and s the noise scale of one marginal measured with
-            all that remains; but no more than there are. With None, the number of rounds falls if
-            rounds find only noise.
+            all that remains, but in all rounds together no more than the workload has. With None,
+            the number of rounds falls if rounds find only noise.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1;
             with 0, as in the paper, nothing measures the number of rows, so it must be public.
         select_share: The share of each round's budget for selection, above 0 and below 1.
@@ -184,8 +184,7 @@ def _check_room(device: torch.device, workload: Workload, settings: Rap, queries
 def _queries(
     curator: Curator, workload: Workload, settings: Rap, total: float, share: float = 0.0
 ) -> int:
-    """Return K: `settings.queries` if it is given, or else the number by the rule (see `Rap`), at
-    most so many that all rounds together select no more than there are.
+    """Return K: `settings.queries` if it is given, or else the number by the rule (see `Rap`).
 
     `share`: the share of the remaining budget that is spent before the rounds.
     """

@@ -88,9 +88,10 @@ def best_level(losses: Callable[[int], float], last: int) -> tuple[float, float]
 def judges(
     columns: Columns, held: Sequence[Measurement], alone: torch.Tensor, total: float
 ) -> tuple[Misfit, Misfit]:
-    """Return two functions of rows: their squared distance from the held-out tables `held`, each
-    divided by the standard deviation of its noise, and the variance of the noise in the difference
-    of this distance from that of the row `alone`.
+    """Return two functions of rows. The first returns their squared distances from the held-out
+    tables `held`, each divided by the standard deviation of the table's noise, in one sum. The
+    second returns the variance of the noise in the difference between this sum and that of the row
+    `alone`.
 
     A table's error is near its noise, so that its square divided by the noise goes like its L1
     norm, whose sum should be small (as in least squares that are reweighted for absolute errors).
@@ -114,15 +115,15 @@ def least_misfit(
     trials: Sequence[tuple[MixtureFit, Misfit, Misfit]], steps: int
 ) -> tuple[float, float, torch.Tensor]:
     """Run all fits through the levels of the penalty, with `steps` steps of descent at each. Return
-    the least misfit to the held-out tables, summed over the trials, the level with that misfit,
-    which a parabola through its neighbours refines, and the logits that all fits had at this level,
-    before it was refined, one below the other.
+    three results: the least misfit to the held-out tables, summed over the trials; its level,
+    refined by a parabola through the neighbouring levels; and the logits of all fits, one below the
+    other, at the whole level before this refinement.
 
-    `trials`: each a fit and the two functions that `judges` returns. If independent columns have a
-    misfit that is larger by at most the standard deviation of the noise in the difference, noise
-    hides what the rows say of the pairs. Their misfit is then returned, with level 0, which is near
-    independence. This is the rule of one standard error (Breiman, Friedman, Olshen and Stone,
-    "Classification and regression trees", 1984).
+    `trials`: for each trial its fit and the two functions that `judges` returns. If the misfit of
+    independent columns is above the least misfit by at most the standard deviation of the noise in
+    their difference, noise explains the difference. Then the misfit of independent columns and
+    level 0 are returned, with the same logits. This is the rule of one standard error (Breiman,
+    Friedman, Olshen and Stone, "Classification and regression trees", 1984).
     """
     deviations, losses = [], []
     logits = torch.empty(0)

@@ -77,8 +77,9 @@ def independent_columns(
 def beyond_noise(
     domain: Domain, measurements: Sequence[Measurement], total: float, *, pure: bool
 ) -> Array:
-    """Return by how many standard deviations of noise the squared interaction of each table of
-    several attributes exceeds that of noise. Tables that cannot hold an interaction are left out.
+    """Return, for each table of several attributes, the difference between its squared interaction
+    and the expected one of noise, in standard deviations of the latter. Tables that cannot hold an
+    interaction are left out.
 
     `measurements`: as in `near_independence`. `pure`: True for Laplace noise in whole tables, False
     for Gaussian noise. In units of the noise's variance the squared interaction of noise in d
@@ -111,11 +112,12 @@ def all_stay_hidden(expected: Array) -> bool:
     """Return True if noise is expected to hide what tables of several attributes have beyond
     independence, so that they are not worth measuring.
 
-    `expected`: the expected value of `beyond_noise`. The sum of `all_hidden` is then expected to be
-    that of noise and at most `DEVIATIONS` standard deviations more, since a fit has to pass a
-    second test of held-out noise (`mechanisms.families.held_out`). A standard normal value more
-    than z has a positive part with the expected square z E + P, where E is the expected value of
-    that part and P the probability that it is not 0.
+    `expected`: the expected values z of `beyond_noise`, one for each table. The result is True if
+    the expected value of the sum in `all_hidden` is above that of noise by at most `DEVIATIONS`
+    standard deviations. These are more than in `all_hidden`, since a fit has to pass a second test,
+    by held-out noise (`mechanisms.families.held_out`). If x is normally distributed with mean z and
+    variance 1, the expected value of max(0, x)^2 is z E + P, where E is the expected value of
+    max(0, x) and P the probability that x is above 0.
     """
     from scipy.special import ndtr
 
@@ -124,8 +126,8 @@ def all_stay_hidden(expected: Array) -> bool:
 
 
 def _sum_of_noise(tables: int, deviations: float) -> float:
-    """Return the sum of `all_hidden` for this number of tables of noise, with so many standard
-    deviations more than its mean.
+    """Return the expected value of the sum in `all_hidden` for this number of tables of noise, plus
+    this number of its standard deviations.
     """
     return tables / 2 + deviations * math.sqrt(5 * tables / 4)
 

@@ -100,7 +100,8 @@ class TreeGrowth:
         added = np.empty((count, count))
         for j in range(count):
             homes = self._holders[j]
-            # If a home's last separator has j, the clique before it is a home that adds less.
+            # If j is in the last separator on the path to a home, j counts twice here. But then the
+            # clique before that separator has j too, and is a home that adds less.
             joined = cells[:, homes] + lengths[:, None] * shared[way[:, homes]] * lengths[j]
             added[:, j] = joined.min(axis=1)
         holds = np.array([[i in members for i in range(count)] for members in self._sets], int)

@@ -130,8 +130,8 @@ class GridMatrix:
         return np.clip(flat, -held, held).astype(np.int64)
 
     def l1(self, differ: bool) -> int:
-        """Return the largest L1 norm of a column of the product, or with `differ` of the difference
-        of two columns, in units (`product_l1`).
+        """Return the largest L1 norm of a column of the product, or with `differ` a bound of that
+        of the difference of two columns, in units (`product_l1`).
         """
         return product_l1(self.norms, differ)
 

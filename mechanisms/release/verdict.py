@@ -252,7 +252,7 @@ def _shows(found: Mapping[tuple[str, str], Evidence]) -> str:
 
 def association(table: NDArray[np.float64]) -> float:
     """Return Cramér's V of a table of two columns: 0 if unrelated, 1 if one determines the other.
-    Values whose count rounds to 0 are not among those that V counts.
+    V depends on the numbers of values; those with a count below 0.5 are not among them.
 
     >>> association(np.diag([50.0, 50.0, 0.0])), association(np.ones((2, 3)))
     (1.0, 0.0)
@@ -269,7 +269,9 @@ def association(table: NDArray[np.float64]) -> float:
 
 
 def _occurring(table: NDArray[np.float64]) -> tuple[int, int]:
-    """Return how many values of either column of a table have a count that does not round to 0."""
+    """Return, for each of a table's two columns, the number of its values whose count is 0.5 or
+    more.
+    """
     first, second = (int((table.sum(axis) >= 0.5).sum()) for axis in (1, 0))
     return first, second
 

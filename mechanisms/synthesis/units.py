@@ -22,8 +22,8 @@ _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def check_unit(unit: str | None, schema: Schema, report_dropped: bool) -> None:
-    """Raise InvalidInput if the column `unit` is in the schema and would be released, or if dropped
-    rows are to be reported without a unit.
+    """Raise InvalidInput if the column `unit` is in the schema, all of whose columns are released,
+    or if `report_dropped` is True and there is no unit.
     """
     if unit is None and report_dropped:
         raise InvalidInput("report_dropped is about the rows of units; give unit and max_rows")

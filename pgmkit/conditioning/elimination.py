@@ -143,8 +143,8 @@ class EliminationTree:
 
     def joint_cells(self, members: int) -> int:
         """Return the cost, in multiplications, of the joint marginal of some attributes by messages
-        on the tree: of the products and of writing their results. It is 0 if the table of one node
-        has all the attributes.
+        on the tree: of the products within each connected component and of writing their results.
+        It is 0 if the table of one node has all the attributes, and for a single attribute.
         """
         if (found := self._joint_cells.get(members)) is None:
             found = 0

@@ -176,9 +176,9 @@ class GraphTables:
         return found
 
     def relevant(self, asked: int) -> int:
-        """Return the attributes whose tables determine the answer about ``asked``, the attributes
-        asked for and those with evidence. In a Bayesian network these are ``asked`` and their
-        ancestors, else all attributes.
+        """Return the attributes whose tables determine an answer. ``asked`` has the attributes that
+        are asked for and those with evidence. In a Bayesian network the result is ``asked`` and
+        their ancestors, otherwise all attributes.
         """
         if self.children is None:
             return (1 << len(self.domain)) - 1

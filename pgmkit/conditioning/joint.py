@@ -98,7 +98,7 @@ class GivenJoint:
         self.joint, self.place = joint, joint.place
 
     def marginal(self, members: int) -> Array:
-        """Return the marginal of some of the attributes (a bit mask), axes ascending."""
+        """Return the marginal of the attributes in a bit mask, with axes in the domain's order."""
         shape = self.joint.shape
         away = tuple([v for v in range(len(shape)) if not members >> v & 1])
         return np.asarray(self.table.reshape(shape).sum(away))

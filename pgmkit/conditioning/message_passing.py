@@ -229,7 +229,7 @@ class Messages:
         return found[0], found[1] / total
 
     def marginal(self, members: int) -> Array:
-        """Return the marginal over these attributes (a bit mask), axes ascending."""
+        """Return the marginal of the attributes in a bit mask, with axes in the domain's order."""
         return self.table(members)[1]
 
     def table(self, members: int) -> Table:

@@ -48,9 +48,10 @@ def proximal_step(
 
         L(new) <= L(old) + <gradient, new - old> + D(new, old) / step,
 
-    where D is the Bregman divergence. ``loss`` and ``gradient`` are those at ``origin``. Return
-    None if the loss would fall by no more than its rounding (a shorter step would lower it even
-    less), if no step passes the test after HALVINGS tries, or if the time is over.
+    up to the rounding of L, where D is the Bregman divergence. ``loss`` and ``gradient`` are those
+    at ``origin``. Return None if the linear term is not below zero by more than that rounding (it
+    is even nearer for a shorter step), if none of HALVINGS steps passes the test, or if the time is
+    over.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps * abs(loss)
     for _ in range(HALVINGS):

@@ -221,13 +221,14 @@ class _Joint:
         return found - ULPS * EPSILON * size
 
     def potentials(self, state: _State, like: Point) -> torch.Tensor:
-        """Return potentials whose sums over the cliques are the logarithms of the probabilities.
-        Among all such potentials small ones are chosen, since large terms that cancel each other
-        would be rounded.
+        """Return potentials whose sums over the cliques are the logarithms of the probabilities, up
+        to a constant. Among all such potentials small ones are chosen, since large terms that
+        cancel each other would be rounded.
 
-        For cells far below the others, the sum need not equal the logarithm but only be as far
-        below. If it is larger, it is pushed down again a few times. Where all other sums are off by
-        their rounding alone, they are not fitted again: the solver would not end before its limit.
+        The probability of a cell at or below exp(``_FAR_BELOW``) times the largest is negligible.
+        Its sum need not equal the logarithm but only be low, and one that is too high is fitted
+        again to a lower number, up to MOST_ROUNDS times. The errors of the other sums are then
+        fitted, twice at most, unless they are rounding: the solver would run until its own limit.
         """
         target = np.maximum(state.logs - state.logs.max(), _FAR_BELOW)
         far = target <= _FAR_BELOW

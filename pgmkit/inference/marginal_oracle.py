@@ -24,6 +24,7 @@ from pgmkit.errors import ModelTooLarge, NumericalFailure
 from pgmkit.inference.diffusion import diffusion
 from pgmkit.inference.layout import Layout, Shifts, impossible_cells
 from pgmkit.runtime.deferred import torch
+from pgmkit.runtime.precision import AGREEMENT, TINY
 from pgmkit.runtime.sizes import MULTIPLICATIONS_A_SECOND
 from pgmkit.runtime.threads import pass_settings, threads_for
 from pgmkit.structural_zeros import Zeros
@@ -72,9 +73,8 @@ class MarginalOracle:
         self.plan = plan(list(cliques), (), domain.sizes)
         if memory_limit is not None:
             self._check_memory(memory_limit)
-        tiny = torch.finfo(torch.float64).tiny
-        self.safe_spread = -_SAFE_SHARE * log(tiny)
-        self.smallest, self.largest = tiny**0.5, tiny**-0.5
+        self.safe_spread = -_SAFE_SHARE * log(TINY)
+        self.smallest, self.largest = TINY**0.5, TINY**-0.5
         self._below_peaks = 0.0
         self.waits = self.device.type == "cpu"  # True on a GPU after a pass has failed there
         self.log_passes = 0
@@ -161,7 +161,7 @@ class MarginalOracle:
         self, potentials: torch.Tensor, total: float | torch.Tensor = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the same as ``fast_marginals`` from one pass in linear space, without waiting for
-        the device.
+        the device, and without its check for lost records.
 
         The log partition function is a tensor without axes. It is NaN if the pass has failed.
         """
@@ -305,8 +305,10 @@ class MarginalOracle:
 
         Each clique's potentials are shifted by their peak, and all potentials by a further number,
         with which the partition function is about 1 if it has not changed since the last pass. A
-        record is lost if any factor of it underflows; the record's share of the total is at most
-        exp(sum of peaks - log Z) times the smallest number of the format.
+        record is lost if a product of some of its factors underflows. To first order, the share of
+        all lost records is at most the smallest number of the format, multiplied by the largest
+        adjoint and by the number of values. The adjoints are not read if the number of records
+        already bounds the share.
         """
         peaks = self._read(potentials)
         found = self._forward(potentials, peaks)
@@ -316,8 +318,13 @@ class MarginalOracle:
         self._below_peaks = log(partition) + guess
         if -self._below_peaks > self.safe_spread:
             return None
-        log_partition = self._below_peaks + float(peaks.sum())
-        return self._passing.weighted(total / partition, self.dtype), log_partition
+        marginals = self._passing.weighted(total / partition, self.dtype)
+        adjoint = self._passing.adjoint
+        most = AGREEMENT / TINY / len(adjoint)
+        many = self._log_records + max(guess, 0.0) - self._below_peaks > log(most)
+        if many and not float(adjoint.max()) <= total * most:  # for NaN too
+            return None
+        return marginals, self._below_peaks + float(peaks.sum())
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
         """Return the scaled partition function and the logarithm of its scale, or None if no scale

@@ -254,9 +254,9 @@ class ModelTables:
         return PlainBeliefs.of(self.tree, known)
 
     def plain_marginals(self, asked: Sequence[Clique]) -> dict[Clique, Array] | None:
-        """Return the counts over cliques of a small model; None if the model is not small, a clique
-        of more than two attributes is in no clique of the tree, or pairs that share no clique of
-        the tree would take too long.
+        """Return the counts over cliques; None if ``plain`` is None, a clique of more than two
+        attributes is in no clique of the tree, or pairs that share no clique of the tree would take
+        too long.
         """
         if self.plain is None:
             return None
@@ -271,8 +271,8 @@ class ModelTables:
         return {c: np.multiply(self.total, t, out=np.empty_like(t)) for c, t in shares.items()}
 
     def plain_answers(self, queries: Sequence[FactoredQuery]) -> list[Array] | None:
-        """Return a small model's answers to queries, in counts; None if the model is not small, a
-        query's attributes share no clique of the tree, or an answer would take too many cells.
+        """Return the answers to queries, in counts; None if ``plain`` is None, a query's attributes
+        share no clique of the tree, or the query as one matrix would have too many cells.
         """
         if self.plain is None:
             return None

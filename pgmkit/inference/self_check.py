@@ -116,8 +116,9 @@ def check(
         sums = PlainSums(tables, {n: s for n, s in layout.domain.sizes.items() if n in held})
     free = fsum(log(size) for name, size in sums.sizes.items() if name not in held)
     # In log space every step adds numbers as large as the sum of the potentials' magnitudes, so
-    # logarithms round in proportion to that sum (`rounding`). A probability rounds in proportion to
-    # itself as well, which the other term of both limits below allows for.
+    # logarithms round in proportion to that sum (`rounding`). Probabilities also round in
+    # proportion to themselves: 1e6 epsilon allows for this in marginals, epsilon * CLOSE in
+    # logarithms.
     rounding = min(DEFECT, epsilon * ROUNDINGS * len(inference.plan.axes) * sums.size)
     _check_tables(inference, found, max(1e6 * epsilon, rounding), seconds / 2)
     slack = epsilon * CLOSE + rounding

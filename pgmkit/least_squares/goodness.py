@@ -83,7 +83,7 @@ class Fit:
 
 
 class Fitted(Protocol):
-    """A model with its loss and a certified lower bound of it."""
+    """A model with its loss and a certified lower bound on the loss of every distribution."""
 
     @property
     def domain(self) -> Domain: ...

@@ -279,9 +279,12 @@ class _Newton:
 
 
 class _Inverse:
-    """A function that multiplies by the inverse of ``matrix`` plus ``diagonal``, whose sum must be
-    positive definite. A vector in place of the matrix stands for a diagonal matrix; to a full
-    matrix a small ridge is added.
+    """A function that multiplies by the inverse of M + D, which must be positive definite. M is
+    ``matrix``, or the diagonal matrix of it if it is a vector; D is the diagonal matrix of
+    ``diagonal``. A small ridge is added to the sum if M is a full matrix.
+
+    Raises LinAlgError if a full matrix is not positive definite or not finite, and so does the
+    function for a right side that is not finite.
     """
 
     def __init__(self, matrix: Array, diagonal: Array | float = 0.0) -> None:

@@ -24,8 +24,10 @@ from pgmkit.runtime.arrays import Array
 
 
 class Strata:
-    """Levels for ``records`` records, in ``columns`` columns: one for each attribute that is drawn.
-    Which record gets which levels is random.
+    """The levels of ``records`` records: one level between 0 and 1 for each record and each of
+    ``columns`` columns. A column has the levels by which one attribute's values are chosen. The
+    levels of any two columns are spread evenly over the unit square (see the module docstring), and
+    which record gets which of them is random.
 
     >>> strata = Strata(9, 4, np.random.default_rng(0))
     >>> first, second = (np.floor(3 * strata.levels(column)) for column in (0, 1))

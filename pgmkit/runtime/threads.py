@@ -54,11 +54,12 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def pass_settings() -> Iterator[None]:
-    """Set torch and its libraries up for inference passes, and restore their settings on exit.
+    """Set up torch and the BLAS libraries of numpy and scipy for inference passes in the block.
 
     Denormal numbers are flushed to zero, since they slow matrix products a hundredfold and are
-    negligible compared with a partition function. Libraries use one thread, and no gradients are
-    recorded.
+    negligible compared with a partition function. The BLAS libraries use one thread, no gradients
+    are recorded, and matrix products have full precision. On exit the settings are what they were,
+    except that denormal numbers are kept in any case.
     """
     import torch
 

@@ -20,7 +20,8 @@ _DIGITS = np.finfo(np.float64).precision - round(math.log10(MOST_BINS))
 def equal_widths(first: float, last: float, bins: int, *, whole: bool) -> NDArray[Any]:
     """Return `bins` + 1 ascending ends from `first` to `last`: whole numbers (int64) or real ones.
 
-    Raises InvalidInput for more than `MOST_BINS` bins, or more than there are whole numbers.
+    Raises InvalidInput for more than `MOST_BINS` bins and, for whole numbers, for more than `last -
+    first`.
 
     >>> equal_widths(0, 10, 3, whole=True)
     array([ 0,  3,  6, 10])

@@ -384,8 +384,8 @@ class Boolean(_Labelled):
         return (_TRUTH | own).get(text.lower(), OUTSIDE)
 
     def equal(self, labels: Sequence[object]) -> NDArray[np.bool_]:
-        """Return a Boolean for each code: True if it is that of one of `labels`, which may also be
-        spelled as TRUE, yes, 1 or in `words`.
+        """Return what `Column.equal` does. A label may be any text or value that the column reads
+        as true or false, such as TRUE, yes, 1, or one of `words`.
         """
         codes = [self._code(label) for label in labels]
         known = [

@@ -175,6 +175,37 @@ def test_potentials_that_are_no_numbers(bad: float) -> None:
             routine(problem.flat())
 
 
+def test_records_that_outnumber_an_underflow() -> None:
+    """With x = 1 a factor underflows, but there are 2^300 such records. The odds are known."""
+    names = [f"y{i}" for i in range(300)]
+    domain = Domain(dict.fromkeys(["x", *names], 2))
+    bp = MarginalOracle(domain, [("x",), *(("x", name) for name in names)])
+    fewer = np.array([[0.0, -50.0], [0.0, 0.0]])  # with x = 0 nearly all have y = 0
+    for factor in (-720.0, -760.0, -800.0):
+        tables = [np.array([0.0, factor]), fewer - [[590.0], [0.0]], *[fewer] * 299]
+        flat = torch.as_tensor(np.concatenate([table.ravel() for table in tables]))
+        found, log_z = bp.fast_marginals(flat)
+        logs = np.array([-590.0, factor + 300 * np.log(2)])
+        assert log_z == pytest.approx(np.logaddexp(*logs), rel=1e-12)
+        np.testing.assert_allclose(found[:2].numpy(), np.exp(logs - np.logaddexp(*logs)), rtol=1e-9)
+
+
+def test_a_chain_from_small_to_large_attributes() -> None:
+    """Few values on one side and many on the other: adjoints overflow in linear space."""
+    sizes = [2] * 421 + [100] * 300
+    names = [f"x{i}" for i in range(len(sizes))]
+    cliques = list(itertools.pairwise(names))
+    tables = [np.zeros(shape) for shape in itertools.pairwise(sizes)]
+    tables[419][:, 1] = -290.0
+    tables[420][0] = -300.0
+    flat = torch.as_tensor(np.concatenate([table.ravel() for table in tables]))
+    bp = MarginalOracle(Domain(dict(zip(names, sizes, strict=True))), cliques)
+    for routine in (bp.marginals, bp.fast_marginals):
+        found, _ = routine(flat)
+        middle = bp.layout.split(found)[419].numpy().sum(axis=0)
+        np.testing.assert_allclose(middle, [1 / (1 + np.exp(10)), 1 / (1 + np.exp(-10))], rtol=1e-9)
+
+
 def test_long_chain_against_matrix_products() -> None:
     """300 attributes, forward and backward by numpy."""
     rng = np.random.default_rng(0)

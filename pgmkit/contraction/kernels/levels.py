@@ -97,8 +97,9 @@ def _groups(kernel: Kernel) -> tuple[Axes, Axes, Axes, Axes]:
 
 
 class _Table:
-    """The table of a launch, built step by step: one row of numbers for each step, and the places
-    of cells, of which equal runs are stored once.
+    """The table of a launch, built row by row: one row of numbers for each sum of products that the
+    launch computes, and the places of cells, of which equal runs are stored once. A product has one
+    row in the table of the forward pass and two in that of the backward pass.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -115,8 +116,8 @@ class _Table:
         out: Operand,
         groups: tuple[Axes, Axes, Axes, Axes],
     ) -> None:
-        """Add a row for one step with its groups of axes (batch, rows, summed, columns). An operand
-        that lacks an axis is repeated along it.
+        """Add the row of one sum of products with its groups of axes (batch, rows, summed,
+        columns). An operand that lacks an axis is repeated along it.
         """
         batch, rows, summed, columns = groups
         sizes = self.plan.sizes
@@ -148,8 +149,8 @@ class _Table:
         return self.known[key]
 
     def tensors(self, device: torch.device) -> kernels.Table:
-        """Return the table as three tensors: one row for each step, the places of cells, and one
-        row (step, first cell of its result) for each tile of work.
+        """Return the table as three tensors: the rows, the places of cells, and one line (number of
+        the row, first cell of its result) for each tile of work.
         """
         steps = np.array(self.rows, dtype=np.int64)
         tiles = [

@@ -290,7 +290,9 @@ class Labels:
 
 
 def value_labels(path: str | os.PathLike[str]) -> dict[str, Labels]:
-    """Return the labels and missing codes that an SPSS or Stata file declares, by column."""
+    """Return the labels and missing codes that an SPSS or Stata file declares, by column. Columns
+    without either are left out; the result is empty for other files.
+    """
     if not is_foreign(path) or is_excel(path):
         return {}
     with needing(path):

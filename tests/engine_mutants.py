@@ -240,15 +240,15 @@ MUTANTS = (
     Mutant(
         "the log partition lacks the peaks of the potentials",
         P + "inference/marginal_oracle.py",
-        "        log_partition = self._below_peaks + float(peaks.sum())\n",
-        "        log_partition = self._below_peaks\n",
+        "        return weighted, self._below_peaks + float(peaks.sum())\n",
+        "        return weighted, self._below_peaks\n",
         ORACLE,
     ),
     Mutant(
         "marginals sum to one instead of the total",
         P + "inference/marginal_oracle.py",
-        "        return self._passing.weighted(total / partition, self.dtype), log_partition\n",
-        "        return self._passing.weighted(1 / partition, self.dtype), log_partition\n",
+        "        weighted = self._passing.weighted(total / partition, self.dtype)\n",
+        "        weighted = self._passing.weighted(1 / partition, self.dtype)\n",
         ORACLE,
     ),
     Mutant(

@@ -318,13 +318,13 @@ class MarginalOracle:
         self._below_peaks = log(partition) + guess
         if -self._below_peaks > self.safe_spread:
             return None
-        marginals = self._passing.weighted(total / partition, self.dtype)
+        weighted = self._passing.weighted(total / partition, self.dtype)
         adjoint = self._passing.adjoint
         most = AGREEMENT / TINY / len(adjoint)
         many = self._log_records + max(guess, 0.0) - self._below_peaks > log(most)
         if many and not float(adjoint.max()) <= total * most:  # for NaN too
             return None
-        return marginals, self._below_peaks + float(peaks.sum())
+        return weighted, self._below_peaks + float(peaks.sum())
 
     def _forward(self, potentials: torch.Tensor, peaks: torch.Tensor) -> tuple[float, float] | None:
         """Return the scaled partition function and the logarithm of its scale, or None if no scale

@@ -222,8 +222,8 @@ class Categorical(_Labelled):
 
     @cached_property
     def _truths(self) -> Mapping[str, int]:
-        """The codes of the truth values among the values, and of all that are decoded as such, by
-        "true" and "false", which are read in any case.
+        """The codes of truth values by "true" and "false", which are read in any case of letters. A
+        value is a truth value if it is a Boolean, or if the column decodes its values as Booleans.
         """
         every, kind = enumerate(self.values), self.kind
         listed = ((code, v) for code, v in every if kind == "boolean" or isinstance(v, bool))

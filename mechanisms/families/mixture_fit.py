@@ -164,7 +164,10 @@ class MixtureFit:
         """Give more weight to the tables of several attributes that the penalty holds back, and
         take steps at `level` with these weights: twice as many as before in each round, beginning
         with twice `steps`, but no more than `most`. Fewer would leave the rows of a nearly exact
-        fit farther from the minimum than they were.
+        fit farther from the minimum than they were. Rounds end when the misfit to all these
+        tables, as they were given, falls by less than the standard deviation of what noise adds to
+        it; where it rises, the rows of the round before are kept. Tables that no rows can follow
+        would take more and more weight from the others.
 
         One penalty serves all tables. Where most are near independence it is large, and the few
         that are far from it are fitted worse than their noise explains. The misfit of a table of n
@@ -177,10 +180,10 @@ class MixtureFit:
         noisy = {i: m for i, m in enumerate(self._measurements) if len(m.clique) > 1}
         largest = math.sqrt(2 * math.log(max(1, len(noisy))))
         cells = {i: len(m.values) for i, m in noisy.items()}
+        noise = (self._of_square * sum(cells.values())) ** 0.5
         given, before = list(self._measurements), dict.fromkeys(noisy, math.inf)
-        behind: set[int] = set()
+        missed, behind = self._misfits(noisy), set[int]()
         for _ in range(FEW_ROUNDS):
-            missed = self._misfits(noisy)
             excess = {i: (missed[i] - n) / (self._of_square * n) ** 0.5 for i, n in cells.items()}
             behind |= {i for i, z in excess.items() if z > largest}
             behind = {i for i in behind if 1 < excess[i] < before[i] - 1}
@@ -191,8 +194,13 @@ class MixtureFit:
                 given[i] = replace(given[i], stddev=given[i].stddev / more**0.5)
             before |= {i: excess[i] for i in behind}
             self._misfit = Misfit(self._columns, given, self._total, self._device)
-            steps = min(2 * steps, most)
+            steps, kept, whole = min(2 * steps, most), self.logits.clone(), sum(missed.values())
             self.run(steps, level)
+            missed = self._misfits(noisy)
+            if sum(missed.values()) > whole:
+                self.logits = kept
+            if whole - sum(missed.values()) < noise:
+                return
 
     def _misfits(self, noisy: Mapping[int, Measurement]) -> dict[int, float]:
         """Return the misfit of the present rows to each of these tables."""

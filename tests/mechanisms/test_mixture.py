@@ -793,6 +793,35 @@ def test_the_largest_excess_of_two_tables_is_hardly_above_the_root_of_2_log_2() 
         assert len(fit.steps) == runs
 
 
+@pytest.mark.parametrize("pure", [True, False])
+@pytest.mark.parametrize(
+    ("second", "steps", "kept"),
+    [
+        ((60.0, 30.0), [10, 20, 40], (60.0, 4.0)),  # both together: 108, 90, 64
+        ((60.0, 47.0), [10, 20], (60.0, 47.0)),  # by 1, less than noise moves it
+        ((60.0, 49.0), [10, 20], (104.0, 4.0)),  # it rises
+    ],
+)
+def test_weights_end_where_other_tables_lose_what_one_gains(
+    second: tuple[float, float], steps: list[int], kept: tuple[float, float], pure: bool
+) -> None:
+    """The misfit to both tables of 4 cells, as they were given, tells; noise moves it by 4, or
+    6.3.
+    """
+    factor = 2.5**0.5 if pure else 1.0
+
+    def scaled(misfits: tuple[float, float]) -> tuple[float, float]:
+        first, other = (4 + factor * (each - 4) for each in misfits)
+        return first, other
+
+    fit = scripted([*map(scaled, [(104.0, 4.0), second, (60.0, 4.0)])], pairs=2, pure=pure)
+    fit.run(10, 2.5)
+    fit._correct(10, 40, 2.5)
+    noisy = {place: m for place, m in enumerate(fit._measurements) if len(m.clique) == 2}
+    assert fit.steps == steps
+    assert [*fit._misfits(noisy).values()] == pytest.approx(scaled(kept), rel=1e-3)
+
+
 @pytest.mark.parametrize("names", ["abc", "abcdefgh"])
 def test_residuals_have_the_misfit_of_sums_and_the_recorded_gradient(names: str) -> None:
     """Of three attributes all pairs are measured, of eight only neighbours."""

@@ -16,7 +16,8 @@ trained on all noisy answers so far. What the paper leaves open is decided here:
   nothing but noise double the budget of the next ones (`CellRounds`).
 - Codes whose noisy one-way counts cannot be told from 0 are merged into one code of the network,
   and no query is about them (`mechanisms.families.frequent`). With public data no codes are merged.
-- The result's weights are a moving average over the last half of the rounds.
+- The result's weights are a moving average over the rounds that end after half of the rounds'
+  budget is spent.
 - An error within `tolerance` standard deviations of its own noise is not trained on.
 - With public data the first generator is near the truth already, and fitting noise does more harm
   than leaving most errors as they are. The defaults are therefore fewer rounds, a tolerance of 3,

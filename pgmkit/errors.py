@@ -55,7 +55,9 @@ class NotCertified(UserWarning):
 
 
 class Contradictory(UserWarning):
-    """Measurements are farther apart than their noise explains: some of them must be wrong."""
+    """Measurements are farther from every distribution than their noise explains: some value or
+    stddev, the total or a structural zero must be wrong.
+    """
 
 
 class FromRecords(UserWarning):

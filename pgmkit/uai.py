@@ -216,7 +216,9 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLi
 
 @typed
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
-    """Write a MAR result: the probabilities of every variable, in the model's order."""
+    """Write a MAR result: the probabilities of every variable, in the model's order. Raises
+    InvalidInput for entries that are NaN or no numbers.
+    """
     tables = [
         _without_nan(float_array(table, "marginals"), "marginals")
         for table in listed(marginals, "marginals", "arrays")

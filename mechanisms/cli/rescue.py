@@ -31,10 +31,12 @@ and a limit of processor time.
 @contextmanager
 def keeping(release: TableRelease | LinkedRelease, save: str | None) -> Iterator[None]:
     """Save a release in the file `save` (for linked tables a folder), if one is given, and then run
-    the block, which writes records and pages. The budget is spent already and must not be lost: if
-    the release could not be saved, or if no `save` is given and the block fails or is interrupted,
-    the release is saved in the folder for temporary files, or else in the home folder. The path of
-    the saved release is printed, and the exception is raised again.
+    the block, which writes records and pages.
+
+    The budget is spent already and must not be lost. If saving or the block fails or is interrupted
+    while the release is in no file, it is saved in the folder for temporary files, or else in the
+    home folder. After every failure the path of the saved release is printed, unless it could be
+    saved nowhere, and the exception is raised again.
     """
     saved = False
     try:

@@ -74,7 +74,9 @@ class FullDomain:
         return spread(self.domain.attributes, (attribute,), allowed)
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-        """Return the marginals of the weights; small ones are computed from larger ones."""
+        """Return the marginal of the weights over each clique: for each cell the summed weight of
+        the records in it. Sums over attributes that several cliques lack are computed once.
+        """
         wanted = [tuple(clique) for clique in cliques]
         found: dict[frozenset[str], Any] = {}
         order = sorted(self.domain, key=lambda name: -self.domain.sizes[name])
@@ -152,7 +154,7 @@ class PublicSupport:
         return allowed[self._codes[attribute]]
 
     def tables(self, weights: Any, cliques: Iterable[Clique]) -> dict[Clique, Array]:
-        """Return the marginals of the weights."""
+        """Return the marginal of the weights over each clique."""
         wanted = list(dict.fromkeys(cliques))
         sums = [binned(weights, self._places(each), self.domain.size(each)) for each in wanted]
         shapes = map(self.domain.shape, wanted)

@@ -51,10 +51,11 @@ class PretrainingSettings(TrainingSettings):
 
 @dataclass(frozen=True, eq=False)
 class GemState(ProductRows):
-    """The generator between updates: its rows of probabilities and its weights.
+    """The generator between updates: its rows of probabilities and the weights of its network.
 
-    `average`: the moving average of the weights over the last half of the rounds, None before it.
-    `error`: the moving average of the largest error on noisy answers, a fraction of the total.
+    `average`: the moving average of the weights over the rounds that end after half of the rounds'
+    budget is spent; None before the first of them. `error`: the moving average over all rounds of
+    the largest error on noisy answers, as a fraction of the total; None before the first round.
     """
 
     weights: tuple[torch.Tensor, ...] = ()
@@ -71,9 +72,9 @@ def trainer(
     """Return GEM-UPDATE (Algorithm 3), which trains on all noisy answers so far with a new Adam
     each time.
 
-    The network's weights are averaged over the last half of the rounds. `smoothing` returns the
-    factor of the previous moving average in this round, or None before the averaging starts.
-    `total`: the number of records, which may be noisy, by which noisy answers are divided.
+    `smoothing` returns the factor of the previous moving average of the network's weights in this
+    round, or None before the averaging starts (`GemState`). `total`: the number of records, which
+    may be noisy, by which noisy answers are divided.
     """
     device = generator.noise.device
     random = torch.Generator(device).manual_seed(settings.seed)

@@ -93,7 +93,9 @@ def fitting_predicates_bytes(
 
 
 def _index_bytes(predicates: int, numbers: int) -> int:
-    """Return the bytes of the places of the predicates' codes, their weights and their bounds."""
+    """Return the bytes of the arrays that describe predicates: for each of them the index of its
+    code among the columns of the rows, a weight for each numeric attribute, and the bound.
+    """
     return predicates * (_INDEX + _FLOAT * (numbers + 1))
 
 

@@ -88,7 +88,8 @@ def scale(l2: float, cost: float) -> float:
     """Return the scale of the discrete Gaussian, on whole numbers of L2 sensitivity `l2`, for
     mu^2/2 = cost.
 
-    It is slightly above the continuous one, l2 / sqrt(2 cost), and never below 2 / pi.
+    It is above the continuous one, l2 / sqrt(2 cost), by less than 1.4% from a scale of 2 on, and
+    never below 2 / pi.
 
     >>> scale(1.0, 0.125), scale(1.0, 0.00125)
     (2.0258..., 20.0025...)

@@ -173,9 +173,9 @@ class FactorNorms:
     def of(cls, factor: Integers) -> FactorNorms:
         """Return the norms of a factor of whole numbers, exactly."""
         columns = np.ascontiguousarray(factor.T)
-        # All entries are divided by the largest power of two that divides each of them, and norms
-        # are multiplied by its square. The Gram matrix of small entries fits into 64 bits, so that
-        # Python's integers, which are slower, are not needed.
+        # For the Gram matrix all entries are divided by the largest power of two that divides each
+        # of them, and what is found there is multiplied by its square. The Gram matrix of small
+        # entries fits into 64 bits, so that Python's integers, which are slower, are not needed.
         every = int(np.bitwise_or.reduce(factor, axis=None))
         zeros = max(0, (every & -every).bit_length() - 1)
         gram = _gram(factor >> zeros)

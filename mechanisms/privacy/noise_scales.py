@@ -20,8 +20,8 @@ from mechanisms.privacy.conversions import positive
 
 def additive(budget: Budget, l1: float, l2: float, cost: float) -> float:
     """Return the scale of discrete Laplace noise for a pure budget, l1 / epsilon, or else of
-    discrete Gaussian noise, l2 / sqrt(2 rho). Under Gaussian accounting it is slightly larger (see
-    `gaussian_dp.scale`).
+    discrete Gaussian noise, l2 / sqrt(2 rho). Under Gaussian accounting it is larger, and never
+    below 2 / pi (see `gaussian_dp.scale`).
 
     `l1` and `l2`: the L1 and L2 sensitivities of the answers. `cost`: the epsilon or rho to spend.
 

@@ -9,9 +9,11 @@ by at most 1 under either neighbour relation.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from pgmkit import Dataset, InvalidInput
 from pgmkit.domain import Clique, Domain
 from pgmkit.records.dataset import NoRows
+from pgmkit.runtime.arguments import number
 from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.typed import typed, typed_class
 
@@ -88,8 +91,8 @@ class Predicates:
     """A list of predicates over a domain, checked once.
 
     Raises InvalidInput for an empty list, attributes that are unknown or occur twice among the
-    codes or the weights of a predicate, codes outside the domain, and weights or bounds that are
-    not finite.
+    codes or the weights of a predicate, codes that are no whole numbers within the domain, and
+    weights or bounds that are no finite numbers.
     """
 
     def __init__(self, domain: Domain, predicates: Sequence[Predicate]) -> None:
@@ -99,11 +102,11 @@ class Predicates:
             domain.clique([name for name, _ in each.codes], "predicate")
             domain.clique([name for name, _ in each.weights], "predicate")
             for name, code in each.codes:
-                if not 0 <= code < domain.sizes[name]:
-                    raise InvalidInput(
-                        f"code {code!r} of {name!r} must be within 0..{domain.sizes[name] - 1}"
-                    )
-            if not np.isfinite([each.bound, *(weight for _, weight in each.weights)]).all():
+                last = domain.sizes[name] - 1
+                if not (0 <= number(code) <= last and isinstance(code, Integral)):
+                    said = f"code {code!r} of {name!r} must be a whole number within 0..{last}"
+                    raise InvalidInput(said)
+            if not all(map(math.isfinite, map(number, (each.bound, *dict(each.weights).values())))):
                 raise InvalidInput("weights and bounds of predicates must be finite numbers")
         self.domain = domain
         self.list = tuple(predicates)

@@ -246,7 +246,7 @@ def _grouped(column: Column) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Return the labels of a chart and the 0/1 matrix (labels, codes) of the codes that each stands
     for.
 
-    Neighbouring bins of an ordered column are joined if there are more than a chart draws; spikes,
+    If a column of bins has more than `MOST_BARS` codes, neighbouring bins are joined; spikes,
     special values and missing ones stay separate.
     """
     each = np.eye(column.size)

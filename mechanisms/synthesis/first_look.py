@@ -159,11 +159,11 @@ def _price(
     alone.
 
     `noises`: by pair, the distance above which it can stand out, in counts. `deciding`: the excess
-    of the mean, in counts, above which pairs are worth measuring. The cost is at most a fiftieth of
-    `whole`. It is less if two things cost less, since less noise would hardly improve the decision:
-    noise of 0.37 times `deciding` in the mean; and so little noise in each distance that it does
-    not explain the least of `noises`. For tables of many rows and many codes that is about a
-    thousandth of the budget.
+    of the mean, in counts, above which pairs are worth measuring. The cost is a fiftieth of
+    `whole`, or less if that suffices for two things: the noise of the mean has a standard deviation
+    of at most 0.37 `deciding`, two of which are less than `deciding`, and noise does not explain a
+    distance as large as the least of `noises`. Less noise would hardly improve the decision. For
+    tables of many rows and many codes that is about a thousandth of the budget.
     """
     most, pure = 0.02 * whole, curator.ledger.budget.pure
     noise = curator.errors_stddev(len(noises), most)

@@ -178,7 +178,9 @@ def least_budget(
     share: float = 1.0,
 ) -> Budget:
     """Return the least budget with which every answer is at most `within` records from the truth,
-    each with a probability of 95%, if `share` of the budget is for the questions.
+    each with a probability of 95%, if `share` of the budget is for the questions. For medians and
+    quantiles this holds for the cumulative counts from which they are computed. If the budget is
+    pure, a little less suffices where the noise of every answer is a sum of several variables.
 
     `found`: the errors of the questions at a cost of 1. `accounting`: that of the budget; None for
     the one with the lesser epsilon.

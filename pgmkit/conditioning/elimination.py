@@ -198,8 +198,9 @@ class Planning:
 
         The search stops when one more order would bring its work above a fixed share of the work of
         the best tree's two passes (``_MEASURES_OF_A_CELL``), or when many orders in a row brought
-        no improvement; a small graph gets one greedy order. Work is counted, not timed, so the same
-        graph gets the same tree on every machine.
+        no improvement. If more orders than those of the greedy rules were tried, a sweep is tried
+        last; a small graph gets one greedy order. Work is counted, not timed, so the same graph
+        gets the same tree on every machine.
         """
         best, improved = self.first, 1
         tried = 1

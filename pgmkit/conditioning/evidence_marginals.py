@@ -34,9 +34,10 @@ tree by this factor.
 class EvidenceMarginals:
     """Marginals of a graph's attributes given evidence.
 
-    If the graph has its joint distribution or a calibrated tree, which serve any evidence, they are
-    used first. Otherwise messages are computed for this evidence, on an elimination tree of the
-    relevant attributes. Sets of attributes are integers with one bit for each attribute.
+    They come from the graph's joint distribution or calibrated tree, which serve any evidence, if
+    ``prepared`` returns one of these for the question. Otherwise messages are computed for this
+    evidence, on an elimination tree of the relevant attributes. Sets of attributes are integers
+    with one bit for each attribute.
     """
 
     def __init__(self, graph: GraphTables, evidence: Evidence) -> None:

@@ -142,9 +142,9 @@ def estimate(
             impossible in the earlier model are possible in the new one, unless ``zeros`` rule them
             out.
         tolerance: the certified gap to reach, in units of the loss's own standard deviation at the
-            truth, sqrt(cells / 2) with Gaussian noise. The search also ends when the loss falls by
-            less than a quarter of this gap over max(30, a fifth of all) iterations (150 in place of
-            30 for ``"newton"``).
+            truth, sqrt(measured values / 2) with Gaussian noise. The search also ends when the loss
+            falls by less than a quarter of this gap over max(30, a fifth of all) iterations (150 in
+            place of 30 for ``"newton"``).
         max_seconds: the time after which the best model so far is returned.
         device: where to compute: "cpu", a CUDA GPU ("cuda", "cuda:1"), or "auto": a GPU if there is
             one and a pass is large enough to gain (``pgmkit.runtime.devices.WORTH_A_GPU``).

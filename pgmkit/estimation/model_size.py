@@ -77,7 +77,7 @@ def tree_oracle(
 
 def search_limit(memory_limit: int | None, device: torch.device) -> int:
     """Return the bytes of working memory that the estimation of a model may take: ``memory_limit``
-    or, if that is None, half of the device's available memory.
+    or, if that is None, half of what ``available`` returns for the device.
     """
     return memory_limit if memory_limit is not None else available(device) // 2
 

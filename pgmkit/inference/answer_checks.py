@@ -226,8 +226,8 @@ class SecondOpinion:
         self._compare("the entropy", found, expected, 10 * size * (1 + 1e-4 * size))
 
     def drawn(self, columns: Mapping[str, NDArray[Any]], n: int, seconds: float) -> None:
-        """Check ``n`` drawn records: for a few random pairs of attributes, the number of records
-        with one cell of the pair must agree with the cell's probability.
+        """Check ``n`` drawn records: for a few random ones and pairs of attributes (or the only
+        attribute), the number of records in the same cell must agree with the cell's probability.
 
         The allowed difference is that of independent draws; counts rounded from expectations differ
         less.

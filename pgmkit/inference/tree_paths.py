@@ -89,7 +89,9 @@ class TreePaths:
         return table.permute([places.index(name) for name in clique])
 
     def kernel(self, left: int, right: int, out: int) -> Kernel:
-        """Return the kernel for the attributes of two tables and of their product."""
+        """Return the kernel that multiplies tables over the attributes ``left`` and ``right`` and
+        sums the product over all attributes but those of ``out``.
+        """
         return Kernel(self.axes(left), self.axes(right), self.axes(out), self.sizes)
 
     def holder(self, members: int) -> int | None:

@@ -173,7 +173,7 @@ def _rotated(raw: Array, tau: Array, right: Array) -> Array:
 
 
 def times(factors: Array, values: Array) -> Array:
-    """Return each row of values times its factor."""
+    """Return ``values`` with each row multiplied by its entry of ``factors``."""
     return factors.reshape(-1, *[1] * (values.ndim - 1)) * values
 
 

@@ -201,8 +201,8 @@ class _Elimination:
         curvature: Array | None,
     ) -> None:
         self.region, self.local = region, local
-        # Eliminating a, b and z leaves W = 1 / (c + a / (h - u) + b / (h + u)), with c = softness
-        # and h = height.
+        # Eliminating a, b and u leaves W = 1 / (c + a / (h - u) + b / (h + u)), with c = softness
+        # and h = height; eliminating z leaves Z/X.
         self.up, self.down = height - local.u, height + local.u
         self.weights = 1 / (softness + local.a / self.up + local.b / self.down)
         curvature = region.curvature(self.weights) if curvature is None else curvature

@@ -81,8 +81,7 @@ def check_room(
     needed: int, what: str, limit: int | None = None, remedy: str = "", held: int = 0
 ) -> None:
     """Raise ModelTooLarge, before anything is allocated, if ``needed`` bytes exceed the ``limit``,
-    or if those not yet ``held`` exceed the memory that is left. The latter is checked only for more
-    than ``_COUNTED`` bytes.
+    or if ``needed - held`` bytes exceed both ``_COUNTED`` and the memory that is left (``room``).
 
     Args:
         needed: the most bytes that are held at once.

@@ -260,9 +260,9 @@ class DateTime(_Temporal):
     "year".
 
     Decoded values are whole seconds, drawn uniformly within the bin, or whole minutes or hours if
-    `format` writes no finer unit. `zone`: the zone of the times
-    in the data frames that are made, such as "Europe/Berlin". The values are what a clock in that
-    zone shows, and CSV files contain only the clock's time.
+    `format` writes no finer unit. `zone`: the zone of the times in the data frames that are made,
+    such as "Europe/Berlin". The values are what a clock in that zone shows, and CSV files contain
+    only the clock's time.
 
     >>> DateTime("2020-01-01T00:00", "2020-01-01T23:59", unit="hour").size
     24

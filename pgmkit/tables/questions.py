@@ -275,8 +275,8 @@ def _counted(
     reply: Reply, sizes: Array, query: FactoredQuery, bars: Bars | None, level: float
 ) -> Reply:
     """Return the reply with intervals for its first column of numbers, which are the answers to
-    `query`. Lines whose standard error is large compared with `sizes` are marked as unreliable.
-    Without `bars`, the reply is returned as it is.
+    `query`. A line is marked as unreliable if its standard error is above a third of its entry of
+    `sizes`. Without `bars`, the reply is returned as it is.
     """
     if bars is None:
         return reply

@@ -33,8 +33,9 @@ class FileFormat:
     Attributes:
         names: The columns' names, for a file without a header line.
         comment: The beginning of lines that are no records.
-        separator: The sign between values; by default the one that the header line shows (comma,
-            semicolon, tab or |).
+        separator: The sign between values. By default it is a tab in a .tsv file, and otherwise the
+            most frequent of comma, semicolon, tab and | in the header line. Without a header, or
+            without such a sign in it, it is a comma, or a semicolon if `decimal` is a comma.
         encoding: The encoding of the text, by Python's name.
         decimal: The decimal sign, "." or ","; the other one may then separate groups of three
             digits (thousands).

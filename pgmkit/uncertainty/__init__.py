@@ -19,6 +19,7 @@ heavier tails, and 95% intervals cover a single measured count with probability 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -114,14 +115,22 @@ class Uncertainty:
         """Return bootstrap error bars of anything computed from a model, such as a ratio or a
         conditional mean.
 
-        ``function`` maps a model to a number or an array of a fixed shape.
+        ``function`` maps a model to a number or an array, of the same shape for every model.
+
+        Raises InvalidInput for a level outside (0, 1), and if ``function`` cannot be called or
+        returns anything else.
         """
         checked = checked_level(level)
         if not callable(function):
             raise InvalidInput(f"function must be callable, got {type(function).__name__}")
-        estimate = float_array(function(self.model), "what function returns")
-        drawn = np.stack([np.ravel(function(r)).astype(np.float64) for r in self._reused()])
-        return bootstrap(estimate, drawn, False, checked)
+        models = itertools.chain([self.model], self._reused())
+        estimate, *drawn = [float_array(function(each), "what function returns") for each in models]
+        if shapes := {each.shape for each in drawn} - {estimate.shape}:
+            raise InvalidInput(
+                f"function must return arrays of one shape, got {estimate.shape} for the model and "
+                f"{min(shapes)} for a replicate; fill up what is missing"
+            )
+        return bootstrap(estimate, np.stack(drawn), False, checked)
 
     @cached_property
     def _batch(self) -> BatchedAnswers | None:

@@ -219,6 +219,9 @@ REFUSED: dict[str, Callable[[], object]] = {
     "seconds of bars that are no number": lambda: error_bars(
         MODEL, [GOOD], max_seconds=float("nan")
     ),
+    "a statistic of another shape": lambda: error_bars(MODEL, [GOOD]).statistic(
+        lambda model: [0.0] * (1 + (model is MODEL))
+    ),
     "a statistic in words": lambda: error_bars(MODEL, [GOOD]).statistic(lambda model: "x"),
     "cliques that are None": lambda: MODEL.marginals(None),  # type: ignore[arg-type]
     "evidence that is None": lambda: MODEL.given(None),  # type: ignore[arg-type]

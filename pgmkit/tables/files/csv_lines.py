@@ -113,7 +113,8 @@ class LineGrammar(NamedTuple):
         last = self._closing(lines, first, final=final)
         if last is None or last == len(lines):
             return last
-        # If the last line is also the first line of another record, it belongs to that record.
+        # If the last line is also the first line of another multi-line record, it belongs to that
+        # one, and line `first` is odd.
         other = self._closing(lines, last, final=final)
         return last if other is None else other if other == len(lines) else None
 

@@ -219,13 +219,10 @@ def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order. Raises
     InvalidInput for entries that are NaN or no numbers.
     """
-    tables = [
-        _without_nan(float_array(table, "marginals"), "marginals")
-        for table in listed(marginals, "marginals", "arrays")
-    ]
-    _write(
-        path, ["MAR", " ".join([str(len(tables)), *(f"{t.size} {_numbers(t)}" for t in tables)])]
-    )
+    given = listed(marginals, "marginals", "arrays")
+    tables = [_without_nan(float_array(table, "marginals"), "marginals") for table in given]
+    texts = [f"{table.size} {_numbers(table)}" for table in tables]
+    _write(path, ["MAR", " ".join([str(len(tables)), *texts])])
 
 
 def read_marginals(path: PathLike) -> list[Array]:

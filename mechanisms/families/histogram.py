@@ -157,9 +157,8 @@ class PublicSupport:
         """Return the marginal of the weights over each clique."""
         wanted = list(dict.fromkeys(cliques))
         sums = [binned(weights, self._places(each), self.domain.size(each)) for each in wanted]
-        shapes = map(self.domain.shape, wanted)
-        tables = (flat.reshape(shape) for flat, shape in zip(on_host(sums), shapes, strict=True))
-        return dict(zip(wanted, tables, strict=True))
+        found = zip(wanted, on_host(sums), strict=True)
+        return {clique: flat.reshape(self.domain.shape(clique)) for clique, flat in found}
 
     def records(self, places: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """Return the codes of records, given their places."""

@@ -125,11 +125,8 @@ class Predicates:
         """The weights, with a row for each predicate and a column for each attribute of
         `numbers`.
         """
-        weights = np.zeros((len(self.list), len(self.numbers)))
-        for line, each in enumerate(self.list):
-            for name, weight in each.weights:
-                weights[line, self.numbers.index(name)] = weight
-        return weights
+        none = dict.fromkeys(self.numbers, 0.0)
+        return np.array([[*(none | dict(each.weights)).values()] for each in self.list], np.float64)
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:

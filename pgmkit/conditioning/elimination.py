@@ -202,8 +202,7 @@ class Planning:
         last; a small graph gets one greedy order. Work is counted, not timed, so the same graph
         gets the same tree on every machine.
         """
-        best, improved = self.first, 1
-        tried = 1
+        best, improved, tried = self.first, 1, 1
         while tried <= FEW_ROUNDS + 2 * improved:
             spent = self._search.measured + _MEASURES_OF_A_TABLE * tried * len(self.scopes)
             if spent * (tried + 1) / tried / _MEASURES_OF_A_CELL > best.cells:

@@ -111,6 +111,7 @@ class Uncertainty:
         nonnegative = all(factor.min() >= 0 for factor in query.factors.values())
         return bootstrap(estimate, drawn, nonnegative, checked)
 
+    @typed
     def statistic(self, function: Callable[[Any], Any], *, level: float = 0.95) -> Interval:
         """Return bootstrap error bars of anything computed from a model, such as a ratio or a
         conditional mean.
@@ -121,8 +122,6 @@ class Uncertainty:
         returns anything else.
         """
         checked = checked_level(level)
-        if not callable(function):
-            raise InvalidInput(f"function must be callable, got {type(function).__name__}")
         models = itertools.chain([self.model], self._reused())
         estimate, *drawn = [float_array(function(each), "what function returns") for each in models]
         if shapes := {each.shape for each in drawn} - {estimate.shape}:

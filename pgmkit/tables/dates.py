@@ -33,7 +33,7 @@ _EVERY_DAY = "1900-01-01T"
 _DIGITS = re.compile("%-?[YymdHIMSj](%[YymdHIMSj])+")
 """The pattern of a format of digits alone, of which only the first number may lack its zeros."""
 _ISO_FORMAT = re.compile("%Y-%m-%d([T ](%H|00):(%M|00)(:(%S|00))?)?")
-"""The pattern of a format of such texts."""
+"""The pattern of a format of ISO 8601 texts."""
 
 
 @typed_class
@@ -102,7 +102,9 @@ class _Temporal(Binned):
         return hours[0] == hours[1] and len(set(hours[0])) == len(hours[0])
 
     def _dated(self, value: object) -> object:
-        """Return a time of day with its date, as the schema and conditions may leave it out."""
+        """Return the text of a time of day with its date, which the schema and conditions may leave
+        out; return any other value unchanged.
+        """
         clock = _HOUR.fullmatch(value.strip()) if self._of_day and isinstance(value, str) else None
         return value if clock is None else f"{_EVERY_DAY}{clock[1]:0>2}{clock[2]}"
 

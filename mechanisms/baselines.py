@@ -93,13 +93,12 @@ def projection(
 
     It is a graphical model over the workload's cliques if its junction tree takes at most
     `model_mb`. Otherwise, or always with `inference` "region", it has tables that agree on shared
-    attributes: a region model or, with "exact", nonnegative tables that draw no records
-    (`mechanisms.families.tables.projected`).
+    attributes: a region model or, with "exact" and no zeros, nonnegative tables that draw no
+    records (`mechanisms.families.tables.projected`).
 
     `first`: noisy tables that are known already, which are used too. `zeros`: combinations of
-    probability zero, which only nonnegative tables do not have. Raises InvalidInput (before
-    anything is spent) for a workload over another domain, and ModelTooLarge for tables that the
-    memory left cannot make agree.
+    probability zero. Raises InvalidInput (before anything is spent) for a workload over another
+    domain, and ModelTooLarge for tables that the memory left cannot make agree.
     """
     cliques = [*[m.clique for m in first], *workload.cliques]
     check_projection(curator.domain, cliques, cliques, settings)

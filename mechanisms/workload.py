@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mechanisms.queries.query_sets import CODES, Asked, QuerySet, kind_of
+from mechanisms.queries.query_sets import CODES, Asked, QuerySet, check_scale, kind_of
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, check_known
 from pgmkit.runtime.arguments import mapped
@@ -81,7 +81,8 @@ class Workload:
     def of(cls, domain: Domain, sets: Sequence[QuerySet]) -> Workload:
         """Return the workload of these sets of queries; several may be over the same attributes.
 
-        A clique's weight is the sum of its sets' weights. Raises InvalidInput as the class does.
+        A clique's weight is the sum of its sets' weights. Raises InvalidInput as the class does,
+        and for matrices that do not fit their attributes or have weights beyond float64.
 
         >>> ages = [QuerySet(("age",), ("prefix",)), QuerySet(("age",), ("identity",))]
         >>> Workload.of(Domain({"age": 9}), ages).weights
@@ -94,6 +95,7 @@ class Workload:
             cliques.setdefault(own, each.clique)
             weights[own] = weights.get(own, 0.0) + each.weight
         found = cls(domain, cliques.values(), list(weights.values()))
+        check_scale(domain, sets)
         vars(found)["sets"] = tuple(sets)
         return found
 

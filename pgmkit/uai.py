@@ -87,7 +87,7 @@ class _Words:
             found = np.array(texts, dtype=np.float64)
         except ValueError as error:
             raise InvalidInput(f"{self.path!r}: {what} holds a word: {error}") from None
-        return _without_nan(found, f"{self.path!r}: {what}")
+        return _below_infinity(found, f"{self.path!r}: {what}")
 
     def heading(self, *allowed: str) -> str:
         word = self.word(f"the heading {' or '.join(allowed)}").upper()
@@ -217,10 +217,10 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLi
 @typed
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order. Raises
-    InvalidInput for entries that are NaN or no numbers.
+    InvalidInput for entries that are NaN, infinite or no numbers.
     """
     given = listed(marginals, "marginals", "arrays")
-    tables = [_without_nan(float_array(table, "marginals"), "marginals") for table in given]
+    tables = [_below_infinity(float_array(table, "marginals"), "marginals") for table in given]
     texts = [f"{table.size} {_numbers(table)}" for table in tables]
     _write(path, ["MAR", " ".join([str(len(tables)), *texts])])
 
@@ -268,7 +268,7 @@ def write_probability(log_partition: float, path: PathLike) -> None:
     """Write a PR result: the logarithm to base 10 of the partition function, or of P(evidence),
     given the natural one.
     """
-    found = _without_nan(float_array(log_partition, "log_partition"), "log_partition")
+    found = _below_infinity(float_array(log_partition, "log_partition"), "log_partition")
     _write(path, ["PR", repr(float(found) / math.log(10))])
 
 
@@ -281,10 +281,12 @@ def read_probability(path: PathLike) -> float:
     return found
 
 
-def _without_nan(values: Array, name: str) -> Array:
-    """Return the values. Raises InvalidInput for NaN."""
-    if np.isnan(values).any():
-        raise InvalidInput(f"{name} must be numbers, got NaN; correct the values")
+def _below_infinity(values: Array, name: str) -> Array:
+    """Return the values. Raises InvalidInput for NaN and for positive infinity."""
+    if (wrong := values[~(values < np.inf)]).size:
+        raise InvalidInput(
+            f"{name} must be numbers below infinity, got {wrong[0]}; correct the values"
+        )
     return values
 
 

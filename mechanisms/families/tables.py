@@ -142,8 +142,8 @@ class Projecting(Settings):
             cells, for which the result is a graphical model, 0 or above. Beyond it the result is
             locally consistent nonnegative tables, which draw no records.
         inference: Whether the result is a region model (`pgmkit.RegionModel`), whose tables agree
-            locally too, and which draws records: "exact" never, "auto" beyond `model_mb`, "region"
-            always.
+            locally too, and which draws records: "exact" never (beyond `model_mb` if there are
+            structural zeros), "auto" beyond `model_mb`, "region" always.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """
@@ -169,10 +169,10 @@ def projected(
     `settings.model_mb` (MB of float64 cells). Otherwise it is a TablesModel, which draws no
     records: one nonnegative table for each of the `noisy` marginals, which hold the same
     information as the measurements; each agrees with the others on shared attributes (least
-    squares, weights 1/variance). With `settings.inference` "auto" it is then a RegionModel, which
-    draws records; with "region" it always is. If `known_total` is None, the total is estimated, and
-    is at least 1. `settings.device`: the device of a graphical model. `zeros`: combinations of
-    probability zero, which a TablesModel does not have.
+    squares, weights 1/variance). With `settings.inference` "auto", or with `zeros` (combinations of
+    probability zero, which such tables do not have), it is then a RegionModel, which draws records;
+    with "region" it always is. If `known_total` is None, the total is estimated, and is at least 1.
+    `settings.device`: the device of a graphical model.
 
     >>> from mechanisms.baselines import Projection
     >>> domain = Domain({"a": 2, "b": 2})
@@ -185,7 +185,7 @@ def projected(
         return fit(None, measurements)
     total = known_total or max(1.0, estimate_total(measurements, domain).value)
     tables = [m for m in noisy if m.clique]
-    if settings.inference != "exact":
+    if settings.inference != "exact" or zeros:
         return pgmkit.estimate(domain, tables, total=total, zeros=zeros, inference="region")
     consistent = nonnegative_tables(domain, tables, total) if tables else {}
     for table in consistent.values():

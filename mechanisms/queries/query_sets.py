@@ -79,7 +79,7 @@ def query_gram(asked: Asked, n: int) -> Array:
     """Return W'W of the queries W along an attribute of n codes; named ones have a closed form.
 
     Raises InvalidInput for an unknown name, and for a matrix without a column for each code, of
-    zeros, or of weights whose squares float64 cannot hold.
+    zeros, or of weights the sum of whose squares float64 cannot hold.
 
     >>> query_gram("prefix", 2), query_gram("range", 2)
     (array([[2., 1.], [1., 1.]]), array([[2., 1.], [1., 2.]]))
@@ -104,15 +104,37 @@ def query_rows(asked: Asked, n: int) -> Array:
             raise InvalidInput(
                 f"queries along an attribute of {n} codes must have {n} columns, got {rows.shape}"
             )
-        largest, least = np.abs(rows).max(initial=0.0), np.finfo(float).tiny ** 0.5
-        if not least <= largest <= 1 / least:
+        with np.errstate(over="ignore"):
+            squares, tiny = float(np.square(rows).sum()), np.finfo(float).tiny
+        if not tiny <= squares <= 1 / tiny:
             raise InvalidInput(
                 "queries along an attribute must have weights whose squares float64 can hold, and "
-                f"not only 0; the largest weight is {largest:.3g}"
+                f"not only 0; the squares' sum is {squares:.3g}: scale the weights"
             )
         return rows
     check_known([asked], QUERIES, "unknown queries", "known are")
     return QUERIES[asked](n)
+
+
+def check_scale(domain: Domain, sets: Iterable[QuerySet]) -> None:
+    """Raise InvalidInput for matrices as `query_gram` does, and for a set whose queries' weights
+    have squares with a sum so large or small that float64 could not hold the sum's square.
+    """
+    squares = {
+        (name, key): float(np.square(query_rows(asked, domain.sizes[name])).sum())
+        for name, kinds in kinds_along(sets).items()
+        for key, asked in kinds.items()
+        if not isinstance(asked, str)
+    }
+    least = np.finfo(float).tiny ** 0.5
+    for each in sets:
+        parts = zip(each.clique, each.asked, strict=True)
+        own = (squares.get((name, kind_of(asked)), 1.0) for name, asked in parts)
+        if not least <= (total := each.weight * math.prod(own)) <= 1 / least:
+            raise InvalidInput(
+                f"the queries over {', '.join(each.clique)} have weights whose squares sum to "
+                f"{total:.3g}; scale them to between {least:.3g} and {1 / least:.3g}"
+            )
 
 
 def number_of_queries(domain: Domain, each: QuerySet) -> int:

@@ -203,11 +203,18 @@ def _likely(workload: Workload) -> Iterator[Clique]:
 
 def assumed(schema: Schema) -> Schema:
     """Return the schema with made-up labels and edges in place of those that are still to be found,
-    for plans, and for checks before anything is spent.
+    for plans, and for checks before anything is spent. Raises InvalidInput for constraints on such
+    columns.
 
     >>> assumed(Schema({"job": OpenCategorical()})).domain
     Domain({'job': 21})
     """
+    for name in schema.unresolved:
+        if any(name in constraint.columns for constraint in schema.constraints):
+            raise InvalidInput(
+                f"a constraint speaks of {name!r}, whose values are still to be found; list them, "
+                "or take the constraint out"
+            )
     labels = [f"value {i}" for i in range(BINS)]
     columns: dict[str, Column] = {n: c.found(labels) for n, c in unlisted(schema).items()}
     columns |= {n: c.grid(c.bins or 1) for n, c in _numeric(schema).items()}

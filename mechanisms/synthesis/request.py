@@ -89,7 +89,6 @@ class Request:
         self._check_queries()
         _ = self.options, self.relation
         check_unit(self.unit, self.schema, self.report_dropped)
-        self._check_constraints()
         self._check_mechanism()
         check_limits(self.schema, self.public is not None, self.seconds, self.memory_mb)
         _ = self.likely
@@ -331,15 +330,6 @@ class Request:
             )
         if self.settings and "objective" in self.settings:
             raise InvalidInput("within takes the objective 'largest'; leave the setting out")
-
-    def _check_constraints(self) -> None:
-        for constraint in self.schema.constraints:
-            for name in constraint.columns:
-                if name in self.schema.unresolved:
-                    raise InvalidInput(
-                        f"a constraint speaks of {name!r}, whose values are still to be found; "
-                        "list them, or take the constraint out"
-                    )
 
     def _check_mechanism(self) -> None:
         """Raise InvalidInput for a mechanism or settings that do not fit the schema or the public

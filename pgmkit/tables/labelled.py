@@ -147,12 +147,6 @@ class Categorical(_Labelled):
                     "values; declare `missing` instead"
                 )
         self._check_aliases(texts)
-        for text in self.missing_texts:
-            if text in texts or text in self._known:
-                kind = "a value" if text in texts else "an alias"
-                raise InvalidInput(
-                    f"{text!r} is listed as {kind} and stands for missing values; keep one"
-                )
         if self.other is None and self.kind not in ("text", "category"):
             for code, (value, decoded) in enumerate(zip(self.values, self._decoded, strict=True)):
                 if self._code(decoded) != code:
@@ -163,16 +157,21 @@ class Categorical(_Labelled):
         self._check_outside()
 
     def _check_aliases(self, texts: Sequence[str]) -> None:
-        """Raise InvalidInput for an alias of no value, or one that is read as another value too."""
-        meant = {text: text for text in texts}
-        for spelling, label in dict(self.aliases).items():
-            text, value = text_of(spelling), text_of(label)
-            if value not in texts:
+        """Raise InvalidInput for an alias of no value, and for texts or numbers of two meanings."""
+        for spelling, label in self.aliases:
+            if text_of(label) not in texts:
                 raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
-            if text in texts:
+            if text_of(spelling) in texts:
                 raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
-            if any(meant.setdefault(each, value) != value for each in (text, label_of(text))):
-                raise InvalidInput(f"alias {spelling!r} stands for two values; keep one")
+        meant = {spelt(t): repr(t) for spelt in (label_of, str) for t in reversed(texts)}
+        listed = [(text_of(text), repr(text_of(label))) for text, label in self.aliases]
+        for text, value in (*listed, *((each, "missing values") for each in self.missing_texts)):
+            for first in (meant.setdefault(each, value) for each in (text, label_of(text))):
+                if first != value:
+                    raise InvalidInput(
+                        f"{text!r} stands for {value} and, as the same text or number, for "
+                        f"{first}; keep one"
+                    )
 
     @cached_property
     def own_labels(self) -> tuple[str, ...]:

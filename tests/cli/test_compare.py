@@ -13,7 +13,7 @@ from mechanisms import k_way, run
 from mechanisms.cli import main
 from mechanisms.datasets.census import census, people, schema
 from mechanisms.synthesis.comparing import compared
-from pgmkit import write_file
+from pgmkit import Categorical, Forbid, OpenCategorical, Schema, write_file
 
 DATA = census(1500).project(["age", "sex", "work"])
 
@@ -49,6 +49,16 @@ def test_it_runs_on_made_up_records_and_draws_a_page() -> None:
     page = Path("c.html").read_text(encoding="utf-8")
     assert "10,000 made-up records" in page and page.count("<figure>") == 2 and "matrix" in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize("command", ["compare", "plan", "plan --queries q.txt"])
+def test_constraints_on_values_that_are_to_be_found_are_refused(command: str) -> None:
+    columns = {"job": OpenCategorical(), "sex": Categorical(("F", "M"))}
+    Schema(columns, [Forbid({"job": "nurse", "sex": "M"})]).save("s.yaml")
+    Path("q.txt").write_text("job x sex\n")
+    done = CliRunner().invoke(main, [*command.split(), "--schema", "s.yaml"])
+    assert done.exit_code == 2 and "a constraint speaks of 'job', whose values are" in done.output
+    assert "list them, or take the constraint out" in done.output
 
 
 def test_public_records_and_json() -> None:

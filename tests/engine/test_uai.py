@@ -95,7 +95,7 @@ def test_every_file_cut_short_is_refused(tmp_path: Path) -> None:
         ("2 1 2", "2 1 1", "twice"),
         ("\n4\n", "\n5\n", "cells"),
         ("0.872", "much", "holds a word"),
-        ("0.872", "nan", "got NaN"),
+        ("0.872", "nan", "got nan"),
         ("0.872", "-0.872", "negative"),
         ("0.189\n", "0.189 0.5", "left over"),
     ],
@@ -107,14 +107,22 @@ def test_bad_models(old: str, new: str, said: str, tmp_path: Path) -> None:
 
 
 def test_results_are_numbers(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="log_partition must be numbers, got NaN"):
-        uai.write_probability(np.nan, tmp_path / "PR")
-    with pytest.raises(InvalidInput, match="marginals must be numbers, got NaN"):
-        uai.write_marginals([np.array([0.5, np.nan])], tmp_path / "MAR")
-    assert not any(tmp_path.iterdir())
-    (tmp_path / "PR").write_text("PR nan")
-    with pytest.raises(InvalidInput, match="the logarithm must be numbers, got NaN"):
-        uai.read_probability(tmp_path / "PR")
+    for wrong in ("nan", "inf"):
+        with pytest.raises(
+            InvalidInput, match=f"log_partition must be numbers below infinity, got {wrong}"
+        ):
+            uai.write_probability(float(wrong), tmp_path / "PR")
+        with pytest.raises(
+            InvalidInput, match=f"marginals must be numbers below infinity, got {wrong}"
+        ):
+            uai.write_marginals([np.array([0.5, float(wrong)])], tmp_path / "MAR")
+        assert not any(tmp_path.iterdir())
+        (tmp_path / "PR").write_text(f"PR {wrong}")
+        with pytest.raises(
+            InvalidInput, match=f"the logarithm must be numbers below infinity, got {wrong}"
+        ):
+            uai.read_probability(tmp_path / "PR")
+        (tmp_path / "PR").unlink()
     uai.write_probability(-np.inf, tmp_path / "PR")  # of impossible evidence
     assert uai.read_probability(tmp_path / "PR") == -np.inf
 

@@ -22,7 +22,7 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.neighbours import NEIGHBOURS
 from mechanisms.workload import Workload, k_way
-from pgmkit import RegionModel
+from pgmkit import RegionModel, Zeros
 from pgmkit.domain import Domain
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.measurement import Measurement
@@ -207,6 +207,15 @@ def test_beyond_the_limit_a_region_model_draws_records(inference: str) -> None:
     settings = Projection(model_mb=0.0, inference=inference)  # type: ignore[arg-type]
     model = projected(CHAIN, NOISY, NOISY, 20, settings)
     assert isinstance(model, RegionModel) and model.total == 20
+
+
+@pytest.mark.parametrize("megabytes", [0.0, TREE])
+def test_zeros_hold_whether_or_not_the_tree_fits(megabytes: float) -> None:
+    allowed = np.array([[True, True, True], [True, False, True]])
+    settings, zeros = Projection(model_mb=megabytes), [Zeros(("a", "b"), allowed)]
+    model = projected(CHAIN, NOISY, NOISY, 20, settings, zeros)
+    assert (np.asarray(model.marginal(["a", "b"]))[~allowed] == 0).all()
+    assert model.total == 20 and np.asarray(model.marginal(["b"]))[1] > 0
 
 
 def test_only_tables_that_must_be_made_to_agree_need_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,13 +82,26 @@ def test_grams_in_closed_form(kind: str, n: int) -> None:
 
 
 def test_own_queries_have_weights_whose_squares_are_held() -> None:
-    """From 2^-511, whose square is the least number of full precision, to 2^511."""
+    """From 2^-511, whose square is the least number of full precision, to 2^511; the squares' sum
+    counts, which is in the Gram matrix.
+    """
     for weight in (2.0**-511, 2.0**511):
-        own = query_rows(csr_array([[weight, 0.0], [0.0, -weight]]), 2)
-        assert isinstance(own, np.ndarray) and own.tolist() == [[weight, 0.0], [0.0, -weight]]
+        own = query_rows(csr_array([[0.0, 0.0], [0.0, -weight]]), 2)
+        assert isinstance(own, np.ndarray) and own.tolist() == [[0.0, 0.0], [0.0, -weight]]
     for weight in (0.0, np.nextafter(2.0**-511, 0), np.nextafter(2.0**511, math.inf)):
         with pytest.raises(InvalidInput, match=r"squares float64 can hold, and not only 0; the"):
             query_rows([[0.0, -weight]], 2)
+    with pytest.raises(InvalidInput, match="the squares' sum is inf: scale the weights"):
+        query_gram(np.full((9, 4), 6.7e153), 4)
+
+
+@pytest.mark.parametrize("weight", [1e-150, 1e-60, 1e60, 1e150])
+def test_weights_whose_product_over_a_clique_is_beyond_float64_are_refused(weight: float) -> None:
+    """The squares of each attribute's weights are held, but not those of their products."""
+    pair = Workload(Domain({"a": 2, "b": 2}), [("a", "b")])
+    with pytest.raises(InvalidInput, match="queries over a, b .* scale them to between 1.49e-154"):
+        pair.asking({"a": np.eye(2) * weight, "b": np.tri(2) * weight})
+    assert not pair.asking({"a": np.eye(2) * weight, "b": np.tri(2) / weight}).plain
 
 
 def test_named_queries_row_by_row() -> None:

@@ -344,7 +344,7 @@ def test_a_label_of_missing_values_is_taken_for_them(tmp_path: Path) -> None:
     assert schema.columns["job"].labels == ("clerk", "cook", "(missing)")
     counted = encode_file(path, schema).marginal(["job"])  # type: ignore[union-attr]
     assert counted.tolist() == [30, 30, 60]
-    with pytest.raises(InvalidInput, match="'\\(missing\\)' is listed as a value and stands for"):
+    with pytest.raises(InvalidInput, match="'\\(missing\\)' stands for missing values and"):
         Categorical(("cook", "(missing)"), missing=())
     for column in (
         Integer(0, 9, missing=()),

@@ -43,8 +43,10 @@ _NAMED_UNIT = re.compile(
     r"([_.\s-]?(id|nr|no|num|number|key|code))?|(child|class|teacher|u?subj|emp|cust)(id|nr|key)))"
 )
 """Matches names of columns that say to which person, household or school a row belongs."""
-_DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_DIGITS = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?")
 """Matches numbers without leading zeros; texts with leading zeros are codes."""
+_NUMBERS = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?)")
+"""Matches a number inside a text, as its only group."""
 _UNSEEN = (
     "# Only the names were read: every column's values are found with a budget, and\n"
     f"# rare ones become {OpenCategorical.other!r}. Most numbers are rare, so give their\n"
@@ -215,16 +217,21 @@ def _with_missing(column: Column, texts: Sequence[str], note: str) -> Drafted:
     return Drafted(replace(column, missing=tuple({*(column.missing or ()), *texts})), note)
 
 
-def _order(text: str) -> tuple[float, str]:
-    """Return a sort key that puts numbers in order before texts.
+def _order(text: str) -> tuple[Any, ...]:
+    """Return a sort key that puts numbers in order before texts, and compares numbers inside texts
+    as numbers.
 
     >>> sorted(["10", "A", "2", "-nan", "01", "1"], key=_order)
     ['01', '1', '2', '10', '-nan', 'A']
+    >>> sorted(["step 10", "step 2", "$1,000", "$900", "1.25 mg", "1.5 mg"], key=_order)
+    ['1.25 mg', '1.5 mg', '$900', '$1,000', 'step 2', 'step 10']
     """
-    try:
-        return min(math.inf, float(text)), text  # NaN counts as infinity
-    except ValueError:
-        return math.inf, text
+    number = math.inf
+    with suppress(ValueError):
+        number = min(number, float(text))  # NaN counts as infinity
+    inside = _NUMBERS.split(text)  # texts and numbers in turn
+    inside[1::2] = [Decimal(each.replace(",", "")) for each in inside[1::2]]
+    return number, inside, text
 
 
 def _yaml(schema: Schema, notes: Mapping[str, str]) -> str:

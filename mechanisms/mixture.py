@@ -189,10 +189,8 @@ def mixture(
     # The distances of pairs from independent columns decide how the budget is shared.
     if orders:
         alone = shrinkage.independent_columns(domain, first, total)
-        if not kept:
-            kept = settings.whole(frequent.domain, orders[:1])
-        if not kept:
-            kept = [_selected(curator, orders[0], frequent.domain, alone, settings, selecting)]
+        kept = kept or settings.whole(frequent.domain, orders[:1])
+        kept = kept or [_selected(curator, orders[0], frequent.domain, alone, settings, selecting)]
         cost = settings.errors_share * whole
         distances = measure_distances(curator, alone, kept[0], cost, step="errors of pairs")
         rest = curator.remaining - (selecting if sought else 0.0)
@@ -208,9 +206,11 @@ def mixture(
         rows = _fitted(Columns(frequent.domain), fitted, total, settings, device, pure=pure)
     larger = any(len(each.clique) > 2 for each in measurements)
     family = ProductMixtureModel if larger else PairMixtureModel
-    # All measurements of single attributes tell how merged codes divide, not the first ones alone.
-    told = shrinkage.independent_columns(domain, alone_again, total)
-    counts = {name: told.marginal((name,)) for name in domain}
+    counts = {}
+    if frequent.domain != domain:
+        # All measurements of single attributes tell how merged codes divide, not the first alone.
+        told = shrinkage.independent_columns(domain, alone_again, total)
+        counts = {name: told.marginal((name,)) for name in domain}
     model = family(domain, frequent.expand(rows.double().cpu().numpy(), counts), total)
     if sought:
         found = measure_worst(curator, model, sought, settings.select_share)

@@ -116,8 +116,10 @@ class _Temporal(Binned):
         return position(value, self.format, self.step)
 
     def _positions_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
-        times = array.dtype.kind == "M"
-        return array.astype(f"datetime64[{self.step}]").astype(np.int64) if times else None
+        if array.dtype.kind == "M":
+            return array.astype(f"datetime64[{self.step}]").astype(np.int64)
+        # Without a format no number is a time; one may stand for a missing value.
+        return np.full(len(array), np.nan) if self.format is None and not self.missing else None
 
     @property
     def _written(self) -> str:

@@ -12,6 +12,7 @@ from pricing import Priced, matrix_price, total_variation
 from seams import draw_from
 
 from mechanisms.datasets.census import census
+from mechanisms.families import shrinkage
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import best_level, judges, least_misfit, splits
 from mechanisms.families.misfit import Misfit
@@ -219,6 +220,21 @@ def test_all_measurements_of_a_column_tell_how_its_rare_codes_divide() -> None:
             for counts in (release.model.marginal((name,)), first.values)
         )
         assert model < 0.9 * alone
+
+
+@pytest.mark.usefixtures("short_fits")
+@pytest.mark.parametrize(("columns", "times"), [(["sex", "work"], 1), (None, 2)])
+def test_counts_are_smoothed_again_only_where_rare_codes_are_divided(
+    monkeypatch: pytest.MonkeyPatch, columns: list[str] | None, times: int
+) -> None:
+    whole, calls = shrinkage.independent_columns, []
+    monkeypatch.setattr(
+        shrinkage, "independent_columns", lambda *each: calls.append(1) or whole(*each)
+    )
+    data = census(2000).project(columns) if columns else spread(4_000)
+    curator = Curator(data, Budget(1.0, 1e-7), neighbours="add/remove", seed=0)
+    mixture(curator, k_way(data.domain, 2), Mixture(**QUICK))
+    assert len(calls) == times
 
 
 @pytest.mark.parametrize("relation", NEIGHBOURS)

@@ -34,6 +34,29 @@ def test_whole_numbers_with_a_format_are_dates() -> None:
             Date("2020-01-01", "2021-12-31", format=wrong, decode_as="integer")
 
 
+@pytest.mark.parametrize("outside", [None, "clip", "missing", "2020-01-03"])
+@pytest.mark.parametrize("missing", [None, (), ("7",)])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float64])
+def test_numbers_in_a_column_without_a_format_are_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type,
+    missing: tuple[str, ...] | None,
+    outside: str | None,
+) -> None:
+    """The same codes as one by one, without looking at each number unless one may be missing."""
+    place = None if outside == "missing" and missing is None else outside
+    column = Date("2020-01-01", "2020-01-09", missing=missing, outside=place)
+    numbers = np.arange(200).astype(kind)
+    codes, unread = column.read(numbers.astype(object))
+    looked: list[object] = []
+    position = Date.position
+    monkeypatch.setattr(Date, "position", lambda s, v: looked.append(v) or position(s, v))
+    for values in (numbers, pa.array(numbers)):
+        found, others = column.read(values)
+        assert found.tolist() == codes.tolist() and others.tolist() == unread.tolist()
+    assert unread.sum() == 200 - (missing == ("7",)) and bool(looked) == (missing == ("7",))
+
+
 @pytest.mark.parametrize(
     ("unit", "form"),
     [

@@ -158,13 +158,13 @@ class Categorical(_Labelled):
 
     def _check_aliases(self, texts: Sequence[str]) -> None:
         """Raise InvalidInput for an alias of no value, and for texts or numbers of two meanings."""
-        for spelling, label in self.aliases:
+        for spelling, label in dict(self.aliases).items():
             if text_of(label) not in texts:
                 raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
             if text_of(spelling) in texts:
                 raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
         meant = {spelt(t): repr(t) for spelt in (label_of, str) for t in reversed(texts)}
-        listed = [(text_of(text), repr(text_of(label))) for text, label in self.aliases]
+        listed = [(text_of(t), repr(text_of(label))) for t, label in dict(self.aliases).items()]
         for text, value in (*listed, *((each, "missing values") for each in self.missing_texts)):
             for first in (meant.setdefault(each, value) for each in (text, label_of(text))):
                 if first != value:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import chain_of_pairs
 
-print(Path(chain_of_pairs.__file__).read_text())
+print(Path(chain_of_pairs.__file__).read_text(encoding="utf-8"))
 
 # %% [markdown]
 # A registered mechanism runs by its name wherever a built-in one does.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from pgmkit.errors import InvalidInput, ModelTooLarge
 from pgmkit.runtime.precision import EXACT
@@ -21,7 +23,6 @@ MEMORY_LIMIT = 4 << 30
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self/status")
-_MACHINE = Path("/proc/meminfo")
 _COUNTED = TABLE_CELLS * CELL_BYTES
 """The bytes from which a computation's need is compared with the free memory."""
 
@@ -51,9 +52,7 @@ def available(device: torch.device | None = None) -> int:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     limits = filter(None, [_number(file) for file, *_ in _group_files()])
-    return min(
-        [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _address_space(), *limits]
-    )
+    return min([psutil.virtual_memory().total, _address_space(), *limits])
 
 
 def room() -> int:
@@ -63,9 +62,8 @@ def room() -> int:
     >>> 0 <= room() <= available()
     True
     """
-    held = _numbers(_PROCESS)
-    free = _numbers(_MACHINE).get("MemAvailable", available() - held.get("VmRSS", 0))
-    left = [_address_space() - held.get("VmSize", 0), available()]
+    held = psutil.Process().memory_info().vms
+    left = [psutil.virtual_memory().available, _address_space() - held, available()]
     for file, use, files in _group_files():
         limit = _number(file)
         if limit:  # version 2 writes "max" for none
@@ -74,7 +72,7 @@ def room() -> int:
             # The system drops file caches when memory is needed.
             dropped = int(cached) if cached.isdigit() else 0
             left.append(limit - max(0, _number(file.with_name(use)) - dropped))
-    return max(0, min(free, *left))
+    return max(0, min(left))
 
 
 def check_room(
@@ -120,9 +118,11 @@ def peak() -> int:
     >>> peak() > 1 << 20
     True
     """
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
     # On Linux `ru_maxrss` starts at the parent's peak, so it is used on other systems only.
-    if (most := _numbers(_PROCESS).get("VmHWM")) is not None:
-        return most
+    if found := re.search(r"^VmHWM:\s*(\d+) kB$", _text(_PROCESS), re.MULTILINE):
+        return int(found[1]) << 10
     import resource
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -134,17 +134,9 @@ def _text(file: Path) -> str:
     of control groups, or in a group that a container does not see.
     """
     try:
-        return file.read_text()
+        return file.read_text("utf-8")
     except OSError:
         return ""
-
-
-def _numbers(file: Path) -> dict[str, int]:
-    """Return the lines ``name: number kB`` of a file of the system, in bytes by name; empty if
-    there is no such file.
-    """
-    fields = [line.split() for line in _text(file).splitlines() if line.endswith(" kB")]
-    return {name.rstrip(":"): int(number) << 10 for name, number, *_ in fields}
 
 
 def _address_space() -> int:

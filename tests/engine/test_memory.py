@@ -1,7 +1,9 @@
 """The limits of control groups, in files like those of Linux."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from pgmkit import ModelTooLarge
@@ -91,10 +93,10 @@ def test_room_is_what_the_address_space_and_the_machine_have_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "_MOUNTED", tmp_path / "none")
-    (tmp_path / "status").write_text("Name:\tpython\nVmSize:\t 3000 kB\nVmRSS:\t 1000 kB\n")
-    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "status")
-    monkeypatch.setattr(memory, "_MACHINE", tmp_path / "meminfo")
+    process = SimpleNamespace(vms=3000 << 10)
+    free = SimpleNamespace(total=9000 << 10, available=4000 << 10)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda self: process)
     assert memory.room() == 4000 << 10
     monkeypatch.setattr(memory, "_address_space", lambda: 5000 << 10)
     assert memory.room() == 2000 << 10
@@ -103,3 +105,8 @@ def test_room_is_what_the_address_space_and_the_machine_have_left(
     memory.check_room(1 << 40, "the answer", held=1 << 40)
     with pytest.raises(ModelTooLarge, match="the answer needs 100 bytes at once; the limit is 99"):
         memory.check_room(100, "the answer", limit=99)
+
+
+def test_the_most_memory_held_is_that_of_the_system() -> None:
+    """Linux counts the peak in its own way, beside the memory that is held now."""
+    assert memory.peak() >= psutil.Process().memory_info().rss // 2

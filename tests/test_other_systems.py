@@ -1,0 +1,53 @@
+"""The main jobs where Python lacks what only Unix has, as on Windows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = r"""
+import os, signal, sys, warnings
+import filelock, pandas, pyarrow, torch, opendp.prelude  # packages that know the real system
+from opendp.mod import enable_features
+
+for name in ("sysconf", "sched_getaffinity", "fork", "getuid", "geteuid", "register_at_fork"):
+    delattr(os, name)
+for name in ("SIGHUP", "SIGXCPU", "SIGKILL", "SIGUSR1", "SIGALRM", "setitimer", "pthread_kill"):
+    delattr(signal, name)
+for name in ("resource", "fcntl", "termios", "pwd", "grp"):
+    sys.modules[name] = None
+# Text files have another encoding there, unless it is given.
+warnings.filterwarnings("error", category=EncodingWarning, module=r"(pgmkit|mechanisms)\b")
+
+from mechanisms.cli import main
+
+os.environ["PGMKIT_TRACEBACK"] = "1"
+with open("people.csv", "w", encoding="utf-8") as file:
+    file.write("age,town\n" + "31,Köln\n57,Bonn\n44,Köln\n" * 200)
+for words in (
+    "demo --rows 300 --out demo.csv",
+    "schema draft people.csv --assume-public -o people.yaml",
+    "plan --schema people.yaml --rows 600 --epsilon 5 --delta 1e-6",
+    "synth people.csv --schema people.yaml --epsilon 5 --delta 1e-6"
+    " --out synth.csv --save people.pgm --report report.html",
+    "query people.pgm town",
+    "sample people.pgm --rows 5 --out again.csv",
+):
+    try:
+        main(words.split())
+    except SystemExit as ended:
+        assert not ended.code, (words, ended.code)
+assert "Köln" in open("synth.csv", encoding="utf-8").read()
+print("all ran")
+"""
+
+
+def test_the_main_jobs_need_nothing_that_only_unix_has(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "warn_default_encoding", "-c", PROGRAM],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("all ran\n"), done.stdout + done.stderr

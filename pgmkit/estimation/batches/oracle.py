@@ -84,8 +84,9 @@ class BatchedOracle:
     def marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the marginals of every row, each with its total, with the accuracy of
-        ``MarginalOracle.fast_marginals``, and the log partition functions.
+        """Return the marginals of every row, each with its total, and the log partition functions:
+        those of ``try_marginals`` or, for rows in which it fails, those of
+        ``MarginalOracle.fast_marginals``.
 
         Both are NaN for a row that has NaN or leaves no record possible.
         """
@@ -112,8 +113,9 @@ class BatchedOracle:
     def try_marginals(
         self, potentials: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the result of ``marginals`` computed in linear space only, with NaN for rows that
-        leave its range.
+        """Return the marginals and log partition functions of all rows, each as
+        ``MarginalOracle.try_marginals`` computes those of one. Both are NaN for rows that leave the
+        range of linear space.
         """
         potentials = self.single.masked(potentials)
         peaks, guess, one = self.peaks(potentials), self._guess, self.single

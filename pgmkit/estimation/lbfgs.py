@@ -40,7 +40,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
         loss, gradient = problem.loss.value_and_gradient(last.marginals)
         if monitor.record(last, loss):
             raise _Stop
-        return loss, pull_back(problem, potentials, gradient).cpu().numpy().astype(np.float64)
+        return loss, pull_back(problem, last, gradient).cpu().numpy().astype(np.float64)
 
     try:
         reached, flat = inf, like.cpu().numpy().astype(np.float64)
@@ -57,14 +57,18 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
     return last
 
 
-def pull_back(problem: Problem, potentials: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return d L / d theta, given the ``gradient`` d L / d mu: the product of this gradient and the
-    matrix d mu / d theta, by differentiating the log partition function twice.
+def pull_back(problem: Problem, point: Point, gradient: torch.Tensor) -> torch.Tensor:
+    """Return d L / d theta at a point, given the ``gradient`` d L / d mu: the product of this
+    gradient and the matrix d mu / d theta, by differentiating the log partition function twice.
     """
     inference = problem.inference
     with torch.inference_mode(False), torch.enable_grad():
-        theta = potentials.clone().requires_grad_()
-        shifted = [t - t.amax().detach() for t in inference.layout.split(inference.masked(theta))]
+        theta = point.potentials.clone().requires_grad_()
+        tables = inference.layout.split(inference.masked(theta))
+        peaks = [table.amax().detach() for table in tables]
+        # The partition function is scaled to 1, since that of many attributes would overflow.
+        share = (point.log_partition - float(sum(peaks))) / len(peaks)
+        shifted = [table - (peak + share) for table, peak in zip(tables, peaks, strict=True)]
         scaled = contract(inference.plan, [t.exp() for t in shifted], LINEAR)
         (fractions,) = torch.autograd.grad(scaled.log(), theta, create_graph=True)
         (pulled,) = torch.autograd.grad(fractions @ gradient.clone(), theta)

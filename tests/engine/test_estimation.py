@@ -167,6 +167,22 @@ def test_dense_sparse_and_kronecker_matrices() -> None:
         assert model.loss - model.gap <= best + 1e-6
 
 
+def test_lbfgs_where_records_outnumber_the_range_of_floats() -> None:
+    """2^1100 records; the loss of the tables that `auto` finds is the least."""
+    names = [f"x{i}" for i in range(1100)]
+    domain, rng = Domain(dict.fromkeys(names, 2)), np.random.default_rng(0)
+    noisy = [
+        Measurement(clique, 250 + rng.normal(0, 20.0, 4), 20.0)
+        for clique in itertools.pairwise(names[:4])
+    ]
+    rest = [Measurement((name,), [500.0, 500.0], 20.0) for name in names[4:]]
+    models = [
+        estimate(domain, [*noisy, *rest], total=1000, method=method, tolerance=1e-3)
+        for method in ("auto", "lbfgs")
+    ]
+    assert models[1].loss == pytest.approx(models[0].loss, abs=0.01)
+
+
 @pytest.mark.parametrize("name", ["chain", "cycle", "triangle, nested"])
 def test_maximum_entropy_in_the_span_of_the_cliques(name: str) -> None:
     """Of all joints with the fitted marginals, the model is the one of largest entropy (scipy)."""

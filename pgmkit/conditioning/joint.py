@@ -108,5 +108,4 @@ class GivenJoint:
         """The marginals of all single attributes in one vector; ``place[(name,)]`` is the slice of
         an attribute.
         """
-        found: Array = np.dot(self.joint.reader, self.table)
-        return found
+        return np.asarray(np.dot(self.joint.reader, self.table))

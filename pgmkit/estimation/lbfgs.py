@@ -35,8 +35,7 @@ def lbfgs(problem: Problem, start: Point, monitor: Monitor) -> Point:
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal last
-        potentials = torch.as_tensor(flat, dtype=like.dtype, device=like.device)
-        last = problem.point(potentials)
+        last = problem.point(torch.as_tensor(flat, dtype=like.dtype, device=like.device))
         loss, gradient = problem.loss.value_and_gradient(last.marginals)
         if monitor.record(last, loss):
             raise _Stop

@@ -319,10 +319,9 @@ class MarginalOracle:
         if -self._below_peaks > self.safe_spread:
             return None
         weighted = self._passing.weighted(total / partition, self.dtype)
-        adjoint = self._passing.adjoint
-        most = AGREEMENT / TINY / len(adjoint)
+        most = AGREEMENT / TINY / len(self._passing.adjoint)
         many = self._log_records + max(guess, 0.0) - self._below_peaks > log(most)
-        if many and not float(adjoint.max()) <= total * most:  # for NaN too
+        if many and not float(self._passing.adjoint.max()) <= total * most:  # for NaN too
             return None
         return weighted, self._below_peaks + float(peaks.sum())
 

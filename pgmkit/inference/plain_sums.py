@@ -344,8 +344,7 @@ def _block(shape: Sequence[int]) -> int:
 def _log_sum(values: Array) -> Array:
     """Return the logarithm of the sum of exponentials over the last axis."""
     if values.size < FEW_CELLS and values.dtype.kind != "c":
-        found: Array = np.logaddexp.reduce(values, axis=-1)
-        return found
+        return np.asarray(np.logaddexp.reduce(values, axis=-1))
     highest = values.real.max(axis=-1)
     peaks = np.where(np.isneginf(highest), 0.0, highest)
     with np.errstate(divide="ignore"):

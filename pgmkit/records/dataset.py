@@ -207,8 +207,7 @@ class DeviceRecords:
             for name, size in zip(clique, shape, strict=True):
                 codes = codes.mul_(size).add_(self._columns[name][start:end])
             counts += torch.bincount(codes, minlength=cells)
-        found: NDArray[np.int64] = counts.cpu().numpy()
-        return found.reshape(shape)
+        return np.asarray(counts.cpu().numpy()).reshape(shape)
 
 
 def _checked_unread(domain: Domain, unread: Mapping[str, int]) -> dict[str, int]:

@@ -184,8 +184,7 @@ class Binned(Column):
 
     def _after(self, positions: NDArray[Any]) -> NDArray[Any]:
         """Return the next position after each: the next whole step, or the next float64."""
-        after: NDArray[Any] = positions + 1 if self.whole else np.nextafter(positions, math.inf)
-        return after
+        return np.asarray(positions + 1 if self.whole else np.nextafter(positions, math.inf))
 
     def _position(self, value: object) -> Any:
         position = self.position(value)
@@ -198,8 +197,7 @@ class Binned(Column):
     @property
     def single(self) -> NDArray[np.bool_]:
         """A Boolean for each bin: True if it holds one value only."""
-        found: NDArray[np.bool_] = self.positions[1:] == self._after(self.positions[:-1])
-        return found
+        return np.asarray(self.positions[1:] == self._after(self.positions[:-1]))
 
     @cached_property
     def bin_labels(self) -> tuple[str, ...]:

@@ -284,9 +284,7 @@ def read_probability(path: PathLike) -> float:
 def _below_infinity(values: Array, name: str) -> Array:
     """Return the values. Raises InvalidInput for NaN and for positive infinity."""
     if (wrong := values[~(values < np.inf)]).size:
-        raise InvalidInput(
-            f"{name} must be numbers below infinity, got {wrong[0]}; correct the values"
-        )
+        raise InvalidInput(f"{name} must be numbers below infinity, got {wrong[0]}; correct them")
     return values
 
 

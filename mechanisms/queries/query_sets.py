@@ -121,16 +121,15 @@ def check_scale(domain: Domain, sets: Iterable[QuerySet]) -> None:
     have squares with a sum so large or small that float64 could not hold the sum's square.
     """
     squares = {
-        (name, key): float(np.square(query_rows(asked, domain.sizes[name])).sum())
+        key: float(np.square(query_rows(asked, domain.sizes[name])).sum())
         for name, kinds in kinds_along(sets).items()
         for key, asked in kinds.items()
         if not isinstance(asked, str)
     }
     least = np.finfo(float).tiny ** 0.5
     for each in sets:
-        parts = zip(each.clique, each.asked, strict=True)
-        own = (squares.get((name, kind_of(asked)), 1.0) for name, asked in parts)
-        if not least <= (total := each.weight * math.prod(own)) <= 1 / least:
+        total = each.weight * math.prod(squares.get(kind_of(asked), 1.0) for asked in each.asked)
+        if not least <= total <= 1 / least:
             raise InvalidInput(
                 f"the queries over {', '.join(each.clique)} have weights whose squares sum to "
                 f"{total:.3g}; scale them to between {least:.3g} and {1 / least:.3g}"

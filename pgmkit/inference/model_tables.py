@@ -264,7 +264,7 @@ class ModelTables:
         apart = [clique for clique, table in found.items() if table is None]
         if any(len(clique) != 2 for clique in apart):
             return None
-        pairs = self.plain.pairs(apart)
+        pairs = self.plain.pairs(apart) if apart else {}
         if pairs is None:
             return None
         shares = {c: pairs[c] if t is None else t for c, t in found.items()}

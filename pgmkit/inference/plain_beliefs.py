@@ -7,11 +7,12 @@ searches. Here a small model answers in less time than it takes to load torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgmkit.domain import Clique
 from pgmkit.graphs.junction_tree import JunctionTree
@@ -92,49 +93,55 @@ class PlainBeliefs:
         """Return the probabilities over pairs of attributes, wherever they lie in the tree; None if
         this would take more than some tens of milliseconds.
         """
-        seconds: dict[str, list[str]] = {}
-        for first, second in asked:
-            seconds.setdefault(first, []).append(second)
-        if self.tree.cells * sum(self.tree.domain.sizes[name] for name in seconds) > TABLE_CELLS:
+        names = dict.fromkeys(first for first, _ in asked)
+        if self.tree.cells * sum(self.tree.domain.sizes[name] for name in names) > TABLE_CELLS:
             return None
-        found: dict[Clique, Array] = {}
-        for first, others in seconds.items():
-            joint = self._joint_with(first)
-            for second in others:
-                place = self.tree.holds((second,))
-                assert place is not None
-                axes = ("", *self.tree.cliques[place])
-                found[first, second] = sum_to(joint[place], axes, ("", second))
-        return found
+        cliques = self.tree.cliques
+        homes = {name: place for place, clique in enumerate(cliques) for name in clique}
+        rows, joints = self._joints({name: homes[name] for name in names})
+        held = {
+            name: sum_to(joints[homes[name]], ("", *cliques[homes[name]]), ("", name))
+            for name in {second for _, second in asked}
+        }
+        return {(first, second): held[second][rows[first]] for first, second in asked}
 
-    def _joint_with(self, name: str) -> dict[int, Array]:
-        """Return, for each clique of the tree, the joint probabilities of one attribute (first
-        axis) and the clique.
+    def _joints(self, homes: Mapping[str, int]) -> tuple[dict[str, slice], list[Array]]:
+        """Return, for each clique of the tree, the joint probabilities of the clique and each value
+        of some attributes (first axis), and the places of each attribute's values on that axis.
+
+        `homes`: for each of these attributes, the number of a clique that holds it.
         """
-        tree, size, mine = self.tree, self.tree.domain.sizes[name], ("",)  # no attribute's name
-        start = tree.holds((name,))
-        assert start is not None
-        chosen = spread(mine + tree.cliques[start], (*mine, name), np.eye(size))
-        found = {start: chosen * self.tables[start]}
-        waiting = [start]
-        while waiting:
-            place = waiting.pop()
-            for near in (tree.parents[place], *tree.children[place]):
-                if near < 0 or near in found:
-                    continue
-                # The joint with the attribute x is passed from each clique to its neighbours:
-                # P(x, near) = P(near) P(x, separator) / P(separator).
-                shared = tree.separators[near if tree.parents[near] == place else place]
-                message = sum_to(found[place], mine + tree.cliques[place], mine + shared)
-                belief = sum_to(self.tables[near], tree.cliques[near], shared)
-                given = message / np.where(belief == 0, 1.0, belief)
-                spread_out = spread(mine + tree.cliques[near], mine + shared, given)
-                found[near] = spread_out * self.tables[near]
-                waiting.append(near)
-        alone = self.marginal((name,))
-        assert alone is not None
-        apart = (place for place in range(len(self.tables)) if place not in found)
-        return found | {i: np.multiply.outer(alone, self.tables[i]) for i in apart}
+        tree, mine = self.tree, ("",)  # no attribute's name
+        rows, end = dict[str, slice](), 0
+        for name in homes:
+            rows[name] = slice(end, end := end + tree.domain.sizes[name])
+        alone, joints = np.empty(end), [np.empty((end, *table.shape)) for table in self.tables]
+        below = np.zeros((len(joints), end), dtype=bool)  # values that lie below each clique
+
+        def pass_on(place: int, near: int, values: NDArray[np.bool_]) -> None:
+            # P(x, near) = P(near) P(x, separator) / P(separator).
+            shared = tree.separators[max(place, near)]
+            message = sum_to(joints[place][values], mine + tree.cliques[place], mine + shared)
+            belief = sum_to(self.tables[near], tree.cliques[near], shared)
+            given = message / np.where(belief == 0, 1.0, belief)
+            spread_out = spread(mine + tree.cliques[near], mine + shared, given)
+            joints[near][values] = spread_out * self.tables[near]
+
+        for name, home in homes.items():
+            own, axes, table = rows[name], tree.cliques[home], self.tables[home]
+            below[home, own], alone[own] = True, sum_to(table, axes, (name,))
+            joints[home][own] = table * spread(mine + axes, (*mine, name), np.eye(len(alone[own])))
+        for place in reversed(range(1, len(joints))):  # children before their parents
+            if (parent := tree.parents[place]) >= 0:
+                pass_on(place, parent, below[place])
+                below[parent] |= below[place]
+        for place, parent in enumerate(tree.parents):
+            if parent >= 0:
+                pass_on(parent, place, ~below[place])
+            else:  # other trees are independent
+                others = ~below[place]
+                joints[place][others] = np.multiply.outer(alone[others], self.tables[place])
+        return rows, joints
 
     def answer(self, query: FactoredQuery, most_cells: float) -> Array | None:
         """Return the answer to a query as shares of the total; None if its attributes share no
@@ -144,9 +151,7 @@ class PlainBeliefs:
         if prod(query.shape) * self.tree.domain.size(query.attributes) > most_cells:
             return None
         found = self.marginal(query.attributes)
-        if found is None:
-            return None
-        return answers_of_table(query, found)
+        return None if found is None else answers_of_table(query, found)
 
 
 def _log_sums(logs: Array, clique: Clique, kept: Clique) -> Array:

@@ -9,6 +9,7 @@ from seams import tables_of
 
 import pgmkit.inference.model_tables
 from pgmkit import Domain, Factor, FactoredQuery, GraphicalModel, NumericalFailure
+from pgmkit.inference import plain_beliefs
 
 CASES = 40
 
@@ -68,6 +69,25 @@ def test_torch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             assert tables_of(again).plain is None
             for pair, table in again.marginals(pairs).items():
                 np.testing.assert_allclose(plain[pair], table, rtol=1e-7, atol=1e-7)
+
+
+def test_all_pairs_take_two_passes_over_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each clique is summed to its separator once a pass, however many pairs are asked."""
+    rng = np.random.default_rng(0)
+    domain = Domain({f"x{i}": 3 for i in range(30)})
+    edges = [(f"x{(i - 1) // 2}", f"x{i}") for i in range(1, 29)]  # x29 is in a tree of its own
+    factors = [Factor(domain.project(each), rng.normal(size=(3, 3))) for each in edges]
+    model = GraphicalModel(domain, tuple(factors), total=1000.0)
+    beliefs = tables_of(model).plain
+    assert beliefs is not None
+    sums = []
+    whole = plain_beliefs.sum_to
+    monkeypatch.setattr(
+        plain_beliefs, "sum_to", lambda *each: sums.append(each[1:]) or whole(*each)
+    )
+    found = beliefs.pairs(list(itertools.combinations(domain.attributes, 2)))
+    assert found is not None and len(found) == 435
+    assert len(sums) <= 4 * len(beliefs.tables) + 2 * len(domain)
 
 
 def test_records_are_drawn_from_the_same_beliefs() -> None:

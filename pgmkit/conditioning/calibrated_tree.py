@@ -1,11 +1,11 @@
 """A junction tree calibrated once without evidence, from which many sets of evidence are answered.
 
 Every clique holds P(rest | separator to its parent) of the distribution without evidence. A subtree
-without evidence therefore sends the message 1 upward and needs no work; evidence is absorbed on the
-cliques from where it is up to the root (Huang and Darwiche 1996, with conditionals in place of
-ratios). Downward, the posterior of a separator gives all marginals of a small subtree without
-evidence in one matrix product. The tree stores nothing that depends on evidence, so answers to one
-set of evidence cannot affect the next.
+without evidence therefore sends the message 1 upward and needs no work. Evidence changes only the
+cliques on the paths from the observed attributes up to the root (Huang and Darwiche 1996, with
+conditionals in place of ratios). Downward, the posterior of a separator gives all marginals of a
+small subtree without evidence in one matrix product. The tree stores nothing that depends on
+evidence, so answers to one set of evidence cannot affect the next.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class CalibratedTree:
             order and entries in [0, 1], and the logarithm of the number it was divided by.
         conditional: whether the tables are the conditional distributions of a Bayesian network.
 
-    Raises Underflow if the sum, over all records, of the product of the tables is zero or too small
-    to be reliable.
+    Raises Underflow if products of the entries may underflow, or if the sum, over all records, of
+    the product of the tables is zero, infinite or too small to be reliable.
     """
 
     def __init__(self, tree: JunctionTree, inputs: Sequence[Input], conditional: bool) -> None:

@@ -25,9 +25,10 @@ from pgmkit.runtime.iterations import FEW_ROUNDS
 from pgmkit.runtime.sizes import CALL_CELLS, MULTIPLICATIONS_A_SECOND
 
 _MEASURES_OF_A_CELL = MEASURES_A_SECOND / (5 * MULTIPLICATIONS_A_SECOND)
-"""The number of attributes that the order search may measure for each cell of the best tree so far:
-a fifth of those that it measures in the time of one multiplication. Of a half to a tenth, a fifth
-takes the least time together for the networks of ``benchmarks.networks``.
+"""The number of attributes that the order search may measure (compute the cost of eliminating them)
+for each multiplication of the best tree so far: a fifth of those that it measures in the time of
+one multiplication. Of the shares from a tenth to a half, a fifth takes the least time for search
+and inference together on the networks of ``benchmarks.networks``.
 """
 _MEASURES_OF_A_TABLE = 4
 """The number of attributes that the order search measures in the time that planning one table of

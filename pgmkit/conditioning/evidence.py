@@ -42,10 +42,10 @@ class Evidence:
         Raises InvalidInput for what is no mapping, an unknown attribute or state, a code out of
         range, or a likelihood that is not one non-negative number for each value.
         """
-        for given in (evidence, likelihood):
+        for name, given, entry in (("evidence", evidence, 1), ("likelihood", likelihood, [1, 2])):
             if given is not None and not isinstance(given, Mapping):
                 raise InvalidInput(
-                    f'evidence must be a mapping such as {{"a": 1}}, got {type(given).__name__}'
+                    f'{name} must be a mapping such as {{"a": {entry}}}, got {type(given).__name__}'
                 )
         codes = {
             name: _code(domain, states, name, value) for name, value in (evidence or {}).items()
@@ -74,7 +74,9 @@ class Evidence:
         return Evidence(self.codes, weights), log_scale
 
     def words(self, states: Mapping[str, tuple[Hashable, ...]]) -> list[str]:
-        """Return each piece of evidence in words, with the names of states that there are."""
+        """Return each piece of evidence in words, with the names of states in place of codes where
+        an attribute has named states.
+        """
         parts = [f"{name} = {state(states, name, code)}" for name, code in self.codes.items()]
         return parts + [f"likelihood of {n} {w.tolist()}" for n, w in self.likelihood.items()]
 

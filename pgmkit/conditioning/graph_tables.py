@@ -37,7 +37,7 @@ from pgmkit.runtime.sizes import (
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
 _MOST_CELLS = 4 * TABLE_CELLS
-"""The largest number of cells that the tables of a calibrated tree may have."""
+"""The largest number of cells that all tables of a calibrated tree may have together."""
 _REMEMBERED_KERNELS = REMEMBERED * FEW_CELLS
 CELLS_OF_A_TABLE = int(MULTIPLICATIONS_A_SECOND) // 50_000
 """The number of cells that a pass processes in the time that handling one table (ordering it and
@@ -84,9 +84,10 @@ class GraphTables:
 
     @property
     def plain_sums(self) -> PlainSums:
-        """Plain sums over the tables, for the second computation. They share only an elimination
-        order with inference, and any order gives the same sums. They may use the memory that the
-        limit leaves after the answer.
+        """Plain sums over the tables, by which answers are computed a second time to check them
+        (``pgmkit.inference.answer_checks``). They share only an elimination order with inference,
+        and any order gives the same sums. They may use the memory that the limit leaves after the
+        answer.
         """
         latest = next(reversed(self.trees.values()), None)
         names, kept = self.domain.attributes, 0.0
@@ -254,9 +255,8 @@ class GraphTables:
         """Return the calibrated tree, or None if there is none or one of these cliques is in no
         clique of the tree.
 
-        A tree that is not calibrated yet is calibrated for questions about single attributes alone:
-        few attributes are relevant to a larger clique, and an elimination tree leaves the others
-        out.
+        If no tree is calibrated yet, only a question about single attributes leads to one. Few
+        attributes are relevant to a larger clique, and an elimination tree leaves the others out.
         """
         sets = [clique for clique in cliques if len(clique) > 1]
         # Whether to calibrate is decided once. While questions are answered by several smaller

@@ -111,9 +111,9 @@ class Messages:
                 self.log_sum = self.log_sum + scales[root] + self.log_of(value)
 
     def rescaled(self, table: Table) -> tuple[Array, Scale]:
-        """Return the table, divided by its maximum unless that is near 1, and the logarithm of the
-        divisor. Raises Underflow if the maximum is not finite, or so small that terms may have been
-        lost.
+        """Return the table, divided by its maximum unless that is between ``FAR`` and 1 / ``FAR``,
+        and the logarithm of the divisor. Raises Underflow if the maximum is not finite, or so small
+        that terms may have been lost.
         """
         peak = float(table[1].max())
         if not LOST < peak < math.inf:
@@ -308,9 +308,9 @@ class Messages:
         products.
 
         The matrices of the path are multiplied as batches of pairs. That takes a few calls for each
-        hundred of them, where ``product`` takes several calls for each: a pair of a chain of 1,000
-        attributes with two values takes an eighth of the time. If tables are rescaled, the
-        result is None, since a product of many tables could lose terms.
+        hundred of them, where ``product`` takes several calls for each: the joint marginal of two
+        attributes of a chain of 1,000 attributes with two values takes an eighth of the time. If
+        tables are rescaled, the result is None, since a product of many tables could lose terms.
         """
         tree, matrices, low = self.tree, list[Array](), node
         while not self.scaled and (link := tree.links.get(low)) is not None:

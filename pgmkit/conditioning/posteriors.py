@@ -32,7 +32,7 @@ T = TypeVar("T")
 _REMEMBERED = REMEMBERED // 4
 FEW_RECORDS = 32
 """The smallest number of different records that are computed side by side. Fewer are faster one by
-one, since the graph calibrates itself.
+one, since after the first the others can be answered from one calibrated junction tree.
 """
 
 

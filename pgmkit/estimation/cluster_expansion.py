@@ -36,8 +36,8 @@ which are processed in some tenths of a second.
 """
 _CELLS_OF_COST = 1 / (10 * MOST_ROUNDS)
 """The cells that all cycles together may have, as a share of the multiplications of an inference
-pass, so that fitting them takes less time than a pass: a sweep, of at most ``MOST_ROUNDS``, takes
-about as long as ten multiplications for each cell.
+pass, so that fitting them takes less time than a pass: it takes at most ``MOST_ROUNDS`` sweeps,
+each of which takes about as long as ten multiplications for each cell.
 """
 _LARGEST_COUNT = 4
 """The largest counting number: if regions overlap more, the expansion is inaccurate."""
@@ -51,9 +51,9 @@ Region = frozenset[str]
 
 
 def cluster_expansion(inference: MarginalOracle) -> ClusterExpansion | None:
-    """Return the expansion for the cliques of ``inference``; None if the cliques span all cycles
-    without short cycles (as in a tree) or do not span them with short cycles either, if fitting
-    would take too long, or if the expansion would be inaccurate.
+    """Return the expansion for the cliques of ``inference``. Return None if there are no cycles
+    beside those within the cliques (as in a tree), if ``short_cycles`` does not find enough short
+    ones, if fitting would take too long, or if the expansion would be inaccurate.
     """
     layout = inference.layout
     most = max(CACHE_CELLS, int(_CELLS_OF_COST * inference.plan.cost))

@@ -46,7 +46,7 @@ _LARGEST_GROWTH = 5.0
 _FAR_BELOW = 2 * log(EPSILON)
 """A cell whose log probability is this far below the largest one has no effect on any sum."""
 _REFINEMENTS = round(log(EPSILON) / log(CLOSE))
-"""The refinements of a linear solution; each halves the number of wrong digits."""
+"""The refinements of a linear solution; each leaves a share ``CLOSE`` of the error."""
 _NEGLIGIBLE = EPSILON / CALL_CELLS
 """Smaller probabilities are left out of Newton steps: all together are lost in rounding."""
 
@@ -339,10 +339,13 @@ class _Joint:
     def _newton_direction(
         self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
     ) -> tuple[_Way, float]:
-        """Return the solution of both linearised equations, and the fall of the dual objective
-        along it, with C the ``curvature`` and eta the length ``step`` of the proximal step:
+        """Return the solution of both linearised equations, with C the ``curvature`` and eta the
+        length ``step`` of the proximal step,
 
-            C du - T A dp = -force,    d(log p) = -lag - eta du A.
+            C du - T A dp = -force,    d(log p) = -lag - eta du A,
+
+        and its squared length in their metric: minus the slope of the dual objective along it if
+        ``lag`` is zero.
 
         They are solved by an orthogonal factorisation with rows sorted by size, as weights may
         differ by many orders of magnitude. Where possible, the change of the logarithms comes from

@@ -52,7 +52,7 @@ class SecondOpinion:
     for it.
 
     Args:
-        sums: plain sums over the tables that were asked.
+        sums: plain sums over the tables of the model or graph whose answers are checked.
         evidence: codes of observed attributes.
         weights: further tables of logarithms, the likelihoods of uncertain evidence.
         coarse: whether the answers were computed in single precision.

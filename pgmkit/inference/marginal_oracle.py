@@ -307,8 +307,8 @@ class MarginalOracle:
         with which the partition function is about 1 if it has not changed since the last pass. A
         record is lost if a product of some of its factors underflows. To first order, the share of
         all lost records is at most the smallest number of the format, multiplied by the largest
-        adjoint and by the number of values. The adjoints are not read if the number of records
-        already bounds the share.
+        adjoint (of marginals of sum 1) and by the number of adjoints. The adjoints are not read if
+        the number of records already bounds the share.
         """
         peaks = self._read(potentials)
         found = self._forward(potentials, peaks)

@@ -59,8 +59,8 @@ class PlainSums:
     Args:
         tables: logarithms, each over a few of the attributes, axes in their order.
         sizes: the sizes of the attributes; one that no table holds multiplies the sum by its size.
-        children: for a Bayesian network, the variable of each table, whose distribution given its
-            parents the table holds; for tables that form no Bayesian network, a single None.
+        children: for a Bayesian network, the variable whose conditional distribution each table
+            is; None for any other tables.
         order: attributes in an order of elimination that is known to be cheap. Any order gives the
             same sums; attributes that it lacks follow by a greedy order.
         plain: whether the tables hold the numbers themselves instead of their logarithms. The

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
 _STEPS = WINDOW // 2
-"""The steps over which the bound must rise. A whole window of them takes a tenth of the time of an
-estimate on a tree, and moves its certificate by two or three thousandths of a noise unit.
+"""The steps over which the bound must rise. Twice as many (``WINDOW``) take a tenth of the time of
+an estimate on a tree, and move its certificate by two or three thousandths of a noise unit.
 """
 
 
@@ -113,7 +113,9 @@ class Relaxation:
         return np.asarray(np.clip(x, 0.0, self._highest, out=x))
 
     def negative_dual(self, multipliers: Array) -> tuple[Array, Array]:
-        """Return minus the value of the dual objective (for each set), and its gradient."""
+        """Return minus the dual objective without the constant ``spread`` (for each set), and the
+        gradient of this number.
+        """
         x = self.flat_tables(multipliers)
         violated = self._constraints @ x - self._b
         moved = np.subtract(x, self.y, out=x)

@@ -12,11 +12,11 @@ turn a multiplier moves the cells of a table by a standard deviation at most, an
 in each later turn. The noisy tables and the solution are the only arrays of the tables' size,
 unless most cells are above zero.
 
-The search ends. The tables of independent attributes agree, so the problem over all cells has a
-solution, and finite multipliers are best: a set of cells that has no such multipliers lacks cells
-which the growing multipliers raise above zero. The multipliers grow as powers of two, so a few tens
-of turns suffice; after
-``MOST_ROUNDS`` all cells are kept and nothing holds the multipliers back.
+The search ends. The problem over all cells has a solution with finite multipliers, since some
+tables agree (those of independent attributes). So if no finite multipliers are best for the kept
+cells, the growing multipliers raise further cells above zero, which are then kept. The limit on
+the multipliers doubles, so a few tens of turns suffice; after ``MOST_ROUNDS`` turns all cells are
+kept and the multipliers have no limit.
 """
 
 from __future__ import annotations
@@ -245,7 +245,9 @@ class _Kept:
         return np.asarray(np.maximum(x, 0.0, out=x))
 
     def spread(self, multipliers: Array, chosen: _Chosen) -> Array:
-        """Return for each of the chosen cells the sum of the multipliers of its rows."""
+        """Return for each of the chosen cells the sum of the multipliers of its rows, each times
+        the sign that the table has in the row.
+        """
         count, rows = chosen
         x = np.full(count, multipliers[self.row])
         for (_, part, sign), places in zip(self.shared, rows, strict=True):

@@ -108,9 +108,9 @@ class ResidualNoise:
 
     Residuals are named by their attributes in the domain's order.
 
-    `bases` has, for each residual, its basis along each of its attributes (and may have others');
-    all bases of an attribute have the same `unseen`. `variances` has, for each residual, the
-    variance of the noise of each of its values.
+    `bases` has, for each residual, its basis along each of its attributes (bases of other
+    attributes are ignored); all bases of an attribute have the same `unseen`. `variances` has, for
+    each residual, the variance of the noise of each of its values.
     """
 
     def __init__(
@@ -298,7 +298,9 @@ class ResidualTables:
         return self._made[key]
 
     def _checked(self, name: str, basis: ResidualBasis) -> ResidualBasis:
-        """Return the basis. Raises InvalidInput if the attribute has another with another p."""
+        """Return the basis. Raises InvalidInput if an earlier basis of the attribute has another
+        vector p.
+        """
         first = self._first.setdefault(name, basis)
         if first is not basis and not (np.abs(first.unseen - basis.unseen) <= _RANK).all():
             raise InvalidInput(

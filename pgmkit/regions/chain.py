@@ -1,4 +1,4 @@
-"""Records drawn one attribute after the other, none of which structural zeros rule out."""
+"""Records that structural zeros allow, drawn one attribute after the other."""
 
 from __future__ import annotations
 

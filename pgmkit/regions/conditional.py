@@ -53,7 +53,7 @@ objective changes by the square of a change of probabilities.
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """A target table, in fractions, over the attributes ``given`` and, as its last axis, the
-    attribute to be drawn. ``variance`` is that of the noise of one cell.
+    attribute to be drawn. ``variance`` is that of the noise of one cell, in squared fractions.
     """
 
     given: Clique

@@ -25,7 +25,8 @@ from pgmkit.runtime.sizes import BLOCK_CELLS
 _MOST_DRAWS = 2 * BLOCK_CELLS
 """The largest number of records that are drawn in order to keep those that meet the conditions."""
 _TOGETHER = _MOST_DRAWS // 10
-"""The number of records that are drawn in one call after the first."""
+"""The least number of records that are drawn in a call after the first, up to `_MOST_DRAWS` in all.
+"""
 
 
 class Whole(Protocol):

@@ -62,8 +62,8 @@ class Missed:
     """A table that is farther from the records' own than noise and sampling explain.
 
     ``counts`` is half the sum of the cells' absolute differences, that is, the number of counts in
-    wrong cells. ``noise_units`` is the root mean squared difference of a cell, in standard
-    deviations of the table's noise.
+    wrong cells (a fraction if the table is in fractions). ``noise_units`` is the root mean squared
+    difference of a cell, in standard deviations of the table's noise.
     """
 
     clique: Clique
@@ -356,9 +356,9 @@ def _information(table: Array, i: int, j: int) -> float:
 def _targets(
     tables: Tables, variances: Mapping[Clique, float], name: str, drawn: Mapping[str, Codes]
 ) -> list[Statistics]:
-    """Return the tables over the attribute ``name`` and attributes drawn so far, summed out of
-    ``tables``: those whose attributes no other of them contains, and those that are known more
-    precisely than every table that contains their attributes.
+    """Return the tables over the attribute ``name`` and attributes drawn so far, computed from
+    ``tables`` by summing over the others: those whose attributes no other of them contains, and
+    those that are known more precisely than every table that contains their attributes.
     """
     found: dict[frozenset[str], Statistics] = {}
     for clique, table in tables.items():

@@ -65,8 +65,9 @@ class RegionModel(QueryAnswers):
             agree locally.
         bound: a lower bound on the loss of any tables that agree locally, and so of any
             distribution. The loss of the best distribution may be well above it.
-        weight, penalty: the weight in the objective, and the value, of the penalty on relations
-            between attributes (``pgmkit.regions.shrinkage``); 0 if the tables are the best fit.
+        weight, penalty: the weight w of the penalty on relations between attributes
+            (``pgmkit.regions.shrinkage``), and what the penalty adds to the loss, w included; 0 if
+            the tables are the best fit.
         unit: the noise unit, the standard deviation of the loss at the true tables, with which to
             compare the gap.
         certified: whether the gap of the relaxed problem is within the requested tolerance.
@@ -243,9 +244,10 @@ class RegionModel(QueryAnswers):
         """Draw ``n`` records from ``joint``.
 
         ``rng``: a seed, a numpy Generator, or None for a fresh one. If ``joint`` is farther from
-        some table than its noise explains, because no distribution may have all the tables at once,
-        the warning ``FromRecords`` names the table and the distance; ``agreement.missed`` has all
-        of them. Raises ``InvalidInput`` if ``n`` is not a positive integer, and as ``joint`` does.
+        some table than its noise explains, the warning ``FromRecords`` names the table and the
+        distance; ``agreement.missed`` has all such tables. This happens if no distribution has all
+        tables at once, or if none was found. Raises ``InvalidInput`` if ``n`` is not a positive
+        integer, and as ``joint`` does.
         """
         check_count(n, least=1)
         drawn = self.joint.sample(int(n), generator(rng))

@@ -1,8 +1,8 @@
 """The local polytope: nonnegative tables that agree wherever two of them overlap.
 
-The tables of real records always lie in it; for a decomposable set of cliques nothing else does. It
-needs no tree: its size is the sum of the tables' sizes, however their cliques overlap. Projections
-onto it are exact up to rounding, in any metric, as searches in it require.
+The marginals of every distribution lie in it; if the cliques are decomposable, it has no other
+points. It needs no tree: its size is the sum of the tables' sizes, however their cliques overlap.
+Projections onto it are exact up to rounding, in any metric, as searches in it require.
 ``pgmkit.least_squares.consistency`` solves the same problem for many sets of measurements at once,
 and gives a valid bound whenever it is stopped.
 """

@@ -13,8 +13,8 @@ from pgmkit.runtime.precision import AGREEMENT
 
 
 def raked(table: Array, wanted: Sequence[Array], rounds: int) -> Array:
-    """Return the table after scaling it until it has each of the ``wanted`` sums in turn, for at
-    most ``rounds`` rounds.
+    """Return the table after at most ``rounds`` rounds, in each of which it is scaled to each of
+    the ``wanted`` sums in turn. The rounds end when no sum is off by more than rounding.
 
     Each wanted array has the axes of ``table``, with length 1 along those that are summed. If some
     table has all these sums, the result approaches the one that is nearest to ``table`` in relative

@@ -6,8 +6,8 @@ If whole tables are measured with Gaussian noise, the solution is a projection. 
 found by interior points (``pgmkit.regions.interior_point``) or, if their matrices do not fit into
 memory, by projected gradients with momentum (Beck and Teboulle, 2009) in the metric of a diagonal
 that majorises the loss's Hessian. The multipliers of each projection give a lower bound: a cut
-(linear lower bound) of the loss, minimised over the polytope (``LocalPolytope.lowest``). The tables
-of real records all lie in the polytope, so it bounds the loss of the exact problem too.
+(linear lower bound) of the loss, minimised over the polytope (``LocalPolytope.lowest``). The
+marginals of every distribution lie in the polytope, so this is a bound for the exact problem too.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ from pgmkit.runtime.precision import CLOSE
 from pgmkit.runtime.randomness import generator
 
 _COARSE = 4.0
-"""The factor by which the weight falls from trial to trial; the best one is refined by its square
-root.
+"""The factor by which the weight falls from trial to trial. At the end, the best weight times and
+divided by the square root of this factor is tried.
 """
 _MOST = 2 * _COARSE**2
 """The first weight that is tried, in units of the weight at which prior and measurement have equal
@@ -159,8 +159,8 @@ class RiskSearch:
 
     @property
     def surely(self) -> bool:
-        """True if the estimated risk of the chosen tables is below the best fit's by more than the
-        noise of one cell and ``DEVIATIONS`` times the estimate's own error.
+        """True if the estimated risk of the chosen tables is below the best fit's by more than 1
+        (the squared noise of one cell) plus ``DEVIATIONS`` standard errors of the difference.
         """
         apart = self.curvature * (self.chosen.tables - self.best) ** 2
         noise = 2 * float(apart[self.seen].sum()) ** 0.5

@@ -304,3 +304,8 @@ def test_wrong_types_are_refused_by_name(ask: Callable[[], object]) -> None:
 
 def test_no_queries_have_no_answers() -> None:
     assert MODEL.answer([]) == []
+
+
+def test_likelihoods_that_are_no_mapping_are_called_likelihoods() -> None:
+    with pytest.raises(InvalidInput, match="likelihood must be a mapping"):
+        PAIR.posterior({}, [0.2, 0.8])  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ the covariance of the cliques' counts over T records. All sets are redrawn measu
 model. So C is computed once, for that model. In the coordinates in which the Hessian is the
 identity, L-BFGS ends after a few passes.
 
-Along an eigenvector of B C B' with eigenvalue lambda, a step leaves 1 / (1 + eta lambda) of what
-the noise contributes. The noise has variance 1, and lambda is the variance of the model's own
-counts in its units.
+Along an eigenvector of B C B' with eigenvalue lambda, a step leaves 1 / (1 + eta lambda) of the
+distance between the model's answers and the values y, which the redrawn noise causes. The noise has
+variance 1, and lambda is the variance of the model's own counts in units of that variance.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from pgmkit.runtime.precision import EPSILON
 from pgmkit.runtime.sizes import BLOCK_CELLS, DENSE_ROWS
 
 _STEP = 100.0
-"""The length eta. After two steps less than a hundredth of the noise's contribution is left even in
-a direction in which the counts' variance is a tenth of the noise's (lambda = 0.1). With steps ten
+"""The length eta. After two steps less than a hundredth of the distance to y is left even in a
+direction in which the counts' variance is a tenth of the noise's (lambda = 0.1). With steps ten
 times as long, L-BFGS needs many more passes if counts are near zero, and sometimes fails.
 """
 _MOST_STEPS = WINDOW // 2

@@ -26,8 +26,8 @@ Prepared = Calibration | GivenJoint
 
 ALL = slice(None)
 OWN_TREE = 10
-"""A marginal is computed on an elimination tree of its own if that takes less work than the shared
-tree by this factor.
+"""A marginal is computed on an elimination tree of its own if its joint table on the shared tree
+would take more than this many times the work of a pass.
 """
 
 

@@ -163,7 +163,7 @@ class Messages:
 
     def product(self, one: Table, other: Table, wanted: int) -> Table:
         """Return the product of two tables, summed over all attributes but the wanted ones."""
-        if not one[0]:  # a number
+        if not one[0]:  # the first table is a number
             return self.reduced((other[0], one[1] * other[1]), wanted)
         if not other[0]:
             return self.reduced((one[0], one[1] * other[1]), wanted)

@@ -15,15 +15,15 @@ from pgmkit.runtime.memory import check_room, counted, room
 from pgmkit.runtime.sizes import CELL_BYTES, TABLE_CELLS
 
 _SMALL_PASS = 8 * TABLE_CELLS * CELL_BYTES
-"""The bytes of the quick bound below which the free memory of the machine is not asked for. Asking
-takes a millisecond, a thirtieth of the time of a pass with this bound; such a pass takes about a
-tenth of the bound.
+"""If the quick bound of ``surely_fits`` is at most this many bytes, the free memory of the machine
+is not asked for. Asking takes a millisecond, a thirtieth of the time of a pass with this bound;
+such a pass needs about a tenth of these bytes.
 """
 
 
 def surely_fits(tree: EliminationTree, limit: int, joint: Sequence[int]) -> bool:
     """Return True if a quick bound shows that a pass fits into memory with the joint marginals of
-    these sets of attributes. If the result is False, the exact bound has to decide.
+    these sets of attributes. If the result is False, ``check_marginals`` has to decide.
 
     The quick bound is two cells for each multiplication, which is more than all tables and copies
     have. The multiplications are counted as those of the pass times the cells of the largest
@@ -71,7 +71,7 @@ def check_record(tree: EliminationTree, limit: int) -> None:
 
 def records_within(tree: EliminationTree, count: int, limit: int) -> int:
     """Return the largest number of records that can be computed at the same time within ``limit``
-    bytes, and also within the free memory if ``count`` records need more than a small pass. The
+    bytes, and also within the free memory if ``count`` records need more than ``_SMALL_PASS``. The
     elimination tree is that of one record.
 
     A record counts as two cells for each of the tree's multiplications, which is more than all its
@@ -86,7 +86,7 @@ def records_within(tree: EliminationTree, count: int, limit: int) -> int:
 def kept_bytes(tree: EliminationTree, limit: int) -> float:
     """Return an upper bound on the bytes of the inputs, values and adjoints that stay in memory
     after marginals were computed. A second computation has to fit beside them. The bound is a quick
-    one, or the exact one if the quick one is above ``limit``.
+    one, or a tighter one if the quick one is above ``limit``.
     """
     if (bound := 2 * CELL_BYTES * tree.cells) <= limit:
         return bound

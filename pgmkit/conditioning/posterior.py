@@ -123,7 +123,7 @@ class Posterior:
             cliques = [(name,) for name in domain]
         started = self._started
         asked = [domain.clique(clique) for clique in listed(cliques, "cliques", "cliques")]
-        for clique in asked:  # before any work
+        for clique in asked:  # this is checked before any work
             if len(clique) > 1 and 8 * (cells := domain.size(clique)) > self.graph.memory_limit:
                 raise ModelTooLarge(
                     f"the marginal over {clique!r:.200} has {cells:,} cells; the limit is "

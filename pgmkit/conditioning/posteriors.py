@@ -214,7 +214,7 @@ class _Structure:
         """Return the messages of a batch of ``count`` records."""
         kernels = self.kernels.get(count)
         if kernels is None:
-            if len(self.kernels) > 1:  # of full batches, and of the last
+            if len(self.kernels) > 1:  # one is for full batches, one for the last
                 del self.kernels[next(iter(self.kernels))]
             kernels = self.kernels[count] = {}
         tree = replace(self.tree, sizes=(count, *self.graph.sizes))

@@ -60,8 +60,8 @@ def device_search(problem: Problem, start: Point, monitor: Monitor) -> Point:
             if count < _STEPS:
                 steps.state.take(before)
                 last, accepted, _ = _tried(steps, count, before)
-            # None is accepted if no step passed its test, or the repeated ones were rounded
-            # otherwise.
+            # The list is empty if no step passed its test, or if the repeated ones were rounded
+            # differently.
             if accepted:
                 point, loss = last.copied(), accepted[-1][1]
             if accepted or count < _STEPS or problem.late():
@@ -99,9 +99,10 @@ def steps_of(objective: MeasuredObjective, first: State) -> Iterator[Steps]:
     """Yield steps that minimise the objective from its state ``first``.
 
     If captured steps of the same structure are kept, they are used, after the objective's values
-    were copied to their memory. The block has the steps to itself. When it ends without an error,
-    captured steps are kept. At most REMEMBERED structures are kept, and together they take at most
-    1 / REMEMBERED of the GPU's free memory; the least recently used ones are dropped.
+    were copied to their memory. No other search uses these steps during the block. When it ends
+    without an error, captured steps are kept. At most REMEMBERED structures are kept, and together
+    they take at most 1 / REMEMBERED of the GPU's free memory; the least recently used ones are
+    dropped.
     """
     room = available(objective.inference.device) // REMEMBERED
     if objective.bytes > room:

@@ -190,7 +190,7 @@ class ManyEstimates:
         """
         tasks = [partial(self._alone, place, deadline) for place in places]
         with ExitStack() as settings:
-            if len(places) > 1:  # set for the whole process, so that no thread changes them
+            if len(places) > 1:  # these are set for the whole process, not by a thread
                 settings.enter_context(one_thread())
                 settings.enter_context(pass_settings())
             settings.enter_context(warnings.catch_warnings())

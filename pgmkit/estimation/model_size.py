@@ -83,7 +83,9 @@ def search_limit(memory_limit: int | None, device: torch.device) -> int:
 
 
 def model_limit(memory_limit: int | None) -> int:
-    """Return the bytes that the tables of the model's junction tree may take."""
+    """Return the bytes that the tables of the model's junction tree may take: 4 GiB, or
+    ``memory_limit`` if that is larger.
+    """
     return max(MEMORY_LIMIT, memory_limit or 0)
 
 

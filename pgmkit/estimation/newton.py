@@ -182,8 +182,8 @@ class _Joint:
         self.target = self.target * scale
 
     def start(self, goal: float) -> _State:
-        """Return the state to start from: the uniform distribution, with multipliers near those of
-        its residuals but well within their bounds. ``goal`` sets the least barrier.
+        """Return the first state: the uniform distribution, and multipliers near the penalty's
+        slopes at its residuals but well within their bounds. ``goal`` sets the least barrier.
         """
         logs = np.zeros(self.matrix.shape[1])
         residual = self.residual(np.full(len(logs), 1 / len(logs)))
@@ -339,13 +339,10 @@ class _Joint:
     def _newton_direction(
         self, shares: Array, step: float, curvature: Array, force: Array, lag: Array
     ) -> tuple[_Way, float]:
-        """Return the solution of both linearised equations, with C the ``curvature`` and eta the
-        length ``step`` of the proximal step,
+        """Return the solution of both linearised equations (C is ``curvature``, eta ``step``), and
+        its squared length in their metric (minus the dual's slope along it if ``lag`` is 0):
 
-            C du - T A dp = -force,    d(log p) = -lag - eta du A,
-
-        and its squared length in their metric: minus the slope of the dual objective along it if
-        ``lag`` is zero.
+            C du - T A dp = -force,    d(log p) = -lag - eta du A.
 
         They are solved by an orthogonal factorisation with rows sorted by size, as weights may
         differ by many orders of magnitude. Where possible, the change of the logarithms comes from

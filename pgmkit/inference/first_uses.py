@@ -16,8 +16,8 @@ FIRST_SECONDS = LEAST / 5
 time is less. It suffices for four checks on a network of forty tables.
 """
 _MOST_KEPT = REMEMBERED**2
-"""The number of structures that are remembered as checked: kinds of evidence, with as many kinds of
-questions each. Further ones are checked each time.
+"""The number of structures that are remembered as checked: ``REMEMBERED`` kinds of evidence with
+``REMEMBERED`` kinds of questions each. Others are checked each time.
 """
 
 
@@ -46,7 +46,7 @@ class FirstUses:
             structure: what identifies the question except for its values.
             started: the ``time.perf_counter()`` at which the answer was begun.
             at: the check, called with the seconds that it may take. It may raise Contradiction, or
-                TooLong, which ends it without a result.
+                TooLong, which ends it without a result; the structure then counts as checked.
         """
         if (kind, structure) in self._checked:
             return

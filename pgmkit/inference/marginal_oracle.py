@@ -76,7 +76,9 @@ class MarginalOracle:
         self.safe_spread = -_SAFE_SHARE * log(TINY)
         self.smallest, self.largest = TINY**0.5, TINY**-0.5
         self._below_peaks = 0.0
-        self.waits = self.device.type == "cpu"  # True on a GPU after a pass has failed there
+        # True if a search waits for each step: on a CPU, and on a GPU after a pass has failed
+        # there.
+        self.waits = self.device.type == "cpu"
         self.log_passes = 0
         self._balancing: torch.Tensor | None = None
         self._balance_at = 0

@@ -141,7 +141,7 @@ class PlainSums:
 
     def further_evidence(self, evidence: Mapping[str, int], seconds: float) -> dict[str, int]:
         """Return values of further attributes that, held fixed in addition to ``evidence``, make
-        the sum take at most ``seconds`` by estimate; empty if it takes no longer anyway.
+        the sum take at most ``seconds`` by estimate; empty if it takes no longer without them.
         """
         more: dict[str, int] = {}
         while True:

@@ -37,8 +37,9 @@ LEAST, MOST = UNNOTICED_SECONDS, UNASKED_SECONDS
 seconds.
 """
 CLOSE = TABLE_CELLS
-"""The rounding error allowed in a logarithm, besides that of its size, in units of the format's
-epsilon: that of a sum over the cells of a large table.
+"""The rounding error of a logarithm that is allowed in addition to the part that grows with the
+potentials (``ROUNDINGS``), in units of the format's epsilon: that of a sum over the cells of a
+large table.
 """
 ROUNDINGS = 2 * 2 * ULPS
 """The number of rounding errors, each relative to the sum of all potentials' magnitudes, that every

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pgmkit.least_squares.linear_estimate import LinearEstimate
 
 _WORST = NAMED // 4
-"""The cliques that the text of a fit names, each with its distance."""
+"""The largest number of cliques that the text of a fit names, each with its distance."""
 
 
 @dataclass(frozen=True)

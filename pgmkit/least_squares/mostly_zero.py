@@ -53,9 +53,9 @@ def nonnegative_tables(
     """Return nonnegative tables, in counts, by clique, that each sum to ``total`` and agree on
     shared attributes: those nearest to the measured tables, of which there must be at least one.
 
-    The tables agree to about 0.01 counts. Warns of NotCertified if rounding keeps them further
-    apart (by more than half of the digits of the total too), as where standard deviations differ by
-    a factor of a billion.
+    The tables agree to 0.01 counts or, if that is more, to half of the digits of the total. Warns
+    of NotCertified if rounding keeps them further apart, as where standard deviations differ by a
+    factor of a billion.
 
     >>> y = [Measurement(("a",), [3.0, -1.0], 1.0)]
     >>> nonnegative_tables(Domain({"a": 2}), y, total=2.0)[("a",)].round(6)
@@ -136,7 +136,7 @@ def _solved(
         table.add(np.full(len(table.cells), table.variance), table.kept, weight, squared=True)
     value, violated = _negative_dual(tables, multipliers, total)
     for _ in range(MOST_ROUNDS):
-        if np.abs(violated).max() <= SLIGHT:  # of a record
+        if np.abs(violated).max() <= SLIGHT:  # a hundredth of a record
             break
         step = _newton(tables, multipliers, violated, weight)
         slope = float(violated @ step)

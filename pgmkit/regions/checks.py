@@ -24,8 +24,8 @@ from pgmkit.runtime.sizes import CALL_CELLS
 from pgmkit.structural_zeros import Zeros
 
 Weights = Mapping[str, Array]
-"""One number for each value of an attribute; all values of an attribute without weights count with
-weight 1.
+"""For each of some attributes a number for each of its values; all values of other attributes count
+with weight 1.
 """
 
 _DEVIATIONS = sqrt(2 * RARE)

@@ -73,7 +73,8 @@ class Missed:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Total variation distances, from 0 to 1, between given tables and those of the records.
+    """The ``mean`` and the ``worst`` of the total variation distances, from 0 to 1, between given
+    tables and those of the records; ``worst_clique`` has the latter.
 
     ``missed`` are the tables whose distance is larger than their noise and the sampling of the
     records explain, the farthest first.

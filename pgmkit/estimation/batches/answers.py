@@ -56,9 +56,8 @@ class BatchedAnswers:
 
     def _check(self, query: FactoredQuery, found: Array, started: float) -> None:
         """Check a row of ``found``, the answer of one model, by a second computation, for a share
-        of the time since ``started``. The model is the same for all queries; the number of models
-        determines it. Nothing is done if an answer to a query of the same attributes and shape was
-        checked before.
+        of the time since ``started``. Which model that is depends only on the number of models.
+        Nothing is done if an answer to a query of the same attributes and shape was checked before.
         """
         row = int(np.random.default_rng(len(found)).integers(len(found)))
         model = self.models[row]

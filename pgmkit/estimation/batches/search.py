@@ -26,8 +26,8 @@ from pgmkit.runtime.precision import EPSILON, HALVINGS, ULPS
 from pgmkit.runtime.progress import CERTIFIED, OUT_OF_TIME
 
 _MOST_ROUNDS = 10 * PATIENCE
-"""The number of rounds after which a set is taken out of the batch and estimated separately, which
-is then faster.
+"""The number of rounds after which a set is taken out of the batch. Its search is then continued
+alone, which is faster.
 """
 
 

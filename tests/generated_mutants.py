@@ -54,7 +54,9 @@ PARTS = (
     "pgmkit/tables",
     "pgmkit/tables/files",
     "pgmkit/tables/engines",
+    "pgmkit/records",
     "pgmkit/runtime",
+    "pgmkit/uncertainty",
     "pgmkit/contraction",
 )
 """The folders whose files are changed."""
@@ -68,7 +70,6 @@ def files(words: Sequence[str]) -> list[str]:
         path.relative_to(ROOT).as_posix()
         for part in PARTS
         for path in sorted(ROOT.glob(f"{part}/*.py"))
-        if path.name != "__init__.py"
     ]
     return [f for f in found if any(word in f.removesuffix(".py") for word in words)]
 

@@ -249,7 +249,7 @@ def _sums(
     ]
     shifts = [matrix.min(axis=1) for matrix in joined]
     parts = [matrix - shift[:, None] for matrix, shift in zip(joined, shifts, strict=True)]
-    if all(p.shape[0] == p.shape[1] and np.array_equal(p, np.diag(np.diag(p))) for p in parts):
+    if all(np.array_equal(part, np.diag(np.diag(part))) for part in parts):
         scales = np.concatenate([np.diag(part) for part in parts])
         return _Scaled(_tensor(scales, device), _tensor(np.concatenate(shifts), device))
     return _Sums([_tensor(matrix.T, device) for matrix in joined])
@@ -276,8 +276,8 @@ def _singles(
         weight = (total / each.stddev) ** 2
         weights[columns.of(each.clique[0])] += weight
         sums[columns.of(each.clique[0])] += weight / total * each.values
-    means = np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0)
-    return _tensor(weights, device), _tensor(means, device)
+    np.divide(sums, weights, out=sums, where=weights > 0)
+    return _tensor(weights, device), _tensor(sums, device)
 
 
 def _tensor(values: np.ndarray, device: torch.device | str) -> torch.Tensor:

@@ -63,7 +63,7 @@ class MixtureFit:
     >>> noisy = [Measurement(("a",), [50, 50], 1.0), Measurement(("b",), [50, 50], 1.0),
     ...          Measurement(("a", "b"), [[45, 5], [5, 45]], 1.0)]
     >>> fit = MixtureFit(columns, noisy, 100.0, rows=20, learning_rate=0.1,
-    ...                  random=torch.Generator().manual_seed(0))
+    ...                  random=torch.Generator().manual_seed(0), pure=False)
     >>> fit.follow(50, level=6.0)
     >>> ProductAnswers(columns, [("a", "b")])(fit.rows)[("a", "b")].numpy().round(1)
     array([[0.4, 0.1],
@@ -79,8 +79,8 @@ class MixtureFit:
         rows: int,
         learning_rate: float,
         random: torch.Generator,
+        pure: bool,
         device: torch.device | str = "cpu",
-        pure: bool = False,
     ) -> None:
         self._columns, self._device = columns, device
         self._measurements, self._total = list(measurements), total

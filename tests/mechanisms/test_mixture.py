@@ -9,13 +9,23 @@ import pytest
 import torch
 from chance import assert_mean, assert_stddev
 from pricing import Priced, matrix_price, total_variation
+from scipy.sparse import csr_array
 from seams import draw_from
 
 from mechanisms.datasets.census import census
 from mechanisms.families import shrinkage
 from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import best_level, judges, least_misfit, splits
-from mechanisms.families.misfit import Misfit
+from mechanisms.families.misfit import (
+    Misfit,
+    _FewPairs,
+    _groups,
+    _Pairs,
+    _Scaled,
+    _Sums,
+    _sums,
+    factors,
+)
 from mechanisms.families.mixture_fit import MixtureFit, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductAnswers, ProductMixtureModel
 from mechanisms.mixture import Mixture, mixture
@@ -46,6 +56,7 @@ def fit_to(measurements: list[Measurement], rows: int = 200) -> MixtureFit:
         rows=rows,
         learning_rate=0.1,
         random=torch.Generator().manual_seed(0),
+        pure=False,
     )
 
 
@@ -271,6 +282,8 @@ def test_pairs_share_the_budget_by_the_weights_of_the_workload(delta: float) -> 
     held = np.array(["sex" in pair for pair in pairs])
     ratios = noise_of(pairs, np.where(held, 4.0, 1.0).tolist()) / plain
     assert ratios[held].max() < 0.9 and ratios[~held].min() > 1.02
+    halved = noise_of(pairs, np.where(held, 0.5, 0.125).tolist()) / plain
+    np.testing.assert_allclose(halved, ratios, rtol=1e-12)
 
     # A pair has the weight of the heaviest clique that holds it.
     triple = ("sex", "work", "hours")
@@ -392,7 +405,7 @@ def test_the_fit_is_that_of_recorded_gradients(seed: int) -> None:
         start += float((((120 * product - m.values) / m.stddev) ** 2).sum())
     fit = MixtureFit(
         columns, noisy, 120.0, rows=6, learning_rate=0.2,
-        random=torch.Generator().manual_seed(seed),
+        random=torch.Generator().manual_seed(seed), pure=False,
     )  # fmt: skip
     fit.run(40, 1.5)
     found = fit.rows
@@ -455,6 +468,7 @@ def test_the_last_level_has_the_least_penalty(missed: float) -> None:
         rows=2,
         learning_rate=0.1,
         random=torch.Generator().manual_seed(0),
+        pure=False,
     )
     least = max(1.0, missed) / 2**fit.last_level
     assert 0.0075 < least <= 0.015
@@ -693,7 +707,7 @@ def test_a_strong_pair_among_many_of_noise_is_fitted_as_its_noise_allows(seed: i
     for held_back in (True, False):
         fit = MixtureFit(
             columns, noisy, 3000.0, rows=200, learning_rate=0.1,
-            random=torch.Generator().manual_seed(seed),
+            random=torch.Generator().manual_seed(seed), pure=False,
         )  # fmt: skip
         if held_back:
             for level in range(3):
@@ -717,7 +731,7 @@ def test_the_independent_row_is_the_mean_of_all_counts_of_an_attribute() -> None
     ]
     columns = Columns(Domain({"a": 2, "b": 3, "c": 1}))
     random = torch.Generator().manual_seed(0)
-    fit = MixtureFit(columns, noisy, 1000.0, rows=2, learning_rate=0.1, random=random)
+    fit = MixtureFit(columns, noisy, 1000.0, rows=2, learning_rate=0.1, random=random, pure=False)
     expected = [0.62, 0.38, 1 - 2e-5, 1e-5, 1e-5, 1.0]
     np.testing.assert_allclose(fit.independent[0], expected, rtol=1e-4)
 
@@ -860,3 +874,62 @@ def test_residuals_have_the_misfit_of_sums_and_the_recorded_gradient(names: str)
     tables = ProductAnswers(columns, [m.clique for m in noisy])(rows.detach().double())
     off = [m.applied(100 * tables[m.clique].numpy().ravel()) - m.values for m in noisy]
     assert misfit(rows).item() == pytest.approx(sum((each @ each) / 25 for each in off), rel=1e-4)
+
+
+@pytest.mark.parametrize(("measured", "kind"), [(19, _FewPairs), (20, _Pairs)])
+def test_one_large_product_answers_pairs_with_a_fifth_of_its_cells(
+    measured: int, kind: type[_Pairs]
+) -> None:
+    """Ten attributes of two codes have 20 x 20 products, and a pair has four cells."""
+    domain, rng = Domain(dict.fromkeys("abcdefghij", 2)), np.random.default_rng(0)
+    pairs = list(itertools.combinations(domain, 2))[:measured]
+    noisy = [Measurement(pair, rng.uniform(0, 50, 4), 5.0) for pair in pairs]
+    columns = Columns(domain)
+    misfit = Misfit(columns, noisy, 100.0)
+    assert type(misfit._pairs) is kind
+    rows = columns.softmax(torch.from_numpy(rng.normal(size=(5, columns.width))).float())
+    model = ProductMixtureModel(domain, rows.double().numpy(), 100.0)
+    assert misfit(rows).item() == pytest.approx(missed(model, noisy), rel=1e-4)
+
+
+def test_residuals_of_single_codes_are_their_probabilities_scaled_and_shifted() -> None:
+    """As (p - 1/3) and 2 p_0 - p_1 - p_2; sums of merged codes are products with a matrix."""
+    residual, uneven = np.eye(3) - 1 / 3, 3 * np.eye(3) - 1
+    merged = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    row = np.array([0.5, 0.3, 0.2], dtype=np.float32)
+    for matrix, kind in [(residual, _Scaled), (uneven, _Scaled), (merged, _Sums)]:
+        found = _sums(Domain({"a": 3}), {"a": {b"": matrix}}, "cpu")
+        assert type(found) is kind
+        np.testing.assert_allclose(found(torch.from_numpy(row[None]))[0], matrix @ row, atol=1e-6)
+
+
+def test_tables_are_grouped_by_the_larger_of_their_sides() -> None:
+    """Of 2, 5 and 3 codes: both tables that have the five are one product of these."""
+    first, second = np.arange(10.0).reshape(2, 5), np.arange(15.0).reshape(5, 3)
+    tables = {((0, 2), (2, 7)): (1.0, first), ((2, 7), (7, 10)): (4.0, second)}
+    ((part, places, weights, means),) = _groups(tables, "cpu")
+    assert part == (2, 7)
+    assert places.tolist() == [0, 1, 7, 8, 9]
+    np.testing.assert_array_equal(weights, [[1.0, 1.0, 4.0, 4.0, 4.0]] * 5)
+    np.testing.assert_array_equal(means, np.hstack([first.T, second]))
+
+
+def test_counts_with_more_noise_than_records_are_averaged_too() -> None:
+    """Of a code with two noisy counts, 30 and 60 of 10 records, of deviations 20 and 40."""
+    columns = Columns(Domain({"a": 2}))
+    noisy = [Measurement(("a",), [30.0, 3.0], 20.0), Measurement(("a",), [60.0, 6.0], 40.0)]
+    misfit = Misfit(columns, noisy, 10.0)
+    found = [misfit(torch.tensor([[share, 1 - share]])).item() for share in (0.7, 0.2)]
+    each = [
+        sum((10 * p - m.values[i]) ** 2 / m.stddev**2 for m in noisy for i, p in enumerate(row))
+        for row in ((0.7, 0.3), (0.2, 0.8))
+    ]
+    assert found[0] - found[1] == pytest.approx(each[0] - each[1], rel=1e-4)
+
+
+def test_sparse_matrices_of_attributes_are_as_dense_ones() -> None:
+    domain, sums = Domain({"a": 3, "b": 2}), np.tril(np.ones((3, 3)))
+    sparse = Measurement(("a", "b"), np.ones(6), 1.0, [csr_array(sums), np.eye(2)])
+    for found, dense in zip(factors(domain, sparse), (sums, np.eye(2)), strict=True):
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_array_equal(found, dense)

@@ -1,24 +1,32 @@
 """What the mixture measures at the limits of its cells and of the noise, and its model of these."""
 
 import math
-from typing import Any
+from itertools import combinations
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
+from mechanisms.families import shrinkage
+from mechanisms.families.held_out import judges
+from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
-from mechanisms.families.product_mixture import ProductMixtureModel
-from mechanisms.mixture import Mixture, mixture
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel
+from mechanisms.families.training_memory import fitting_tables_bytes
+from mechanisms.mixture import Mixture, _fitted, mixture
 from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.rounds.merging import Tables, best_tables
 from mechanisms.workload import Workload, k_way
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 from pgmkit.errors import ModelTooLarge
+from pgmkit.measurement import Measurement
 from pgmkit.records.dataset import Dataset
 
 DOMAIN = Domain({"a": 2, "b": 3, "c": 8})
 DATA = Dataset(DOMAIN, dict.fromkeys(DOMAIN, np.arange(3000) % 2))
+WIDE = Domain({"a": 2, "b": 3, "c": 5, "d": 7})
 QUICK: dict[str, Any] = {"rows": 2, "steps": 1, "level": 0.0}
 
 
@@ -97,3 +105,133 @@ def test_a_card_without_room_is_refused_before_spending(monkeypatch: pytest.Monk
     with pytest.raises(ModelTooLarge, match="full"):
         mixture(curator, k_way(DOMAIN, 2), Mixture(**QUICK))
     assert curator.ledger.spent == 0
+
+
+@pytest.mark.parametrize(
+    ("k", "cells", "cliques"),
+    [
+        (3, 10_000, [*combinations(WIDE, 1), *combinations(WIDE, 2), *combinations(WIDE, 3)]),
+        # All pairs have 101 cells together. Of fewer, four may be drawn: the largest, at worst.
+        (3, 101, [*combinations(WIDE, 1), *combinations(WIDE, 2)]),
+        (2, 100, [*combinations(WIDE, 1), ("b", "c"), ("a", "d"), ("b", "d"), ("c", "d")]),
+        (1, 20, [*combinations(WIDE, 1)]),
+    ],
+)
+def test_a_card_has_room_for_all_tables_that_may_be_measured(
+    k: int, cells: int, cliques: list[Clique], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("mechanisms.mixture.check_room", lambda *given: asked.append(given))
+    curator = Curator(
+        Dataset(WIDE, dict.fromkeys(WIDE, np.arange(300) % 2)),
+        Budget(1.0, 1e-7),
+        neighbours="replace-one",
+        seed=0,
+    )
+    mixture(curator, k_way(WIDE, k), Mixture(**QUICK, cells=cells, pairs=1))
+    needed = fitting_tables_bytes(Columns(WIDE), cliques, 2)
+    assert asked == [(torch.device("cpu"), needed, "a mixture of 2 rows of 17 codes")]
+
+
+class Counted(MixtureFit):
+    """A fit that notes how many rows it is made with, and how many steps it runs to the end."""
+
+    made: ClassVar[list[int]] = []
+    ended: ClassVar[list[tuple[int, int]]] = []
+
+    def __init__(self, *given: Any, rows: int, **options: Any) -> None:
+        super().__init__(*given, rows=rows, **options)
+        self.made.append(rows)
+
+    def finish(self, steps: int, level: float) -> None:
+        self.ended.append((len(self.logits), steps))
+        super().finish(steps, level)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """The strengths of shrinkage of each fit, and the cliques of what is held out, as noted."""
+    Counted.made.clear()
+    Counted.ended.clear()
+    found: dict[str, list[Any]] = {"strengths": [], "held": []}
+    drawn_in, judged = shrinkage.near_independence, judges
+
+    def shrunk(*given: Any) -> list[Measurement]:
+        found["strengths"].append(given[-1])
+        return drawn_in(*given)
+
+    def judging(columns: Columns, held: list[Measurement], *rest: Any) -> Any:
+        found["held"].append([m.clique for m in held])
+        return judged(columns, held, *rest)
+
+    monkeypatch.setattr("mechanisms.mixture.MixtureFit", Counted)
+    monkeypatch.setattr("mechanisms.mixture.shrinkage.near_independence", shrunk)
+    monkeypatch.setattr("mechanisms.mixture.judges", judging)
+    return found
+
+
+def equal_columns(records: float, **settings: Any) -> torch.Tensor:
+    """The rows fitted to two columns of two codes that are the same in all records."""
+    columns, half = Columns(Domain({"a": 2, "b": 2})), records / 2
+    exact = [Measurement((name,), [half, half], 1.0) for name in "ab"]
+    exact.append(Measurement(("a", "b"), [half, 0.0, 0.0, half], 1.0))
+    return _fitted(
+        columns, exact, records, Mixture(steps=3, **settings), torch.device("cpu"), pure=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "rows", "level", "made"),
+    [
+        (3000, 9, None, [1, 5, 5, 9]),  # trial fits have half of the rows, an odd one more
+        (3000, 9, 1.0, [9]),
+        (6.2, 9, 1.0, [7]),  # no more rows than records
+        (6.2, 5, 1.0, [5]),
+    ],
+)
+def test_trials_have_half_of_the_rows_of_the_fit_which_has_as_many_as_records_at_most(
+    records: float, rows: int, level: float | None, made: list[int], noted: dict[str, list[Any]]
+) -> None:
+    before = torch.get_rng_state()
+    found = equal_columns(records, rows=rows, level=level)
+    assert torch.equal(torch.get_rng_state(), before)  # that of the process is left alone
+    assert (Counted.made, Counted.ended) == (made, [(made[-1], 3)])
+    assert found.shape == (made[-1], 4)
+    assert noted["held"] == [[("a", "b")]] * (len(made) // 2)
+    assert noted["strengths"] == [0.1] * len(made)
+
+
+@pytest.mark.parametrize(
+    ("excess", "losses", "strengths", "ended"),
+    [
+        # Most tables stand out from their noise, by more than a standard deviation.
+        ([0.0, 1.5, 9.0], {0.1: (5.0, 2.0)}, [0.1], (0.1, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (5.0, 1.0), 0.3: (3.0, 2.0)}, [0.1, 0.3], (0.3, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 2.0), 0.3: (5.0, 1.0)}, [0.1, 0.3], (0.1, 2.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 1.0), 0.3: (5.0, 2.0)}, [0.1, 0.3], (0.1, 1.0)),
+        ([0.0, 0.9, 9.0], {0.1: (3.0, 0.0), 0.3: (5.0, 2.0)}, [0.1, 0.3], None),
+    ],
+)
+def test_the_strength_of_least_misfit_is_fitted_at_its_level(
+    excess: list[float],
+    losses: dict[float, tuple[float, float]],
+    strengths: list[float],
+    ended: tuple[float, float] | None,
+    noted: dict[str, list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At level 0 the rows are one, that of independent columns."""
+    levels: list[float] = []
+
+    def least(trials: Any, _steps: int) -> tuple[float, float, torch.Tensor]:
+        logits = torch.cat([fit.logits for fit, *_ in trials])
+        return *losses[noted["strengths"][-1]], logits
+
+    monkeypatch.setattr("mechanisms.mixture.least_misfit", least)
+    monkeypatch.setattr("mechanisms.mixture.shrinkage.beyond_noise", lambda *_, **__: excess)
+    monkeypatch.setattr(Counted, "finish", lambda _fit, _steps, level: levels.append(level))
+    found = equal_columns(3000, rows=4)
+    trials = [each for each in strengths for _ in range(2)]
+    assert noted["strengths"] == [0.1, *trials, *([] if ended is None else [ended[0]])]
+    assert levels == ([] if ended is None else [ended[1]])
+    assert len(found) == (1 if ended is None else 4)

@@ -168,7 +168,7 @@ class _Temporal(Binned):
         found, places = np.unique(drawn, return_inverse=True)
         texts = [m.strftime(self.format) if self.format else m.isoformat() for m in found.tolist()]
         if self.kind == "integer":
-            return np.array([int(text) for text in texts], dtype=np.int64)[places]
+            return np.array(texts, dtype=np.int64)[places]
         return np.array(texts, dtype=object)[places]
 
     def _shown(self, position: Any) -> str:
@@ -224,7 +224,7 @@ def strptime(text: str, form: str) -> datetime.datetime:
     """
     if form.endswith("%S"):
         text = re.sub(r"(:\d\d)\.\d+$", r"\1", text)
-    if _DIGITS.fullmatch(form) and text.isdecimal():
+    if _DIGITS.fullmatch(form):
         text = text.zfill(2 * form.count("%") + 2 * form.count("Y") + form.count("j"))
     return datetime.datetime.strptime(text, form.replace("%-", "%")).replace(microsecond=0)
 
@@ -238,7 +238,7 @@ def _iso(text: str) -> np.datetime64:
     """
     if _ISO.fullmatch(text) is None:
         raise ValueError(text)
-    moment, point, decimals = text.replace(" ", "T").partition(".")
+    moment, point, decimals = text.partition(".")
     return np.datetime64(moment + point + decimals[:6])
 
 

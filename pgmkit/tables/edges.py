@@ -41,15 +41,13 @@ def _rounded(ends: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the ends rounded to decimal places, far finer than a bin is wide, so that an end such
     as 1.18 equals the number that a file writes.
 
-    The first and last ends are kept, and all of them if the rounding needs more digits than floats
-    have.
+    The first and last ends are kept, and all of them if floats cannot tell two of them apart.
+    Python's `round` gives the float nearest to the decimal number; numpy's is off by rounding
+    errors where there are more than 22 places.
     """
     width = float(np.diff(ends).min())
     if not width > 0:
         return ends
     places = _DIGITS - math.floor(math.log10(width))
-    if abs(places) > 300:
-        return ends
-    found = np.round(ends, places)
-    found[0], found[-1] = ends[0], ends[-1]
-    return found if (np.diff(found) > 0).all() else ends
+    inner = [round(end, places) for end in ends[1:-1].tolist()]
+    return np.array([ends[0], *inner, ends[-1]])

@@ -50,7 +50,7 @@ class Numbers(Binned):
             return np.full(len(array), math.nan)
         if array.dtype.kind == "u" and array.dtype.itemsize == 8:
             # Numbers above LARGEST lie beyond every bin; they must not turn the others into floats.
-            return np.minimum(array, np.uint64(LARGEST + 1)).astype(np.int64)
+            return np.minimum(array, LARGEST + 1).astype(np.int64)
         return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64, copy=False)
 
     @property
@@ -118,7 +118,8 @@ class Integer(Numbers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        largest = max(map(abs, [*self.positions[[0, -1]], *map(self._position, self.special)]))
+        first, end = self.positions[[0, -1]].tolist()  # numpy's numbers would be compared as floats
+        largest = max(map(abs, [first, end - 1, *map(self._position, self.special)]))
         if self.decode_as == "number" and largest > EXACT:
             raise InvalidInput(
                 'decode_as "number" holds whole numbers up to 2^53 only; leave it out, or declare '
@@ -137,7 +138,7 @@ class Integer(Numbers):
         return positions.astype(np.float64 if self.kind == "number" else np.int64)
 
     def _shown(self, position: Any) -> str:
-        return str(int(position))
+        return str(position)
 
 
 @dataclass(frozen=True)

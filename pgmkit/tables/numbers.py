@@ -79,7 +79,7 @@ class Numbers(Binned):
             raise InvalidInput(f"steps must have a width above 0, got {width!r}")
         starts, stops = self.positions[:-1], self.positions[1:]
         first = np.floor(_whole(starts / width))
-        last = np.ceil(_whole(stops / width)) - 1
+        last = _whole(stops / width) - 1
         if self.whole:
             last = np.floor(_whole((stops - 1) / width))
         cut = last > first
@@ -149,7 +149,7 @@ class Numeric(Numbers):
         quantiles: Whether the inner edges are still to be found in the data, for bins of equal
             counts; the schema is unresolved until then.
         decimals: The decimal places of decoded values; by default enough to distinguish a thousand
-            values in the narrowest bin.
+            values in the narrowest bin, but at most 22.
         trailing_zeros: Whether CSV files are written with all these places, as in 2.50.
 
     >>> Numeric(0, 1, bins=4).encode(np.array([0.0, 0.25, 0.99, 1.0, 1.01]))
@@ -194,8 +194,8 @@ class Numeric(Numbers):
         within the range, and `high`.
         """
         low, high = self._position(self.low), self._position(self.high)
-        inner = np.round(inner, self._places).tolist()
-        edges = sorted({low, high, *(edge for edge in inner if low < edge < high)})
+        rounded = (round(float(edge), self._places) for edge in inner)
+        edges = sorted({low, high, *(edge for edge in rounded if low < edge < high)})
         return replace(self, edges=tuple(edges), low=None, high=None, bins=None, quantiles=False)
 
     def grid(self, bins: int) -> Numeric:
@@ -238,16 +238,16 @@ class Numeric(Numbers):
             least = np.rint(self.positions * scale)
         least += least / scale < self.positions  # a multiple is not below the end
         first, beyond = least[:-1], least[1:]
-        exact = (np.maximum(abs(first), abs(beyond)) < EXACT) & (first < beyond)
+        exact = (np.maximum(-first, beyond) < EXACT) & (first < beyond)
         return np.where(exact, first, 0.0), np.where(exact, beyond, 0.0), scale
 
     @cached_property
     def _places(self) -> int:
-        """The decimal places of decoded values."""
+        """The decimal places of decoded values. No power of ten above 10^22 is a float."""
         if self.decimals is not None:
             return self.decimals
         width = float(np.diff(self._plain_positions).min())
-        return min(max(0, 3 - math.floor(math.log10(width))), 15)
+        return min(max(0, 3 - math.floor(math.log10(width))), 22)
 
     def own_values(self, codes: Codes, rng: np.random.Generator) -> Values:
         """Return a value for each code, of the type `kind`: a special value, or one drawn uniformly
@@ -262,7 +262,7 @@ class Numeric(Numbers):
             np.append(each, np.zeros(len(special)))[codes] for each in (first, beyond - first)
         )
         within = np.maximum(np.minimum(low + (high - low) * drawn, np.nextafter(high, low)), low)
-        multiples = (own + np.minimum(np.floor(drawn * number), number - 1)) / scale
+        multiples = (own + np.floor(drawn * number)) / scale
         values = np.where(number > 0, multiples, within)
         if self.kind == "integer":
             return values.astype(np.int64)

@@ -246,3 +246,38 @@ def test_adult_three_way_marginals() -> None:
     assert len(tables) == 286 and sum(t.size for t in tables.values()) == 334_128
     for clique in triples[::7]:
         np.testing.assert_array_equal(tables[clique], by_add_at(data, clique))
+
+
+def test_a_plan_counts_any_number_of_pieces() -> None:
+    """Those of a file: the tables of all pieces add up to that of all rows."""
+    data = random_dataset([2, 5, 3, 4], 60_000, seed=4)
+    cliques = [c for k in range(4) for c in itertools.combinations(data.domain, k)]
+    plan = counting.CountingPlan(data.domain.sizes, [*cliques, cliques[-1]], 20_000)
+    pieces = [
+        plan.count({a: data.columns[a][first : first + 20_000] for a in data.domain}, 20_000)
+        for first in range(0, 60_000, 20_000)
+    ]
+    for clique in cliques:
+        np.testing.assert_array_equal(sum(p[clique] for p in pieces), by_add_at(data, clique))
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (144, None),  # of both tables, 60 + 84
+        (143, r"\('c', 'b'\) \(84 cells\) is the largest of tables that need 1,152 bytes"),
+        (84, r"\('c', 'b'\) \(84 cells\) is the largest .* ask for fewer marginals at once"),
+        (83, r"\('c', 'b'\) \(84 cells\) needs 672 bytes; .* leave out attributes"),
+    ],
+)
+def test_the_tables_of_a_call_have_a_limit_of_bytes(
+    cells: int, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "MEMORY_LIMIT", 8 * cells)
+    data = Dataset(Domain({"a": 5, "b": 12, "c": 7}), {"a": [4], "b": [11], "c": [0]})
+    cliques: list[Clique] = [("a", "b"), ("c", "b"), ("a", "b")]
+    if said is None:
+        check_tables(data, cliques)
+    else:
+        with pytest.raises(ModelTooLarge, match=said):
+            data.marginals(cliques)

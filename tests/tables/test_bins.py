@@ -299,6 +299,8 @@ def test_arrow_arrays_of_several_pieces_and_of_a_zone_have_codes() -> None:
     assert column.encode(plain).tolist() == [0, 0]
     assert column.encode(berlin).tolist() == [0, 1]
     assert column.encode(pa.chunked_array([berlin, berlin])).tolist() == [0, 1, 0, 1]
+    beyond = pa.array([300_000_000_000], pa.timestamp("s", "Europe/Berlin"))  # the year 11476
+    assert replace(column, outside="clip").encode(beyond).tolist() == [2]
     pieces = [pa.array(texts).dictionary_encode() for texts in (["3", "7"], ["7", "x"])]
     codes, unread = Integer(0, 9, outside="clip").read(pa.chunked_array(pieces))
     assert (codes.tolist(), unread.tolist()) == ([3, 7, 7, 0], [False, False, False, True])

@@ -45,8 +45,9 @@ class Oracle:
         self._inference: dict[tuple[Clique, ...], MarginalOracle] = {}
 
     def best(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> dict[str, int]:
-        """Return a record of largest score (see the module docstring). `bonus` has, for some
-        attributes, the amount that each code adds to the score.
+        """Return a record with the largest score, found in one of the ways that the module's
+        docstring lists, as a code for each attribute. `bonus` has, for some attributes, the amount
+        that each code adds to the score. Raises NumericalFailure as `by_integer_program` does.
         """
         if self.domain.size() <= ENUMERABLE:
             return self._enumerated(self._tables(queries, bonus))
@@ -56,8 +57,8 @@ class Oracle:
         return self.by_integer_program(queries, bonus)
 
     def _tables(self, queries: Sequence[Weighted], bonus: dict[str, Array]) -> dict[Clique, Array]:
-        """Return for each clique a table of the summed weights of its cells. The bonuses are
-        one-way tables.
+        """Return for each clique a table with the sum of the weights of the queries on each cell;
+        the bonuses of an attribute are added to its one-way table.
         """
         tables: dict[Clique, Array] = {(name,): own.copy() for name, own in bonus.items()}
         for cell, weight in queries:
@@ -74,7 +75,9 @@ class Oracle:
         return dict(zip(self.domain, map(int, best), strict=True))
 
     def by_max_product(self, tables: dict[Clique, Array]) -> dict[str, int]:
-        """Return a record of the largest sum of its cells in the tables, which are by clique."""
+        """Return a record for which the sum of its cells' values in all tables is largest. `tables`
+        are by clique; attributes in none of them get the code 0.
+        """
         import torch
 
         cliques = tuple(tables)

@@ -48,8 +48,8 @@ def descend(
 
 
 def fitted_or_stalled(losses: Sequence[float]) -> bool:
-    """Return True if a loss in units of the noise is at most that of noise alone, or has stopped
-    falling.
+    """Return True if the last loss is at most 1, or if losses have stopped falling (`stalled`). A
+    loss is a mean squared error in units of the noise's variance, so noise alone explains 1.
     """
     return losses[-1] <= 1 or stalled(losses)
 

@@ -27,10 +27,11 @@ from pgmkit.runtime.chances import DEVIATIONS
 
 
 class Frequent:
-    """A domain of the frequent codes of each attribute and, last, one code for all its others.
+    """A domain of the frequent codes of each attribute and, last, one code for all its others. A
+    code is frequent if its noisy count is more than `DEVIATIONS` standard deviations above 0.
 
     `first`: noisy one-way marginals in counts; an attribute without one keeps all its codes, and so
-    does an attribute with a single rare code. `total`: the number of records.
+    does an attribute with only one code that is not frequent. `total`: the number of records.
 
     Attributes:
         whole: The domain with all codes.

@@ -68,10 +68,10 @@ def best_level(losses: Callable[[int], float], last: int) -> tuple[float, float]
     """Return the level of least loss among 0 to `last`, and its loss. A level between two others is
     refined by a parabola through their losses.
 
-    `losses(level)` returns the loss, on the values kept by `splits`, of the fits at that level of a
-    path. It is called once for each level in order, from 0 to `last`, which is at least 1. All
-    levels are needed: the first levels of a path hardly differ from independence, so a rise there
-    says nothing about later ones.
+    `losses(level)` returns the loss of the fits at that level on the values that `splits` holds
+    out. It is called once for each level in order, from 0 to `last`, which is at least 1. All
+    levels are needed: fits at the first levels hardly differ from independent columns, so a loss
+    that rises there says nothing about later levels.
 
     >>> level, loss = best_level(lambda level: (level - 2.4) ** 2, 10)
     >>> round(level, 3), round(loss, 3)
@@ -90,15 +90,15 @@ def judges(
 ) -> tuple[Misfit, Misfit]:
     """Return two functions of rows. The first returns their squared distances from the held-out
     tables `held`, each divided by the standard deviation of the table's noise, in one sum. The
-    second returns the variance of the noise in the difference between this sum and that of the row
-    `alone`.
+    second returns the variance of the noise in the difference between this sum and that of `alone`,
+    the one row of independent columns (1 x columns.width).
 
-    A table's error is near its noise, so that its square divided by the noise goes like its L1
-    norm, whose sum should be small (as in least squares that are reweighted for absolute errors).
+    What should be small is the sum of absolute errors. The error of a fit is near the noise of the
+    table, so its square divided by the noise's standard deviation is near its absolute value.
     Squares alone would leave the choice to the tables with the smallest shares of the budget.
 
-    If an answer moves by x, its squared distance from a noisy value moves by -2 x times the noise,
-    and by an amount without noise.
+    If an answer differs by x from that of `alone`, its squared distance from the noisy value
+    differs by -2 x times the noise, plus an amount without noise.
     """
     model = ProductMixtureModel(columns.domain, alone.double().cpu().numpy(), total)
     tables = model.marginals([m.clique for m in held])

@@ -43,11 +43,12 @@ def near_independence(
     (`mechanisms.families.smoothing`), and the tables of several attributes shrunk towards
     independence.
 
-    `measurements`: whole marginals, or pairs on merged codes, in counts, among them some of each
-    attribute's unmerged codes, unless it has one value only. What they say about these codes is
-    averaged by inverse variance. `total`: the number of records. `strength`: a factor on the
-    precision of the prior; with 0 tables are returned unchanged, with 1 the result is the weighted
-    mean of y and q (see the module docstring). A returned table has the `stddev` of its mean.
+    `measurements`, in counts: whole marginals, or pairs on merged codes. At least one of them must
+    have the unmerged codes of each attribute of more than one value; the counts of these codes in
+    all such measurements are averaged by inverse variance. `total`: the number of records.
+    `strength`: a factor on the precision of the prior; with 0 the tables of several attributes are
+    returned unchanged, with 1 they are the weighted mean of y and q (see the module docstring). The
+    `stddev` of a returned table is that of this mean.
 
     >>> from pgmkit.domain import Domain
     >>> domain = Domain({"a": 2, "b": 2})
@@ -59,7 +60,7 @@ def near_independence(
     single = _single(domain, measurements)
     shares = _shares(single, total)
     tables = [m for m in measurements if len(m.clique) > 1]
-    return [*single.values(), *(_drawn_in(domain, m, shares, total, strength) for m in tables)]
+    return [*single.values(), *(_shrunk(domain, m, shares, total, strength) for m in tables)]
 
 
 def independent_columns(
@@ -77,9 +78,9 @@ def independent_columns(
 def beyond_noise(
     domain: Domain, measurements: Sequence[Measurement], total: float, *, pure: bool
 ) -> Array:
-    """Return, for each table of several attributes, the difference between its squared interaction
-    and the expected one of noise, in standard deviations of the latter. Tables that cannot hold an
-    interaction are left out.
+    """Return, for each table of several attributes, by how much the sum of squares of its
+    interaction (`_beyond`) exceeds what noise alone has on average, in standard deviations of that
+    of noise alone. Tables that cannot hold an interaction are left out.
 
     `measurements`: as in `near_independence`. `pure`: True for Laplace noise in whole tables, False
     for Gaussian noise. In units of the noise's variance the squared interaction of noise in d
@@ -114,7 +115,7 @@ def all_stay_hidden(expected: Array) -> bool:
 
     `expected`: the expected values z of `beyond_noise`, one for each table. The result is True if
     the expected value of the sum in `all_hidden` is above that of noise by at most `DEVIATIONS`
-    standard deviations. These are more than in `all_hidden`, since a fit has to pass a second test,
+    standard deviations: more than the one of `all_hidden`, since a fit has to pass a second test,
     by held-out noise (`mechanisms.families.held_out`). If x is normally distributed with mean z and
     variance 1, the expected value of max(0, x)^2 is z E + P, where E is the expected value of
     max(0, x) and P the probability that x is above 0.
@@ -157,7 +158,7 @@ def _single(domain: Domain, measurements: Sequence[Measurement]) -> dict[str, Me
     }
 
 
-def _drawn_in(
+def _shrunk(
     domain: Domain,
     measurement: Measurement,
     shares: Mapping[str, Array],

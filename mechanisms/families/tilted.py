@@ -27,10 +27,11 @@ def tilted(
 ) -> ProductMixtureModel:
     """Return the model with the marginal of a noisy table, shrunk towards the model's own.
 
-    `measured`: a whole marginal in counts. The table is a weighted mean of both, in which the noisy
-    one has the weight of the part of its squared distance that noise does not explain (James and
-    Stein 1961). If noise explains all but one standard deviation, the model is returned as it is.
-    If all rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
+    `measured`: a whole marginal in counts. The new marginal is a weighted mean of the noisy one and
+    the model's own. The weight of the noisy one is 1 - (expected sum of squares of the noise) /
+    (squared distance of the two marginals) (James and Stein 1961). The model is returned as it is
+    if the squared distance is above the former by at most one standard deviation of it. If all
+    rows together would have more than `BLOCK_CELLS` numbers, as many rows as fit are drawn
     by `rng`: the rows are put in the order of cells, their total is divided into that many equal
     parts, and one row is drawn from each part.
 

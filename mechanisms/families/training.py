@@ -147,8 +147,7 @@ def pretrain(
     """Fit the generator to public marginals (section 6.2): those cliques whose attributes are all
     public.
 
-    Each step uses the squared errors on up to 32 marginals drawn at random. No error is that of an
-    attribute which the public data lack.
+    Each step uses the squared errors on up to 32 of these marginals, drawn at random.
     """
     known = [clique for clique in cliques if all(name in public.domain for name in clique)]
     counts = public.marginals(known)

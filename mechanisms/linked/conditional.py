@@ -81,8 +81,8 @@ def draw_given(
         parents: The release of the topmost table.
         given: The conditions; `allowed` has the codes that meet them (`allowed_codes`).
         n: The number of rows of the topmost table.
-        below: A function that returns the codes of all tables from those of the topmost one, of
-            which the first rows, in the number of the second argument, stand for the population.
+        below: A function of the codes of the topmost table and of a number m: it returns the codes
+            of all tables. The first m rows of the topmost table stand for the population.
         rng: The generator.
     """
     top = links[0].parent

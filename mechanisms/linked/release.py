@@ -209,8 +209,8 @@ class LinkedRelease:
     def _below(self, random: np.random.Generator, top: Mapping[str, Codes], fitted: int) -> Rows:
         """Draw the descendants of rows of the topmost table, and return the codes of all tables.
 
-        `top`: the rows' codes by column. `fitted`: the number of the rows, the first ones, that
-        stand for the population, to which the children's potentials are fitted.
+        `top`: the rows' codes by column. `fitted`: a number m; the first m rows stand for the
+        population, to which the children's potentials are fitted.
         """
         rows, fit = {self.links[0].parent: top}, {self.links[0].parent: fitted}
         for link in self.links:

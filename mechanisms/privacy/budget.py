@@ -89,10 +89,10 @@ class Budget:
         """The accounting that gives measurements less noise, however the budget is shared; "zcdp"
         for a pure budget, which allows no other.
 
-        The exact conversion gains five to seven percent, which the discreteness of noise takes away
-        if its scale is near 1. "gaussian" is returned if it has less noise even when one draw
-        spends the whole budget. The correction for discreteness is smaller for smaller costs, so it
-        then has less noise for any draw.
+        The exact conversion of "gaussian" lowers noise scales by five to seven percent, but its
+        correction for discreteness raises those near 1 by more. "gaussian" is returned if it has
+        less noise even when one draw spends the whole budget. The correction is smaller for smaller
+        costs, so "gaussian" then has less noise in any draw.
 
         >>> Budget(1.0, 1e-9).least_noise, Budget(20.0, 1e-9).least_noise
         ('gaussian', 'zcdp')
@@ -126,8 +126,9 @@ class LedgerEntry:
     delta: float = 0.0
 
     def checked(self) -> LedgerEntry:
-        """Return the charge, checked. Raises InvalidInput for other types, a cost below 1e-100, a
-        delta below 0, and numbers that are not finite.
+        """Return the charge with its numbers as floats. Raises InvalidInput unless `step` and
+        `mechanism` are texts, `cost` is finite and at least 1e-100, and `delta` finite and at
+        least 0.
         """
         if not isinstance(self.step, str) or not isinstance(self.mechanism, str):
             raise InvalidInput(
@@ -135,8 +136,8 @@ class LedgerEntry:
                 f"{self.step!r} and {self.mechanism!r}"
             )
         conversions.positive(f"the cost of step {self.step!r}", self.cost)
-        # Far smaller costs buy noise whose squares overflow when it is drawn, after the charge. The
-        # bound is well above them.
+        # Noise for a far smaller cost is so large that its squares overflow when it is drawn, which
+        # is after the charge. The bound is well above such costs.
         if self.cost < 1e-100:
             raise InvalidInput(
                 f"the cost of step {self.step!r} must be at least 1e-100, got {self.cost}: the "

@@ -77,8 +77,8 @@ def _largest_rho(epsilon: float, delta: float) -> float:
 
 
 def log_delta(rho: float, epsilon: float) -> float:
-    """Return the logarithm of the infimum over alpha in `delta_from_rho`. It is above 0 where the
-    infimum is above 1, which is then no delta.
+    """Return the logarithm of the infimum over alpha in `delta_from_rho`. It may be above 0; the
+    infimum then says nothing, since every delta is at most 1.
     """
 
     def slope(t: float) -> float:

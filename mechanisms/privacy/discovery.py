@@ -38,8 +38,8 @@ def distinct(values: Iterable[str] | Mapping[str, int]) -> tuple[list[str], NDAr
 
 
 def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
-    """Return the threshold, in counts, that the noisy counts of values which a single unit alone
-    has exceed with probability at most `delta` in total. `scale`: that of the noise.
+    """Return a threshold in counts: with probability at least 1 - `delta`, the noisy count of no
+    value that only one unit has is above it. `scale`: the scale of the noise, in counts.
 
     A data set may hold up to `one_sided_values` values that its neighbour lacks, each in up to
     `max_rows` rows; each value gets an equal part of delta. The threshold is raised by 1 because
@@ -52,7 +52,9 @@ def threshold(scale: float, delta: float, neighbours: Neighbours) -> float:
 
 @typed_class
 class Discovering(Selecting):
-    """The questions about the records as they were read. Each charges before it answers."""
+    """The part of the Curator that answers questions about the records as they were read; each
+    answer is charged first.
+    """
 
     def discover(
         self,
@@ -65,12 +67,14 @@ class Discovering(Selecting):
         """Return the frequent values of a column, which nobody listed in advance.
 
         `values` has one text for each row of the same records, or the number of rows of each text.
-        The count of each distinct value gets discrete Gaussian noise at this cost, and those above
-        a threshold are returned, the most frequent first. The values of a single row (or unit) pass
-        with a probability of at most `delta` together, which gives (rho, delta)-approximate zCDP.
+        The count of each distinct value gets discrete Gaussian noise at this cost. The values whose
+        noisy count is above a threshold are returned, the most frequent first. The probability that
+        any value which only one row (or unit) has is among them is at most `delta`, which gives
+        (rho, delta)-approximate zCDP.
 
-        Raises InvalidInput for a pure budget, or a delta above the reserved part of the budget's;
-        BudgetExceeded if cost is not available.
+        Raises InvalidInput for a pure budget, and unless `delta` is above 0 and at most what the
+        budget reserves; BudgetExceeded if `cost`, or this much of the reserved delta, is not
+        available.
         """
         budget = self.ledger.budget
         if not 0 < delta <= budget.reserved * (1 + 1e-9):

@@ -70,7 +70,8 @@ def exact_draws(scores: SparseScores, count: int, scale: float) -> list[int]:
     """Draw `count` candidates, independently and with replacement, each with probability
     proportional to exp(score / scale).
 
-    Scores are finite, and there are fewer than 2^40; randomness is the operating system's.
+    Scores must be finite, and there must be fewer than 2^40 candidates. Randomness is the operating
+    system's.
 
     >>> exact_draws(SparseScores(np.array([1, 7]), np.array([5000.0, -3.0]), 1000), 3, 1.0)
     [1, 1, 1]

@@ -158,7 +158,8 @@ class FactorNorms:
         l2_apart: The largest squared L2 norm of the difference of two columns.
         low: The least inner product of two columns, or of a column and itself.
         high: The largest such inner product.
-        high_apart: The largest inner product of two different columns.
+        high_apart: The largest inner product of two different columns; of a factor with one column,
+            the squared norm of this column.
     """
 
     columns: Integers

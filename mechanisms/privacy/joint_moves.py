@@ -26,7 +26,7 @@ at most the largest such distance D. If columns differ in length, the ends above
 product then has a number h_i of its own in the place of g_i: the largest |column|^2 minus half the
 squared distance. It is at least g_i, and at least its value for D. For rows that differ, the sum is
 least at a corner of these limits: at the least g_i, where the two limits of h_i meet, or at the
-largest g_i. With it no product costs more than its share in any state.
+largest g_i. With h_i, no state gives a product with a single factor more than D.
 
 Rows attain the bound if the columns of each factor are all alike, as those of n I - J are. They may
 not attain it if several factors of one attribute have their ends at different rows. If there are
@@ -89,9 +89,9 @@ class JointMoves:
             self._others[group.places] = False
 
     def costs(self, shares: ArrayLike) -> list[Array]:
-        """Return an array for each group, with the joint cost of its products in each of its
-        states. They follow an array with one entry, the summed cost of the products that are in no
-        group.
+        """Return first an array with one entry, the summed cost of the products that are in no
+        group, and then an array for each group, with the joint cost of its products in each of its
+        states.
 
         `shares`: the cost of each product alone.
         """
@@ -107,8 +107,9 @@ class JointMoves:
         return min(whole, sum(float(each.max()) for each in self.costs(shares)) * (1 + AGREEMENT))
 
     def prices(self, chances: Sequence[Array]) -> Array:
-        """Return for each product its mean cost, over the states of its group, per unit of its
-        share, which is at most 1. A product in no group has the price 1.
+        """Return the price of each product: its mean cost over the states of its group, divided by
+        its share. A price is at most 1; a product in no group has the price 1.
+
         `chances`: the probabilities of the states, one array for each array that `costs` returns.
         """
         found = np.ones(len(self._others))
@@ -177,9 +178,9 @@ def _keys(product: Product) -> dict[Hashable, _Key]:
 
 
 def _is_exact(product: Product) -> bool:
-    """Return True if the rounding in a product's joint cost is less than what `most` adds for it.
-    The rounding is larger if the product's columns are equal or nearly equal, since the cost is a
-    difference of sums divided by the distance of the columns.
+    """Return True if the rounding error of a product's joint cost is below the margin that
+    `JointMoves.most` adds for rounding. It is not if the product's columns are equal or nearly
+    equal, since the cost is a difference of sums divided by the distance of the columns.
     """
     norms = [*product.values()]
     length = math.prod(each.l2 for each in norms)
@@ -188,9 +189,9 @@ def _is_exact(product: Product) -> bool:
 
 def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:
     """Return a row for each combination of ends of one attribute's factors (see the module's
-    docstring) at which the sum over A may be least. It has the number 1, then the g_i or h_i of
-    each factor, divided by the factor's largest |column|^2. The first row is for rows x and y that
-    agree in the attribute. `factors` are sorted by their keys.
+    docstring) at which the sum over A may be least. Each row has the number 1, then the g_i or h_i
+    of each factor, divided by the factor's largest |column|^2. The first row, all 1, is for records
+    x and y that agree in the attribute. `factors` are sorted by their keys.
     """
     parts: list[list[tuple[float, ...]]] = []
     for direction, keys in itertools.groupby(factors, key=lambda key: key[0]):
@@ -204,9 +205,9 @@ def _ends(factors: Mapping[_Key, FactorNorms]) -> Array:
             parts.append([(low,), (high,)])
         else:
             parts.append([(low, least), (min(least, high), least), (high, max(least, high))])
-    # If all factors have one direction, the last end lies on the line from the end before it to
-    # rows that agree, or equals the end before it. The sum over A is linear on this line, so it is
-    # least where the line begins or stops, and the last end can be left out.
+    # If all factors have one direction, the last end lies on the line from the end before it to the
+    # first row, or equals the end before it. The sum over A is linear on this line, so it is least
+    # at one of the line's two ends, and the last end can be left out.
     if len(parts) == 1 and len(parts[0]) > 1:
         del parts[0][-1]
     ends = [tuple(itertools.chain(*each)) for each in itertools.product(*parts)]

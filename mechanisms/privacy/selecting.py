@@ -92,7 +92,8 @@ class Selecting(Charging):
         for: `allowed` must not remember its calls, and nothing later may depend on them.
 
         Raises InvalidInput for wrong arguments, or estimates or penalties of more than 2^40 counts;
-        BudgetExceeded if cost is not available.
+        also, after the charge, if `allowed` is true of no candidate. Raises BudgetExceeded if cost
+        is not available.
         """
         cliques = self._candidates(candidates)
         penalty = scores.one_each("penalties", penalties, 0.0, len(cliques))

@@ -176,7 +176,7 @@ def value_of(codes: NDArray[np.integer], size: int) -> NDArray[np.float64]:
 
 
 def _check_number(value: int, name: str) -> None:
-    """Raise InvalidInput unless a number of predicates is from 1 to 1,000,000."""
+    """Raise InvalidInput unless `value` is from 1 to 1,000,000; `name` is for the message."""
     if not 1 <= value <= 10**6:
         raise InvalidInput(f"{name} must be from 1 to 1,000,000, got {value}")
 

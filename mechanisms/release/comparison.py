@@ -114,7 +114,7 @@ def propensity(
     distribution, (k - 1) c^2 (1 - c)^2 / n, for k coefficients (the constant included) and a share
     c of synthetic records among all records used (Snoke et al., section 2.2). If only m of the real
     records are used, and a share f of the real records is left out, 1 / n + f / m takes the place
-    of 1 / n.
+    of 1 / n. If no column varies, the pMSE is 0 and the ratio 1.
     """
     linear = sklearn("linear_model")
     rng = np.random.default_rng(seed)
@@ -171,8 +171,8 @@ def membership(
     population that it was not made of; the attack knows half of the latter as its reference and
     ranks the other half. It ranks a record by the mean logarithm of how much likelier the model
     makes the record's values in `cliques` than the reference does. At most `most` records of each
-    kind are ranked. A stronger attack may exist; what bounds every attack is the budget. Raises
-    InvalidInput for fewer than 4 other records.
+    kind are ranked, and at most four times as many members as others. A stronger attack may exist;
+    what bounds every attack is the budget. Raises InvalidInput for fewer than 4 other records.
     """
     if len(others) < 4:
         raise InvalidInput(f"membership needs records that were not in the data, got {len(others)}")

@@ -77,9 +77,12 @@ def evidence(
 
     A chance is a p-value times the number of all pairs (the data may have decided which were
     measured), or of tables if there are more (Bonferroni). Tables of more columns are summed to
-    their pairs. Other matrices than products of two factors are left out, and so are values that
-    are no table. `variances` has that of the noise of a count of each column. `rows`: the number of
-    records, that of the model unless a plan stands for more.
+    their pairs. Left out are predicates, and measurements whose matrix is not a product of a factor
+    for each of two columns.
+
+    `variances`: by column, the variance of the noise in the count of one of its values; 0 for a
+    column that is left out. `rows`: the number of records of the data, which is above the model's
+    total if a plan for many rows was made with fewer.
     """
     domain, found = model.domain, dict[tuple[str, str], Evidence]()
     counts = model.marginals([(name,) for name in domain.sizes])

@@ -48,9 +48,9 @@ class Verdict:
         shows: From which Cramér's V on relations can show in the measured tables.
         kept: The pairs of columns, of more than one value each, that were measured together.
         hidden: Those of the kept pairs whose relation sampling and noise may explain.
-        error: Half the width of a 95% interval of the count of one value, for the noise of the
-            median column, and for the distance of the model's counts from the noisy ones beyond
-            that; None if no measured table gives it.
+        error: Half the width of a 95% interval of the count of one value; None if no measured table
+            gives it. It covers the noise of the median column, and the distance of the model's
+            counts from the noisy ones as far as noise does not explain it.
     """
 
     relations: str
@@ -81,8 +81,8 @@ def verdict(
     """Return the verdict on a model and the noisy values behind it.
 
     `budget`: the budget of the promise; without it the verdict does not say how much less noise a
-    larger epsilon gives. `rows`: the number of records that noise is compared with, by default the
-    total of the model.
+    larger epsilon gives. `rows`: the number of records of the data, with which noise is compared;
+    by default the total of the model.
 
     >>> from pgmkit import Domain, Measurement, estimate
     >>> noisy = [Measurement((n,), [70.0, 30.0], 1.0) for n in ("a", "b")]

@@ -140,7 +140,8 @@ def best_tables(
     left out has none. `residuals`: True if residuals are measured, False if tables are. `others`:
     for each attribute, the number of tables besides those of `pairs` that the noise in its counts
     enters; 0 for an attribute that is left out. `codes_of`: for each attribute, the number of codes
-    whose counts are noisy, if `counts` has the sum of several; the length of `counts` if None.
+    that its one-way table has, where entries of `counts` may be sums over several of them; None if
+    every entry is the count of one code.
     `importance`: by how much the error of each pair is multiplied, above 0.
 
     If the distance, less what chance explains of it (`chance_distance`), is a share d of the number

@@ -50,8 +50,8 @@ class CliqueQueries:
         self._known: dict[Clique, tuple[GridMatrix, ...]] = {}
 
     def of(self, cliques: Sequence[Clique]) -> dict[Clique, tuple[GridMatrix, ...]]:
-        """Return the queries of each clique whose cells are not simply all asked, as
-        `Curator.choose` takes them; empty for a workload that asks only cells.
+        """Return the queries of each clique, as `Curator.choose` takes them. Cliques on which only
+        cells are asked, or nothing, are left out.
         """
         if self._plain:
             return {}

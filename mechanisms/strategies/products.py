@@ -1,8 +1,9 @@
 """A union of Kronecker products for Laplace noise: a p-Identity product for each workload clique.
 
-HDMM's OPT_Kron for one clique and OPT_+ for several (sections 6.1 and 6.2 of the paper), with the
-shares of the budget in closed form: the errors e_c at sensitivity 1 add up to
-sum of e_c / theta_c^2, which is least for theta_c proportional to the cube root of e_c.
+This is HDMM's OPT_Kron for one clique and OPT_+ for several (sections 6.1 and 6.2 of the paper).
+The shares theta_c of the budget have a closed form: with e_c the error of clique c at sensitivity
+1, the total error is the sum of e_c / theta_c^2, which is least for theta_c proportional to the
+cube root of e_c.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Clique(ABC):
 
     @abstractmethod
     def outputs_of(self, table: Array, posterior: Array, evidence: Evidence) -> Array:
-        """Return the outputs as one vector.
+        """Return the outputs (see the module's docstring) as one vector.
 
         Args:
             table: the clique's own table, or the table that ``absorb`` returned.
@@ -137,8 +137,9 @@ class Clique(ABC):
     @cached_property
     def _sums(self) -> list[tuple[Axes, int, Any]]:
         """The order in which outputs are computed, the largest first: the axes of each output, the
-        number of the smallest earlier table from which it can be summed, and what that needs. Table
-        0 is the clique's own, and table k the result of entry k - 1.
+        number of the smallest earlier table from which it can be summed, and the result of
+        ``_summing`` for that sum. Table 0 is the clique's own, and table k the result of entry
+        k - 1.
         """
         made, work, found = [self.axes], [self.table.size], []
         for axes in sorted(self.spans, key=self.domain.size, reverse=True):

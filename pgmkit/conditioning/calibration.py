@@ -93,7 +93,9 @@ class Calibration:
         return found
 
     def _spread(self, here: int, posterior: Array) -> Array:
-        """Return the outputs of clique ``here``, given the posterior of its separator's cells."""
+        """Return the outputs of clique ``here`` (``Clique.outputs_of``), given the posterior of its
+        separator's cells.
+        """
         clique = self.calibrated.cliques[here]
         table = self.tables.get(here)
         if table is None:
@@ -137,8 +139,8 @@ class Calibration:
         return table / total
 
     def _outputs_of(self, here: int) -> Array:
-        """Return the outputs of clique ``here``, computed from those of the cliques above it, and
-        remember them.
+        """Return the outputs of clique ``here`` (``Clique.outputs_of``), computed from those of the
+        cliques above it, and remember them.
         """
         path = []
         while here >= 0 and here not in self._outputs:

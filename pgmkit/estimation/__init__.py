@@ -176,7 +176,8 @@ def estimate(
             (``pgmkit.inference.self_check``).
 
     Warns:
-        NotCertified: the search ended with a gap of more than one noise unit (``model.unit``).
+        NotCertified: the search ended without a certificate, with a gap of more than one noise unit
+            (``model.unit``).
         Contradictory: with the squared loss, every distribution is farther from the measurements
             than noise of their stddev would leave the truth (``model.fit``). A false alarm occurs
             in less than one of a million estimates, with Laplace noise too.
@@ -251,6 +252,8 @@ def _search(problem: Problem, monitor: Monitor, request: Request, start: Point) 
         )
     if request.used:
         point = minimise(problem, start, monitor, request.method)
+        if monitor.bound == -inf:  # the search ended before it had a bound on a callable loss
+            monitor.certify(point)
     else:  # without measurements the uniform point is certified
         point = problem.point(uniform(problem.inference))
         lowest = problem.loss.value(point.marginals)

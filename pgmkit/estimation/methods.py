@@ -30,7 +30,9 @@ METHODS: dict[str, Method] = {
 
 
 def minimise(problem: Problem, start: Point, monitor: Monitor, name: str) -> Point:
-    """Minimise by the method of this name, and return the best point found."""
+    """Minimise by the method of this name, and return the best point found. Raises InvalidInput if
+    the method does not fit the problem.
+    """
     _check_method(problem, name)
     first = name if name != "auto" else "newton" if is_tiny(problem) else "accelerated"
     method, stages = METHODS[first], problem.loss.smooth_stages()

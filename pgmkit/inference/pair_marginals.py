@@ -110,7 +110,7 @@ class PairMarginals:
         self, here: int, groups: Sequence[Sequence[_Branch]]
     ) -> Iterator[tuple[tuple[int, ...], torch.Tensor, list[tuple[int, ...]]]]:
         """Yield matrices that hold the tables of all pairs that meet at clique ``here`` and of
-        which at most one attribute is in it. Branches with one separator form a group.
+        which at least one attribute comes from a branch. Branches with one separator form a group.
 
         Each matrix comes with the attributes of its rows and, for each branch, the attributes of
         its columns.

@@ -53,9 +53,10 @@ class Fit:
         scale: the factor by which error bars are widened, as by the Particle Data Group:
             sqrt(statistic / degrees) if the statistic is beyond what noise of any usual
             distribution gives by chance (3 in 1,000 data sets with Laplace noise), else 1.
-        worst: the measured cliques with the largest misfit, each with the root mean square of its
-            residuals in standard deviations; only the largest if the misfit of all cliques together
-            exceeds the noise and that of no single one does, and empty if neither does.
+        worst: up to three measured cliques whose own misfit exceeds the noise, the largest first,
+            each with the root mean square of its residuals in standard deviations; only the largest
+            if the misfit of all cliques together exceeds the noise and that of no single one does,
+            and empty if neither does.
         gross: whether no noise of any usual distribution explains the misfit (``estimate`` then
             warns).
     """

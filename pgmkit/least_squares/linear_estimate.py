@@ -128,8 +128,9 @@ class LinearEstimate:
         return max(1.0, sqrt(self.statistic / self.degrees))
 
     def answer(self, query: FactoredQuery) -> Answer | None:
-        """Return the answers to a query. Return None if no estimated table has all of its
-        attributes, or if measurements that do not determine a table share one of them.
+        """Return the answers to a query, with standard errors widened by ``scale``. Return None if
+        no estimated table has all of its attributes, or if measurements that do not determine a
+        table share one of them.
         """
         if (residuals := self._residuals) is not None:
             if not residuals.holds(query.attributes):

@@ -41,7 +41,8 @@ from pgmkit.runtime.sizes import CELL_BYTES
 
 _Places = NDArray[np.intp]
 _Chosen = tuple[int, list[_Places]]
-"""The number of some kept cells of a table, and for each agreement the rows of these cells."""
+"""Some kept cells of a table: their number, and for each agreement the row of each cell, counted
+from the agreement's first row."""
 _Agreement = tuple[Clique, slice, float]
 """Attributes that a table shares with others, the rows of their cells, and the sign of the table in
 these rows."""

@@ -507,6 +507,19 @@ def test_a_large_gap_is_said() -> None:
     assert "certified=False" in repr(model)
 
 
+def test_a_large_gap_of_a_callable_loss_is_said() -> None:
+    """The bound holds at the first step already: it is below the loss of the best fit."""
+    domain, measured = noiseless_pairs(4)
+
+    def loss(tables: dict[tuple[str, ...], torch.Tensor]) -> torch.Tensor:
+        apart = [tables[m.clique].flatten() - torch.tensor(m.values) for m in measured]
+        return torch.cat(apart).square().sum()
+
+    with pytest.warns(NotCertified, match=r"up to [\d.e+]+ noise units.*max_seconds"):
+        model = estimate(domain, measured, total=1e6, loss=loss, max_seconds=1e-9)
+    assert model.loss > 1 > model.bound  # the joint of `noiseless_pairs` has a loss of zero
+
+
 def test_a_small_gap_is_certified_without_a_word() -> None:
     domain, measured = noiseless_pairs(6)
     with warnings.catch_warnings():

@@ -82,8 +82,8 @@ class BatchedEstimate:
     def _start(self, search: BatchedSearch) -> Points:
         """Return, for each set, the start with the lowest loss.
 
-        If there is an earlier model and its metric is affordable, this start is improved by
-        proximal steps in that metric. Without these, a search that ended early would leave the
+        If there is an earlier model and ``affordable`` is True, this start is improved by
+        ``ProximalSteps`` near that model. Without these, a search that ended early would leave the
         models of redrawn measurements too similar to that model.
         """
         one = self.inference

@@ -62,9 +62,10 @@ some hundred megabytes.
 
 
 def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
-    """Return True if the covariances of all cells and the metric of all measured values fit into
-    memory, and computing the metric does not take too many multiplications: as many as the product
-    of the number of cells and the number of entries of the measurements' matrices.
+    """Return True if the covariances of all cells and ``ProximalSteps.factor``, with a row for each
+    measured value, fit into memory, and computing the factor does not take too many
+    multiplications: as many as the product of the number of cells and the number of nonzero entries
+    of the measurements' matrices.
     """
     values = sum(len(m.values) for m in measurements)
     if max(layout.cells, values) > _MOST_ROWS:
@@ -75,8 +76,8 @@ def affordable(layout: Layout, measurements: Sequence[Measurement]) -> bool:
 
 @dataclass
 class ProximalSteps:
-    """Proximal steps on the problems of ``search``, in the metric of the model with the potentials
-    ``near``.
+    """Proximal steps on the problems of ``search``, in coordinates in which the Hessian of the dual
+    at the model with the potentials ``near`` is the identity.
     """
 
     search: BatchedSearch
@@ -86,7 +87,7 @@ class ProximalSteps:
         """Return the points after some proximal steps, at which no set's loss is higher. A set
         takes no further steps after one that has lowered its loss by little.
 
-        If counts are so large compared with the noise that rounding makes the metric impossible to
+        If counts are so large compared with the noise that rounding makes the Hessian impossible to
         factorise, the points are returned unchanged.
         """
         goal = SLIGHT * self.search.loss.unit

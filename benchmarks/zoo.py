@@ -7,10 +7,8 @@ For each table (`benchmarks.zoo_tables`): `schema draft --assume-public`, `plan`
 labelled table, `report`; each in a process of its own with a limit of processor time. Then, against
 the table: the mean total variation of pairs of columns beside that of `independent` and of the
 product of the exact single columns, the worst column, and F1 of a classifier where there is a
-target. Tables of up to 7,000 rows are also synthesized with 3 to 10 seeds a mechanism and epsilon,
-so that "never worse than independent columns" is tested with a standard error.
-Seeded noise. A line a table goes to ``results/zoo.jsonl``; tables that have one are left out unless
-`--again`. `--page` writes what was found into ``benchmarks/zoo.md``.
+target. Seeded noise. A line a table goes to ``results/zoo.jsonl``; tables that have one are left
+out unless `--again`. `--page` writes what was found into ``benchmarks/zoo.md``.
 """
 
 from __future__ import annotations
@@ -32,15 +30,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import machine, peak_rss_mb
-from benchmarks.zoo_auto import EPSILONS, MOST_PAIRS, compare, rows_of
+from benchmarks.zoo_auto import EPSILONS, MOST_PAIRS
 from benchmarks.zoo_page import RESULT, known, markdown, write_page
 from benchmarks.zoo_tables import TABLES, Absent, Table
 
 MOST_ROWS = 20_000
 """Of the records that a classifier is trained and tested on."""
-SEEDS = 10
-SEEDED_ROWS = 7_000
-"""Of tables that are synthesized with several seeds."""
 _PATIENCE = 10
 """Times the limit, by the clock: for work that waits and does nothing."""
 
@@ -151,22 +146,6 @@ def steps(
         yield run("report", command("report", release, "-o", str(folder / "r.html")))
     if made:
         yield run("scores", lambda: scores(data, made, table.target))
-    if rows_of(data) <= SEEDED_ROWS:
-        yield run("seeds", lambda: over_seeds(data, schema, table.target, epsilons, limit))
-
-
-def over_seeds(
-    data: Path, schema: str, target: str | None, epsilons: Sequence[float], limit: float
-) -> dict[str, Any]:
-    """Auto and independent over seeds, for each epsilon: as many as half of the limit allows."""
-    from pgmkit import Schema
-
-    drafted = Schema.load(schema)
-    share = limit / 2 / len(epsilons)
-    return {
-        f"{epsilon:g}": vars(compare(data, drafted, epsilon, target, range(SEEDS), share))
-        for epsilon in epsilons
-    }
 
 
 def asked(
@@ -250,16 +229,11 @@ def visit(table: Table, limit: float, epsilons: Sequence[float] = EPSILONS) -> d
         "ok": not failed,
         "failed": failed,
         "seconds": round(time.perf_counter() - started, 1),
-        "seeds": _result(done, "seeds"),
         "mb": max(each.get("mb") or 0 for each in done),
-        "scores": _result(done, "scores"),
+        "scores": next((e.get("result") for e in done if e["step"] == "scores"), None) or {},
         "steps": [{k: v for k, v in each.items() if k != "result"} for each in done],
         "machine": machine(),
     }
-
-
-def _result(done: Sequence[dict[str, Any]], step: str) -> dict[str, Any]:
-    return next((e.get("result") for e in done if e["step"] == step), None) or {}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import RESULTS
-from benchmarks.zoo_auto import EPSILONS, LINES, Comparison
+from benchmarks.zoo_auto import EPSILONS, LINES
 from benchmarks.zoo_tables import TABLES
 
 Rows = dict[str, dict[float, dict[str, Any]]]
@@ -55,14 +55,6 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
         seeds = ", ".join(f"{each['distance']:+.1f}" for each in rows_of_it) or "-"
         rows.append([line["table"], *size, outcome, *price, *pairs, exact, worst, f1, seeds])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def seeded(line: dict[str, Any]) -> dict[str, Comparison]:
-    """A line's comparisons over seeds, by epsilon."""
-    return {
-        epsilon: Comparison(**{name: tuple(values) for name, values in found.items()})
-        for epsilon, found in line.get("seeds", {}).items()
-    }
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:

@@ -63,7 +63,8 @@ class UnreadValues:
         """The columns, apart from those in `many`, of which surely more than half of the values are
         missing and, as far as the noise shows, all may be. A column of which all values are missing
         fails to be among them with probability ``SIGNIFICANT`` at most, or more often if the noise
-        is large.
+        is large: a noisy share below nine tenths is never taken for all, since columns of which
+        four fifths are missing are usual in surveys.
         """
         others = {name: s for name, s in self.missing.items() if name not in self.many}
         # A share near 1 also has nearly all of the noise of a private number of rows, since it is
@@ -71,7 +72,7 @@ class UnreadValues:
         stddev = self.stddev * (1.0 if self.rows_public else math.sqrt(2))
         surely = 0.5 + deviations(RARE / max(1, len(others)), laplace=self.pure) * stddev
         least = 1 - deviations(SIGNIFICANT, laplace=self.pure) * stddev
-        return _largest_first(others, max(surely, least))
+        return _largest_first(others, max(surely, least, NEARLY_ALL))
 
     def __str__(self) -> str:
         noise = f"(noise {self.stddev:.1%})"

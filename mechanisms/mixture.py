@@ -213,8 +213,8 @@ def mixture(
         counts = {name: told.marginal((name,)) for name in domain}
     model = family(domain, frequent.expand(rows.double().cpu().numpy(), counts), total)
     if sought:
-        found = measure_worst(curator, model, sought, settings.select_share)
-        model, measurements = tilted(model, found, rng=settings.seed), [*measurements, found]
+        measurements.append(measure_worst(curator, model, sought, settings.select_share))
+        model = tilted(model, measurements[-1], measurements[:-1], rng=settings.seed)
     return Release("mixture", model, tuple(measurements), curator.ledger, settings)
 
 

@@ -85,3 +85,32 @@ def test_cells_without_records_stay_empty_and_nearly_empty_ones_are_filled() -> 
     noisy = Measurement(("a", "c"), [[0.0, 500.0], [300.0, 200.0]], 1e-6)
     found = tilted(model, noisy).marginal(("a", "c"))
     np.testing.assert_allclose(found, [[0.0, 625.0], [375.0, 0.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_that_the_noise_does_not_blur_are_brought_back(seed: int) -> None:
+    """Iterative proportional fitting of the joint table: d given each attribute of the table."""
+    model, table = mixture(seed), wanted(seed)
+    measured = Measurement(CLIQUE, table, 1e-6)
+    pairs = [(name, "d") for name in CLIQUE]
+    exact = [Measurement(pair, model.marginal(pair), 0.1) for pair in pairs]
+    blurred = [Measurement(pair, model.marginal(pair), 1000.0) for pair in pairs]
+    moved = tilted(model, measured).marginal(NAMES)
+    np.testing.assert_array_equal(tilted(model, measured, blurred).marginal(NAMES), moved)
+
+    joint = moved
+    for _ in range(10):
+        for name, m in zip(CLIQUE, exact, strict=True):
+            others = tuple(i for i, each in enumerate(NAMES[:3]) if each != name)
+            now, then = joint.sum(others, keepdims=True), m.values.reshape(-1, 4)
+            then = np.expand_dims(then / then.sum(1, keepdims=True), others)
+            joint = joint * then / (now / now.sum(3, keepdims=True))
+        joint = joint * (table.transpose(1, 2, 0) / joint.sum(3))[..., None]
+    found = tilted(model, measured, exact)
+    np.testing.assert_allclose(found.marginal(NAMES), joint, rtol=1e-6)
+    np.testing.assert_allclose(found.marginal(CLIQUE), table, rtol=1e-6)
+    for axis, m in zip((2, 0, 1), exact, strict=True):
+        given = m.values.reshape(-1, 4) / m.values.reshape(-1, 4).sum(1, keepdims=True)
+        pairs_of = [each.sum(tuple({0, 1, 2} - {axis})) for each in (moved, joint)]
+        before, after = (np.abs(p / p.sum(1, keepdims=True) - given).max() for p in pairs_of)
+        assert after < before

@@ -145,8 +145,9 @@ class EvidenceMarginals:
         return float(messages.log_sum) + log_scale
 
     def _sound(self, relevant: int) -> Inputs:
-        """Return the input tables for the relevant attributes (a bit mask). Raises Underflow if one
-        of them is zero, or so small that products without logarithms may underflow.
+        """Return the input tables for the relevant attributes (a bit mask). Raises Underflow if a
+        table of observed attributes only is zero at their codes, or if entries or likelihoods are
+        so small that products without logarithms may underflow.
         """
         inputs = self._sliced(relevant)
         if inputs.log_scale == -math.inf or self.graph.lost:

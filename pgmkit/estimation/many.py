@@ -301,7 +301,9 @@ def _is_writable(m: Measurement) -> bool:
 
 
 def _each_total(total: float | Sequence[float], count: int) -> list[float]:
-    """Return one total for each of ``count`` sets: a single number counts for all."""
+    """Return one total for each of ``count`` sets: a single number counts for all. Raises
+    InvalidInput for a sequence of another length.
+    """
     if isinstance(total, int | float):
         return [total] * count
     each = float_array(total, "total")

@@ -352,7 +352,8 @@ class MarginalOracle:
 
     def _log(self, potentials: torch.Tensor, total: float) -> tuple[torch.Tensor, float]:
         """Return the marginals and log partition function by one pass in log space. The potentials
-        are first shifted by their peaks, so that large constants do not add to the rounding.
+        are first shifted by their peaks, so that large constants do not add to the rounding. Raises
+        NumericalFailure if no record is possible or a potential is NaN.
         """
         self.log_passes += 1
         peaks = self.shifts.peaks(potentials)

@@ -106,12 +106,13 @@ class PlainBeliefs:
         return {(first, second): held[second][rows[first]] for first, second in asked}
 
     def _joints(self, homes: Mapping[str, int]) -> tuple[dict[str, slice], list[Array]]:
-        """Return, for each clique of the tree, the joint probabilities of the clique and each value
-        of some attributes (first axis), and the places of each attribute's values on that axis.
+        """Return the places of each attribute's values among the values of all attributes of
+        ``homes``, and for each clique of the tree the joint probabilities of these values (first
+        axis) and the clique.
 
-        `homes`: for each of these attributes, the number of a clique that holds it.
+        ``homes``: for each attribute, the number of a clique that contains it.
         """
-        tree, mine = self.tree, ("",)  # no attribute's name
+        tree, mine = self.tree, ("",)  # no attribute has this name
         rows, end = dict[str, slice](), 0
         for name in homes:
             rows[name] = slice(end, end := end + tree.domain.sizes[name])
@@ -138,7 +139,7 @@ class PlainBeliefs:
         for place, parent in enumerate(tree.parents):
             if parent >= 0:
                 pass_on(parent, place, ~below[place])
-            else:  # other trees are independent
+            else:  # attributes of other components are independent
                 others = ~below[place]
                 joints[place][others] = np.multiply.outer(alone[others], self.tables[place])
         return rows, joints

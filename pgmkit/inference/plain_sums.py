@@ -244,7 +244,8 @@ class PlainSums:
         seconds: float,
     ) -> Any:
         """Return the table over ``kept`` that remains when all other attributes are eliminated by
-        ``over``, which reduces the last axis of an array (log-sum-exp or maximum).
+        ``over``, which reduces the last axis of an array (log-sum-exp or maximum). Raises TooLong
+        as ``log_sum`` does.
 
         Axes are in the reverse of the elimination order, so that the next attribute to be
         eliminated is always the last one; those in ``kept`` come first.

@@ -385,7 +385,9 @@ def _along(matrix: Array, table: Array, axis: int) -> Array:
 
 
 def _rows(measurement: Measurement) -> list[Array]:
-    """Return the factors of the measurement's matrix, one for each attribute."""
+    """Return the factors of the measurement's matrix, one for each attribute. Raises InvalidInput
+    if it has no matrix or another number of factors.
+    """
     matrix = measurement.matrix
     if not measurement.clique:
         return []

@@ -55,7 +55,7 @@ def _summed_chances(joint: Joint, clique: Clique, name: str) -> Array:
 
 def expected_answer(joint: Joint, query: FactoredQuery) -> Array:
     """Return the query's answers over the joint distribution, as fractions of the total. Raises
-    ModelTooLarge if there are too many answers for the memory limit.
+    ModelTooLarge if the answers take more than 4 GiB (``MEMORY_LIMIT``).
 
     Records are processed in blocks. One matrix product joins the answers over the first half of the
     query's attributes with those over the second.

@@ -84,7 +84,7 @@ class GivenRegions(QueryAnswers):
 
     def sample(self, n: int, *, rng: Rng = None) -> Dataset:
         """Return ``n`` records that meet the conditions: the first ``n`` such records among records
-        drawn from the model.
+        drawn from the model. ``rng``: a seed, a numpy Generator, or None for a fresh one.
 
         Raises ``InvalidInput`` if ``n`` is not a positive integer, or if fewer than ``n`` of some
         two million drawn records meet the conditions.

@@ -76,7 +76,7 @@ class Frequent:
         codes, as measurements over `self.domain`.
 
         In a one-way marginal the count of the merged codes is the total minus the noisy counts of
-        the frequent codes, and at least 0. Its noise is said to be that of one code.
+        the frequent codes, and at least 0. Its `stddev` is that of the count of one code.
         """
         found = []
         for m in measurements:

@@ -15,8 +15,8 @@ from pgmkit.tables.reply import Reply
 
 
 def kind_of(clique: Clique, own: Collection[str]) -> str:
-    """Return the relation that a measured table of children is about, apart from the position.
-    `own`: the child's columns.
+    """Return which relation a measured table of children is about, in one of three names (see
+    below). The position does not count. `own`: the names of the child's columns.
 
     >>> tables = (("area", "age", "position"), ("previous age", "sex"), ("age", "position"))
     >>> [kind_of(clique, ["age", "sex"]) for clique in tables]

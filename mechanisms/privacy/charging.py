@@ -46,12 +46,14 @@ class Charging(Counting):
         return noise_scales.additive(budget, self.neighbours.l1, self.neighbours.l2, cost)
 
     def expected_error(self, cost: float) -> float:
-        """Return the expected absolute noise, in counts, of one cell measured at this cost."""
+        """Return the expected absolute noise, in counts, of one cell measured at this cost, as if
+        noise were continuous: that of discrete noise is less for scales below about 1.
+        """
         return self.scale(cost) * (1.0 if self.ledger.budget.pure else float(np.sqrt(2 / np.pi)))
 
     def errors_stddev(self, number: int, cost: float) -> float:
         """Return the standard deviation, in counts, of the noise in each of `number` distances that
-        `measure_errors` measures together at this cost.
+        `measure_errors` measures together at this cost; an upper bound for scales below about 1.
         """
         l1, l2 = self.neighbours.l1 * number, self.neighbours.l1 * number**0.5
         scale = noise_scales.additive(self.ledger.budget, l1, l2, cost)
@@ -61,7 +63,8 @@ class Charging(Counting):
         self, step: str, exact: NDArray[np.int64], l1: float, l2: float, cost: float
     ) -> tuple[NDArray[np.int64], float]:
         """Charge, then return the values `exact` with discrete noise, and the noise's standard
-        deviation. `l1` and `l2`: the L1 and L2 sensitivities of the values.
+        deviation (an upper bound for scales below about 1). `l1` and `l2`: the L1 and L2
+        sensitivities of the values.
         """
         self._charged(step, cost)
         return self._drawn(exact, l1, l2, cost)

@@ -85,7 +85,7 @@ def log_delta(rho: float, epsilon: float) -> float:
         # This is the derivative in alpha, at alpha = 1 + exp(t).
         return (2 * math.exp(t) + 1) * rho - epsilon - math.log1p(math.exp(-t))
 
-    # Any alpha gives a valid delta, so an inexact minimum only costs tightness.
+    # Any alpha gives a valid delta, so at an inexact minimum delta is only a little larger.
     t = crossing(lambda t: slope(t) >= 0, -40.0, 60.0)[1]
     u = math.exp(t)
     return u * ((1 + u) * rho - epsilon) - math.log1p(u) - u * math.log1p(1 / u)

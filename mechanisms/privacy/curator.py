@@ -154,8 +154,9 @@ class Curator(Discovering):
     def measure_numbered(
         self, number: str, place: str, others: Sequence[str], cost: float
     ) -> list[Measurement]:
-        """Return a noisy table of the groups with k rows for each k from 1 on: a measurement over
-        `number` (at code k), `place` (at the codes below k) and `others`.
+        """Return a noisy table for each number k of rows that a group can have, from 1 up. It
+        counts the rows of groups of k rows, and is a measurement over `number` (its code k alone),
+        `place` (its codes below k) and `others`.
 
         The rows of a unit are in g groups, such as the children of one parent, where g is
         `max_rows` divided by the number of places. The caller has made sure that the code in

@@ -190,8 +190,8 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Ledger:
-        """Return the ledger that `to_dict` stored. Raises InvalidInput for a part that is missing,
-        and for charges beyond the budget.
+        """Return the ledger that `to_dict` stored. Raises InvalidInput for parts that are missing
+        or wrong, and for charges beyond the budget.
         """
         stored = mapped(stored, "stored", "names to the parts of a ledger")
         for name in ("secure", "neighbours", "epsilon", "delta", "reserved", "entries"):
@@ -209,7 +209,13 @@ class Ledger:
         # Files written before the accounting could be chosen lack it; they used zCDP, the default.
         budget = {each.name: stored[each.name] for each in fields(Budget) if each.name in stored}
         ledger = cls(Budget(**budget), secure=secure, neighbours=neighbours)
-        ledger._entries = [LedgerEntry(**entry).checked() for entry in stored["entries"]]
+        try:
+            ledger._entries = [LedgerEntry(**entry).checked() for entry in stored["entries"]]
+        except TypeError as error:
+            raise InvalidInput(
+                f"entries of a stored ledger must be a list of charges: {error}; store ledgers by "
+                "`to_dict`"
+            ) from None
         if not all(ledger._fits(0.0, 0.0)):
             raise InvalidInput("the charges of a ledger are more than its budget")
         return ledger

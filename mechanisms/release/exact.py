@@ -35,7 +35,7 @@ def with_exact(
     noisy = [each for each in paid if isinstance(each, Measurement)]
     before = [each for each in release.measurements[len(paid) :] if isinstance(each, Measurement)]
     # The model misses an exact table by about a third of the standard deviation that is stated for
-    # the table. A smaller one makes the search longer.
+    # the table. A smaller deviation would make the search longer.
     stddev = min(_MISSED / 2, SLIGHT * min(map(count_noise, noisy)))
     exact = before + [
         Measurement(each.clique, each.values, stddev, each.matrix)

@@ -118,12 +118,13 @@ def _is_table(m: Any) -> bool:
 def _tested(
     distance: float, noise: float, n: float, one: Any, other: Any, level: float
 ) -> tuple[float, float]:
-    """Return the p-value of a table's distance from independence, D, with noise of this variance;
-    and how much stronger than unrelated columns in `n` records those are that have the p-value
+    """Return two figures of a measured table: the p-value of `distance`, the D of the module's
+    docstring, with noise of variance `noise` in each cell; and by how many times columns must be
+    stronger related than unrelated ones are by chance in `n` records, for the p-value to be below
     `level` in half of all draws.
 
-    `one` and `other` hold, for a column each, C F p, tr S, |S|, the largest |C F (e_i - p)|^2, and
-    the variance of the noise of a count.
+    `one` and `other`: for each of the two columns what `_sampled` returns, and the variance of the
+    noise in the count of one of its values.
     """
     (p, trace_p, most_p, record_p, error_p), (q, trace_q, most_q, record_q, error_q) = one, other
     r, c = len(p) - 1, len(q) - 1
@@ -140,7 +141,9 @@ def _tested(
 
 
 def _sampled(counts: Array, factor: Matrix | None) -> tuple[Array, float, float, float]:
-    """Return C F p, tr S, a bound on |S|, and the largest |C F (e_i - p)|^2."""
+    """Return, in the notation of the module's docstring, C F p, tr S, a bound on |S|, and the
+    largest |C F (e_i - p)|^2. `counts` are in proportion to p, and `factor` is F; None for I.
+    """
     p = counts / counts.sum()
     if factor is None:
         square = p @ p

@@ -32,7 +32,7 @@ def quick_bars(model: GraphicalModel, tables: Sequence[Measurement]) -> Uncertai
         bars = error_bars(model, tables, replicates=REPLICATES, seed=0, max_seconds=UNASKED_SECONDS)
     except InvalidInput:
         return None
-    # If a single estimation takes too long, none is tried.
+    # On a tree of more cells already the first re-estimation takes too long, so none is tried.
     return replace(bars, _estimated=_refuse) if model.tree.cells > AT_ONCE else bars
 
 

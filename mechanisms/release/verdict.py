@@ -159,7 +159,7 @@ def _faint(domain: Domain, total: float, known: Sequence[Any]) -> str:
     noise: dict[tuple[str, str], float] = {}
     for m in known:
         if not isinstance(m, Measurement):
-            continue  # one predicate, or single cells, rather than a table
+            continue  # the count of a predicate
         for pair in pairs_of(domain, [m.clique]):
             ratio = m.stddev * _cells(domain, m) / total
             noise[pair] = min(noise.get(pair, math.inf), ratio)

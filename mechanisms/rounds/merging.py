@@ -90,11 +90,12 @@ class Noise:
 
 
 def groups_of(counts: Array, most: int, bins: int) -> Groups:
-    """Return the group of each code: runs of bins with at most 1/most of all counts, and larger
-    bins by themselves.
+    """Return the number of the group of each code. Groups are runs of bins that together have at
+    most 1/most of all counts, and single bins that have more; there are fewer than 2 `most` of
+    them.
 
     `counts`: the counts of the codes, at least 0. The first `bins` codes are bins in order; all
-    others stay separate, and so do all codes if there are no more bins than groups.
+    others stay separate, and so do all codes if there are at most `most` bins.
 
     >>> groups_of(np.array([5.0, 5.0, 60.0, 10.0, 10.0, 10.0]), 3, bins=6)
     array([0, 0, 1, 2, 2, 2])

@@ -42,6 +42,7 @@ def test_a_stored_ledger_is_the_same(neighbours: str) -> None:
         *({"neighbours": name} for name in ("both", "replace", None, 3)),
         *({"secure": value} for value in (1, None, "yes")),
         {"accounting": "none"},
+        *({"entries": value} for value in (None, 3, [3], [{"step": "s"}], [{"price": 1.0}])),
     ],
 )
 def test_a_stored_ledger_that_promises_nothing_is_refused(wrong: dict[str, object]) -> None:

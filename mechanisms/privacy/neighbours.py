@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pgmkit.errors import InvalidInput
+from pgmkit.runtime.printed import on_one_line
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ NEIGHBOURS = {
 }
 """The relations by name: one row replaced by another, or one row more or less."""
 
-_OF_UNITS = re.compile(r"(?P<promise>(?P<rows>[^ ]+)( of .+?)??)( \(max_rows \d+\))?", re.DOTALL)
+_OF_UNITS = re.compile(
+    r"(?P<promise>(?P<rows>[^ ]+)( of (?P<unit>.+?))??)( \(max_rows (?P<most>\d+)\))?", re.DOTALL
+)
 
 
 def relation(
@@ -128,6 +131,23 @@ def promise(name: str) -> str:
     """
     parsed = _OF_UNITS.fullmatch(name)
     return parsed["promise"] if parsed else name
+
+
+def rows_used(name: str) -> str:
+    """Return a sentence on which rows of a unit are counted under a relation of units, from the
+    relation's name; empty for a relation of rows.
+
+    >>> rows_used("add/remove of household (max_rows 4)")
+    'Counts are of at most 4 rows of each household; any others were left out, drawn at random.'
+    """
+    parsed = _OF_UNITS.fullmatch(name)
+    if parsed is None or parsed["most"] is None:
+        return ""
+    rows = "1 row" if parsed["most"] == "1" else f"{parsed['most']} rows"
+    return (
+        f"Counts are of at most {rows} of each {on_one_line(parsed['unit'])}; any others were left "
+        "out, drawn at random."
+    )
 
 
 def is_promise(name: object) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import narwhals as nw
 import numpy as np
 
+from mechanisms.privacy.neighbours import rows_used
 from mechanisms.release.html import overview
 from mechanisms.release.parts import record_parts
 from mechanisms.release.quick_bars import quick_bars, without_bars
@@ -119,11 +120,13 @@ class TableRelease:
     def verdict(self) -> Verdict:
         """A verdict in words on what the records keep and lose, computed from the release alone."""
         budget = None if self.ledger is None else self.ledger.budget
+        used = "" if self.ledger is None else rows_used(self.ledger.neighbours)
         found = verdict(self.model, self.measurements, budget)
         said = "No value of {} is frequent enough to be found: all records have {!r} or a gap."
         columns = self.schema.columns.items()
         none = [said.format(n, c.labels[0]) for n, c in columns if getattr(c, "values", 0) == ()]
-        return replace(found, relations=" ".join([*none, found.relations]).strip())
+        relations, counts = " ".join([*none, found.relations]), f"{found.counts} {used}"
+        return replace(found, relations=relations.strip(), counts=counts.strip())
 
     def codes(
         self,

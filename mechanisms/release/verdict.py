@@ -218,9 +218,11 @@ def _shown(strengths: Mapping[tuple[str, str], float], hidden: Collection[tuple[
     seen = [pair for pair in strengths if pair not in hidden]
     order = sorted(seen, key=lambda pair: -strengths[pair])[:_STRONGER]
     strongest = ", ".join(f"{a} with {b} ({strengths[a, b]:.2f})" for a, b in order)
+    many = ("relations", "are", "these figures")
+    those, are, figures = many if len(order) > 1 else ("relation", "is", "this figure")
     said = (
-        f"The strongest relations, by Cramér's V, are {strongest}; noise raises these figures, "
-        "most where columns have many values or rare ones."
+        f"The strongest {those}, by Cramér's V, {are} {strongest}; noise raises {figures}, most "
+        "where columns have many values or rare ones."
         if len(strengths) > _STRONGER
         else ""
     )

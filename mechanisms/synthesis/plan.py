@@ -26,7 +26,8 @@ from mechanisms.privacy.neighbours import relation
 from mechanisms.registry import configure
 from mechanisms.release.verdict import verdict
 from mechanisms.synthesis.questions import PlannedQuestion
-from mechanisms.workload import Workload, WorkloadLike
+from mechanisms.synthesis.work import mixture_seconds
+from mechanisms.workload import Workload, WorkloadLike, pairs_of
 from pgmkit import Dataset, Domain, GraphicalModel, InvalidInput
 from pgmkit.records.sampling import check_count
 from pgmkit.runtime.memory import peak
@@ -178,6 +179,13 @@ def plan(
         said += (
             f"The steps, the time and the model are those of {len(records):,} records; of {rows:,} "
             "a mechanism that selects may measure more and larger tables, which takes longer.",
+        )
+    pairs = pairs_of(domain, wanted.asked.cliques)
+    if mechanism == "mixture" and pairs and all(len(m.clique) == 1 for m in release.measurements):
+        longer = mixture_seconds(min(sum(map(domain.size, pairs)), chosen.cells))
+        said += (
+            "Noise hides all pairs of the made-up records, so that none is measured. If relations "
+            f"of the data stand out from it, pairs are measured, in about {longer:.0f} s.",
         )
     return Plan(
         mechanism,

@@ -31,6 +31,7 @@ from mechanisms.privacy.units import Excess, bounded, random_keys
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, mixed_marginals
 from mechanisms.registry import MECHANISMS, configure
+from mechanisms.release.report import html
 from mechanisms.release.tabular import TableRelease
 from mechanisms.synthesis import units as units_module
 from mechanisms.synthesis.pipeline import synthesize
@@ -454,6 +455,18 @@ def test_one_odd_name_of_a_unit_stops_nothing() -> None:
     mixed = pd.DataFrame({**columns, "id": [[1], "x", "[1]"]})
     for frame in (pd.DataFrame(columns), pyarrow.table(columns), mixed):
         assert len(bounded_frame(frame, schema, "id", 1, None)[0]) == 2
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_verdict_says_that_counts_are_of_bounded_rows(k: int) -> None:
+    """Its error of a count is that of the rows kept, however many were left out."""
+    frame = visits()
+    kept = sum(min(k, rows) for rows in frame.groupby("id").size())
+    release = run(frame, max_rows=k, epsilon=1e4)
+    assert kept < len(frame) and release.model.total == pytest.approx(kept, abs=1)
+    said = f"at most {k} row{'s' * (k > 1)} of each id; any others were left out"
+    assert said in release.verdict.counts and said in html(release)
+    assert "left out" not in str(run(frame, unit=None, max_rows=None).verdict)
 
 
 def test_no_rows_and_rows_of_nobody() -> None:

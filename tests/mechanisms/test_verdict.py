@@ -134,6 +134,23 @@ def test_more_budget_means_less_noise_as_the_curator_draws_it() -> None:
     assert stated == pytest.approx(noise[1] / noise[0], rel=0.05)
 
 
+def test_a_plan_without_pairs_says_that_the_data_may_have_them_and_for_how_long() -> None:
+    """Noise hides pairs of made-up records where it does not hide those of equal columns."""
+    domain, rows = Domain(dict.fromkeys("abcde", 12)), 700
+    pairs = k_way(domain, 2)
+    planned = plan("mixture", pairs, 1.0, 1e-9, neighbours="add/remove", rows=rows)
+    assert not any("2-way" in each.step for each in planned.steps)
+    # A second, and half a millisecond for each of 10 x 144 cells.
+    assert "Noise hides all pairs of the made-up records" in planned.verdict[-1]
+    assert "in about 2 s" in planned.verdict[-1]
+    equal = Dataset(domain, dict.fromkeys("abcde", np.arange(rows) % 2 * 11))
+    release = run("mixture", equal, pairs, 1.0, 1e-9, neighbours="add/remove", seed=0)
+    assert sum(len(m.clique) == 2 for m in release.measurements) == 10
+    for other, many in (("independent", rows), ("mixture", 100_000)):
+        found = plan(other, pairs, 1.0, 1e-9, neighbours="add/remove", rows=many)
+        assert "made-up" not in " ".join(found.verdict)
+
+
 def related(strength: float, total: float = 1200.0) -> str:
     """The verdict on pairs of four columns, of which only a and b are related."""
     domain = Domain(dict.fromkeys("abcd", 2))
@@ -149,7 +166,7 @@ def test_relations_that_chance_explains_are_not_called_strong() -> None:
     assert "no relation beyond chance" in related(0.0) and "no correlation" in related(0.0)
     assert "strongest" not in related(0.9 / 1200**0.5)
     said = related(0.3)
-    assert "The strongest relations, by Cramér's V, are a with b (0.30); noise raises" in said
+    assert "The strongest relation, by Cramér's V, is a with b (0.30); noise raises" in said
     assert "rare ones. Of a with c, a" in said
     assert "no relation beyond chance" in related(0.9 / 300**0.5, total=300)
     # Chi-square 2.9 of one degree: one of six unrelated pairs is often that far off.

@@ -80,10 +80,7 @@ def dividing(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except csv.Error as error:
-        wrong = (
-            "hold carriage returns outside quotation marks; let every line end in a line feed, and "
-            "put texts that hold a carriage return in quotation marks"
-        )
+        wrong = "hold carriage returns outside quotes; quote such texts, end lines in line feeds"
         if "limit" in str(error):
             most = csv.field_size_limit()
             wrong = f"hold a value of more than {most:,} characters; shorten it, or leave it out"

@@ -29,7 +29,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pgmkit.errors import InvalidInput, check_known, naming
+from pgmkit.errors import InvalidInput, check_known, did_you_mean, naming
 from pgmkit.runtime.arguments import instance
 from pgmkit.tables.columns import MISSING, Column
 from pgmkit.tables.constraints import Condition, Mask, codes_of
@@ -289,8 +289,8 @@ def _condition(schema: Schema, text: str) -> tuple[str, str, Mask]:
     found = _divided(schema, text)
     if found is None:
         raise InvalidInput(
-            f"condition {text!r} is not understood; write, for example, sex = F, age in 30..44, "
-            "age < 30, status in {single, widowed} or pay != missing"
+            f"condition {text!r} is not understood{did_you_mean(text, schema.shown)}; write, for "
+            "example, sex = F, age in 30..44, age < 30, status in {single, widowed}, pay != missing"
         )
     name = _known(schema, found[1])
     if unquoted(found[3]) not in schema.shown[name].labels:

@@ -132,7 +132,8 @@ def test_linear_parts_are_what_replies_are_computed_from(text: str) -> None:
         ("sex in steps of 2", "column 'sex': steps need a column of numbers"),
         ("age in 0-year steps", "a width above 0"),
         ("pay | sex, pay", "asked for twice"),
-        ("pay | wages", "condition 'wages' is not understood"),
+        ("pay | wages", "condition 'wages' is not understood (did you mean 'age'?); write"),
+        ("pay | zone", "condition 'zone' is not understood; write"),
         ("sex x wages", "no column 'wages'"),
     ],
 )

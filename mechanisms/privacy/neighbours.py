@@ -138,16 +138,14 @@ def rows_used(name: str) -> str:
     relation's name; empty for a relation of rows.
 
     >>> rows_used("add/remove of household (max_rows 4)")
-    'Counts are of at most 4 rows of each household; any others were left out, drawn at random.'
+    'Counts are of at most 4 rows of each household; any others were left out.'
     """
     parsed = _OF_UNITS.fullmatch(name)
-    if parsed is None or parsed["most"] is None:
+    if parsed is None or None in (parsed["unit"], parsed["most"]):
         return ""
     rows = "1 row" if parsed["most"] == "1" else f"{parsed['most']} rows"
-    return (
-        f"Counts are of at most {rows} of each {on_one_line(parsed['unit'])}; any others were left "
-        "out, drawn at random."
-    )
+    unit = on_one_line(parsed["unit"])
+    return f"Counts are of at most {rows} of each {unit}; any others were left out."
 
 
 def is_promise(name: object) -> bool:

@@ -26,7 +26,7 @@ from mechanisms.privacy.curator import Curator
 from mechanisms.privacy.discovery import threshold
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.ledger import BudgetExceeded, Ledger
-from mechanisms.privacy.neighbours import NEIGHBOURS, is_promise, promise, relation
+from mechanisms.privacy.neighbours import NEIGHBOURS, is_promise, promise, relation, rows_used
 from mechanisms.privacy.units import Excess, bounded, random_keys
 from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates, mixed_marginals
@@ -222,7 +222,12 @@ def test_names_of_relations() -> None:
         assert is_promise(name) and is_promise(promise(name))
         assert promise(name) == promise(promise(name)) == f"replace-one of {unit}"
         assert promise(relation("replace-one", unit, 4).name) == promise(name)
+        said = f"Counts are of at most 3 rows of each {unit}; any others were left out."
+        assert rows_used(name) == said.replace("\n", " ")
     assert not is_promise("swap of id (max_rows 3)") and not is_promise("") and not is_promise(3)
+    assert not any(
+        map(rows_used, ("add/remove", "add/remove of id", "add/remove (max_rows 3)", ""))
+    )
     assert relation("replace-one", "id", 1).rows_public
     assert not relation("replace-one", "id", 2).rows_public
 

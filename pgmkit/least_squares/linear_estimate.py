@@ -11,6 +11,7 @@ downwards a little. The estimate here has no bias, so its noise is its whole err
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -170,11 +171,15 @@ def _residuals(
     that was measured.
 
     Kronecker products with fewer than n - 1 rows along an attribute of n codes, or with a factor of
-    zeros, determine no residual. They are left out, as are matrices that act on the total.
+    zeros, determine no residual. They are left out, as are matrices that act on the total. If such
+    a product is all that was measured of its attributes, whole tables are split without it.
     """
     kept = [m for m in measurements if _may_determine(m)]
-    split = not zeros and all(m.matrix is None for m in measurements)
-    if split and sum(2 ** len(m.clique) for m in measurements) > DENSE_ROWS:
+    often = Counter(frozenset(m.clique) for m in measurements)
+    alone = {each for each, times in often.items() if each and times == 1}
+    lone = all(_may_determine(m) or frozenset(m.clique) in alone for m in measurements)
+    split = lone and not zeros and all(m.matrix is None for m in kept)
+    if split and sum(2 ** len(m.clique) for m in kept) > DENSE_ROWS:
         return None
     if not split and all(m.matrix is None for m in kept):
         return None

@@ -16,7 +16,18 @@ from mechanisms.privacy.budget import Budget
 from mechanisms.privacy.curator import Curator
 from mechanisms.release.tabular import TableRelease
 from mechanisms.workload import k_way
-from pgmkit import Categorical, Dataset, Domain, FactoredQuery, Integer, Measurement, Schema, ask
+from pgmkit import (
+    Categorical,
+    Dataset,
+    Domain,
+    FactoredQuery,
+    Integer,
+    Kronecker,
+    Measurement,
+    Schema,
+    ask,
+    estimate,
+)
 from pgmkit.errors import InvalidInput, NotMeasured
 from pgmkit.tables.questions import _none_negative
 from pgmkit.uncertainty.measured import MeasuredBars
@@ -112,6 +123,36 @@ def test_questions_to_a_release_of_a_mixture_have_error_bars_where_tables_do() -
     assert "stderr" not in beyond.columns and "no table that was measured" in str(beyond)
     with pytest.raises(NotMeasured, match="mechanism='aim'"):
         release.ask("a | b = 1, c = 0", error_bars=True)
+
+
+def test_single_columns_have_error_bars_beside_merged_pairs_alone() -> None:
+    """If all measured pairs are merged, none determines its table. The single columns still have
+    the error bars of generalised least squares, here over all cells and without these pairs.
+    """
+    rng = np.random.default_rng(0)
+    sizes = {name: DOMAIN.sizes[name] for name in "abc"}
+    domain, cells = Domain(sizes), np.indices(tuple(sizes.values())).reshape(3, -1)
+    rows = [np.eye(size)[:, cells[i]] for i, size in enumerate(sizes.values())]
+    noisy = [
+        Measurement((name,), each @ np.full(24, 50.0) + rng.normal(0, sd, len(each)), sd)
+        for sd in (3.0, 4.0)
+        for name, each in zip(sizes, rows, strict=True)
+    ]
+    merged = [
+        Measurement(pair, rng.normal(0, 2.0, 1), 2.0, matrix=Kronecker([[first], [second]]))
+        for pair, first, second in (
+            (("a", "b"), [1.0, 1.0, -2.0], [1.0, 1.0, -1.0, -1.0]),
+            (("b", "c"), [1.0, 1.0, -1.0, -1.0], [1.0, -1.0]),
+        )
+    ]
+    weighted = np.concatenate([each / sd for sd in (3.0, 4.0) for each in rows])
+    covariance = np.linalg.pinv(weighted.T @ weighted)
+    bars = MeasuredBars(estimate(domain, noisy), [*noisy, *merged])
+    for name, each in zip(sizes, rows, strict=True):
+        exact = np.sqrt(np.diag(each @ covariance @ each.T))
+        np.testing.assert_allclose(bars.marginal((name,)).stddev, exact, rtol=1e-9)
+    with pytest.raises(NotMeasured):
+        bars.marginal(("a", "b"))
 
 
 def test_single_queries_are_no_tables() -> None:

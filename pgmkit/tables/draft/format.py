@@ -147,8 +147,7 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
         above = full.index(True)
         names = rows[above]
         if all(names) and not any(map(_is_number, names)) and len(set(names)) == width:
-            short = all(n == width or 2 * n <= width + 1 for n in widths[:above])
-            return above if short else 0
+            return above * all(n == width or 2 * n <= width + 1 for n in widths[:above])
     return 0
 
 

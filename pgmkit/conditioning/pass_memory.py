@@ -102,7 +102,7 @@ def _own_cells(tree: EliminationTree) -> list[int]:
 
 def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
     """Return the largest number of cells in memory during the upward pass, with every value kept or
-    each freed once it is multiplied.
+    each freed once it is multiplied. ``own`` has the number of cells of each node's table.
     """
     held = most = sum(own[: tree.inputs])
     for node in tree.made:
@@ -118,7 +118,7 @@ def _upward(tree: EliminationTree, own: Sequence[int], *, kept: bool) -> int:
 
 def _downward(tree: EliminationTree, own: Sequence[int], sets: Iterable[int]) -> int:
     """Return the number of cells that the marginals of these sets need in addition to the values:
-    those of the adjoints, of the largest step, and of the answers.
+    those of the adjoints, of the largest step, and of the answers. ``own`` is as for ``_upward``.
     """
     adjoints: set[int] = set()  # these are the nodes whose adjoints the answers need
     answers, largest = set(sets), 0

@@ -237,8 +237,8 @@ def _extend(space: dict[int, int], cycle: int) -> bool:
 
 
 def counting_numbers(largest: Iterable[Region]) -> dict[Region, int]:
-    """Return the nonzero counting numbers of the regions and of all their intersections; an empty
-    dict if there are too many regions.
+    """Return the nonzero counting numbers of the regions ``largest`` and of all their
+    intersections; an empty dict if there are too many of these.
     """
     regions = set(largest)
     fresh = set(regions)

@@ -221,9 +221,9 @@ class _Joint:
         return found - ULPS * EPSILON * size
 
     def potentials(self, state: _State, like: Point) -> torch.Tensor:
-        """Return potentials whose sums over the cliques are the logarithms of the probabilities, up
-        to a constant. Among all such potentials small ones are chosen, since large terms that
-        cancel each other would be rounded.
+        """Return potentials, in the format of ``like``, whose sums over the cliques are the
+        logarithms of the state's probabilities, up to a constant. Among all such potentials small
+        ones are chosen, since large terms that cancel each other would be rounded.
 
         The probability of a cell at or below exp(``_FAR_BELOW``) times the largest is negligible.
         Its sum need not equal the logarithm but only be low, and one that is too high is fitted

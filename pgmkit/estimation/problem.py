@@ -122,8 +122,8 @@ class Monitor:
         report: Callable[[Progress], None] | None = None,
         max_iterations: int = _MOST_ITERATIONS,
     ) -> Monitor:
-        """Return a monitor of the search for the minimum of another loss, with the same goal and
-        deadline.
+        """Return a monitor of the search for the minimum of another ``loss``, with the same goal
+        and deadline, that passes its progress to ``report``.
         """
         return Monitor(
             replace(self.problem, loss=loss),

@@ -97,8 +97,8 @@ def _search(
 
 
 def _certify(problem: Problem, loss: MeasuredLoss, dual: torch.Tensor, monitor: Monitor) -> None:
-    """Raise the lower bound of the monitor by these multipliers, and then by those that ``ascent``
-    makes of them, until a few further steps would no longer halve the gap.
+    """Raise the lower bound of the monitor by the multipliers ``dual``, and then by those that
+    ``ascent`` makes of them, until a few further steps would no longer halve the gap.
     """
     before = inf
     while not monitor.certified and not problem.late():
@@ -130,7 +130,7 @@ class _Subproblem:
         self, monitor: Monitor, too_long: Callable[[], bool]
     ) -> tuple[Point, torch.Tensor] | None:
         """Return the point and the multipliers after the step; None if the step was too long for
-        inference, or if the time is over.
+        inference, or if the time is over. The search for it also ends when ``too_long()`` is True.
         """
 
         def settled() -> bool:

@@ -109,7 +109,9 @@ class State(NamedTuple):
 
 
 def start_at(objective: Objective, start: Points) -> State:
-    """Return the first state. Its first step changes no potential by more than two units."""
+    """Return the first state of a search from ``start``. Its first step changes no potential by
+    more than two units.
+    """
     largest = objective.slope(start.marginals)[1].abs().amax(-1)
     growth = torch.full_like(largest, FIRST_GROWTH)
     step = growth / torch.where(largest > 0, largest, 1.0)

@@ -170,7 +170,7 @@ class SecondOpinion:
     def _beside(self, record: Mapping[str, int], seconds: float) -> Iterator[float]:
         """Yield, for every attribute that is not observed, the log weight of the best record that
         differs from this one in that attribute alone. Yields nothing if reading the tables takes
-        too long.
+        longer than ``seconds``.
         """
         own, deadline = self.sums.at(record, self.weights), time.perf_counter() + seconds
         changes: dict[str, Any] = {}

@@ -111,8 +111,8 @@ class ModelTables:
     def records(
         self, n: int, rng: np.random.Generator, method: Method
     ) -> dict[str, NDArray[np.unsignedinteger]]:
-        """Draw ``n`` records and return the codes of each attribute, on the GPU if the model is
-        there and this is faster.
+        """Draw ``n`` records by the ``method`` of ``pgmkit.records.sampling.sample`` and return the
+        codes of each attribute, on the GPU if the model is there and this is faster.
         """
         check_count(n, least=1)
         check_fits(self.tree, self.memory_limit)

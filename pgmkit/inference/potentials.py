@@ -92,7 +92,8 @@ def impossible_cells(potentials: Iterable[Factor]) -> list[Zeros]:
 
 def _checked_size(name: str, factor: Factor, first: Factor) -> float:
     """Return the largest finite magnitude of a potential. Raises InvalidInput if it holds NaN or
-    plus infinity, or has another dtype or device than the first potential.
+    plus infinity, or has another dtype or device than the first potential; the error calls it
+    ``name``.
     """
     held = factor.array
     # If a value is NaN, the maximum is NaN, and this comparison is false.

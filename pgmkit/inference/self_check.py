@@ -147,9 +147,9 @@ def check(
 
 
 def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], float]]:
-    """Yield evidence and its probability according to inference: the likeliest cell of the largest
-    clique, no evidence at all, and then, for random cliques, the likeliest cell or a random one
-    that is not rare.
+    """Yield evidence and its probability by the flat marginals ``found`` (shares of the total) that
+    inference returned: the likeliest cell of the largest clique, no evidence at all, and then, for
+    random cliques, the likeliest cell or a random one that is not rare.
     """
     rng = np.random.default_rng(0)  # this choice affects no result
 
@@ -168,8 +168,9 @@ def _places(layout: Layout, found: Array) -> Iterator[tuple[dict[str, int], floa
 
 
 def _check_tables(inference: MarginalOracle, found: Array, allowed: float, seconds: float) -> None:
-    """Raise Contradiction unless all marginals sum to one and agree on single attributes that they
-    share, up to ``allowed``. The second part ends after ``seconds``, even if not all are compared.
+    """Raise Contradiction unless all marginals, which are flat in ``found``, sum to one and agree
+    on single attributes that they share, up to ``allowed``. The second part ends after ``seconds``,
+    even if not all are compared.
     """
     layout = inference.layout
     sums = np.add.reduceat(found, [s.start for s in layout.slices])

@@ -320,7 +320,8 @@ class _Fans:
         self, here: int, side: int, stem: int, tips: Sequence[int]
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield, for each of the tips, the set of the stem's attributes and the tip, and the
-        marginal over this set, axes in the domain's order.
+        marginal over this set, axes in the domain's order. The three first arguments are a
+        ``Stem``.
         """
         paths = self._paths
         separator = paths.separators[here, side]

@@ -101,8 +101,8 @@ def _contracted(
 def _prepared(
     domain: Domain, cliques: Sequence[Clique], queries: Sequence[FactoredQuery], like: torch.Tensor
 ) -> tuple[Plan, list[torch.Tensor]]:
-    """Return the contraction plan over these cliques and the queries' matrices, and the
-    matrices.
+    """Return the contraction plan over these cliques and the queries' matrices, and the matrices in
+    the format and on the device of ``like``.
     """
     inputs, matrices_of = list(cliques), []
     # The prefix has one ">" more than any attribute's name begins with, so the prefixed names are

@@ -223,7 +223,7 @@ def _table(
     domain: Domain, clique: Clique, group: Sequence[Measurement], possible: NDArray[np.bool_]
 ) -> _Table | None:
     """Return the group's table by least squares, with its covariance; without matrices it is the
-    average by inverse variance.
+    average by inverse variance. Cells that are False in ``possible`` are zero.
 
     Return None if the group does not determine the table. If a measurement has a matrix, return
     None also for more than DENSE_ROWS cells, and for entries whose squares overflow.

@@ -62,7 +62,9 @@ class Chain:
 def has_possible_value(
     domain: Domain, name: str, possible: Sequence[Possible], columns: Columns, records: int
 ) -> NDArray[np.bool_]:
-    """Return a mask of the records for which some value of the attribute ``name`` is possible."""
+    """Return a mask of the records, given by their ``columns``, for which the masks ``possible``
+    allow some value of the attribute ``name``.
+    """
     if not possible:
         return np.ones(records, dtype=np.bool_)
     cells = cells_of(domain, scopes((), possible), columns, records)

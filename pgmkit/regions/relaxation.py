@@ -158,8 +158,9 @@ def _centred(search: Search, loss: MeasuredLoss, parts: Parts) -> Array:
 
 
 def _descend(search: Search, stage: MeasuredLoss, curvature: Array, start: Array) -> Array:
-    """Minimise the loss ``stage`` by projected gradients from the tables ``start``, with momentum
-    that restarts whenever the loss rises. Return the last tables; ``search`` has the best ones.
+    """Minimise the loss ``stage`` by projected gradients from the tables ``start``, in the metric
+    of ``curvature`` (a number for each cell), with momentum that restarts whenever the loss rises.
+    Return the last tables; ``search`` has the best ones.
     """
     before = point = start
     multipliers: Array | None = None

@@ -146,8 +146,8 @@ def _independent(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _solutions(equations: Array, values: Array) -> tuple[Array, Array | None]:
-    """Return the least-norm solution of the equations, and a basis of the vectors that may be added
-    to it; None in place of the basis if any vector may be added.
+    """Return the least-norm solution s of ``equations`` @ s = ``values``, and a basis of the
+    vectors that may be added to it; None in place of the basis if any vector may be added.
     """
     if not len(equations):
         return np.zeros(equations.shape[1]), None

@@ -145,17 +145,17 @@ class MixtureFit:
 
         Noise explains a misfit near the number of measured cells, with the variance of twice that,
         or of five times that if it is Laplace noise. While the misfit of the rows is larger, twice
-        as many steps at `level` follow as before, but no more than all levels had, and none after
-        steps that lowered it by less than a standard deviation. With little noise the error of the
-        rows would otherwise be that of the descent. Tables that the penalty holds back then get
-        more weight (`_correct`).
+        as many steps at `level` follow as before, but together no more than all levels had, and
+        none after steps that lowered it by less than a standard deviation. With little noise the
+        error of the rows would otherwise be that of the descent. Tables that the penalty holds back
+        then get more weight (`_correct`).
         """
-        whole = steps * (math.ceil(level) + 1)
+        whole = left = steps * (math.ceil(level) + 1)
         self.run(steps, level)
         before, missed = math.inf, float(self._misfit(self.rows))
         noise = (self._of_square * self._cells) ** 0.5
-        while missed > self._cells and before - missed > noise and 2 * steps <= whole:
-            steps *= 2
+        while missed > self._cells and before - missed > noise and 2 * steps <= left:
+            steps, left = 2 * steps, left - 2 * steps
             self.run(steps, level)
             before, missed = missed, float(self._misfit(self.rows))
         self._correct(steps, whole, level)

@@ -772,7 +772,7 @@ def scripted(script: list[tuple[float, float]], pairs: int = 1, *, pure: bool = 
     ("misfits", "steps"),
     [
         ([11.9], [10]),  # no more than noise explains: 12 cells
-        ([50.0, 30.0, 29.0], [10, 20, 40]),  # 40 steps are as many as all levels had
+        ([50.0, 30.0, 25.0, 20.0], [10, 20, 40]),  # 60 more; 80 more would exceed what all had
         ([50.0, 45.6, 29.0], [10, 20]),  # noise: a standard deviation is sqrt(24), 4.9
         ([50.0, 45.0, 29.0], [10, 20, 40]),
         ([50.0, 11.0], [10, 20]),
@@ -787,8 +787,11 @@ def test_steps_double_while_noise_cannot_explain_the_misfit(
     for pure, factor in [(False, 1.0), (True, 2.5**0.5)]:
         corrected.clear()
         fit = scripted([(12 + factor * (each - 12), 0.0) for each in misfits], pure=pure)
-        fit.finish(10, 2.5)
-        assert fit.steps == steps and corrected == [(steps[-1], 40, 2.5)]
+        fit.finish(10, 4.5)  # levels 0 to 4 and 4.5 had 60 steps
+        assert fit.steps == steps and corrected == [(steps[-1], 60, 4.5)]
+        fit = scripted([(52 + each, 0.0) for each in (30.0, 20.0, 0.0)], pure=pure)
+        fit.finish(10, 3.5)  # 50 steps are too few for 20 and 40
+        assert fit.steps == [10, 20]
 
 
 @pytest.mark.parametrize("pure", [True, False])

@@ -148,13 +148,16 @@ class MixtureFit:
         as many steps at `level` follow as before, but together no more than all levels had, and
         none after steps that lowered it by less than a standard deviation. With little noise the
         error of the rows would otherwise be that of the descent. Tables that the penalty holds back
-        then get more weight (`_correct`).
+        then get more weight (`_correct`), unless it is the number of steps that ends the descent:
+        what is not fitted then is not held back by the penalty alone.
         """
         whole = left = steps * (math.ceil(level) + 1)
         self.run(steps, level)
         before, missed = math.inf, float(self._misfit(self.rows))
         noise = (self._of_square * self._cells) ** 0.5
-        while missed > self._cells and before - missed > noise and 2 * steps <= left:
+        while missed > self._cells and before - missed > noise:
+            if 2 * steps > left:
+                return
             steps, left = 2 * steps, left - 2 * steps
             self.run(steps, level)
             before, missed = missed, float(self._misfit(self.rows))

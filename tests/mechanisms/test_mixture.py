@@ -772,9 +772,9 @@ def scripted(script: list[tuple[float, float]], pairs: int = 1, *, pure: bool = 
     ("misfits", "steps"),
     [
         ([11.9], [10]),  # no more than noise explains: 12 cells
-        ([50.0, 30.0, 25.0, 20.0], [10, 20, 40]),  # 60 more; 80 more would exceed what all had
+        ([50.0, 30.0, 26.0, 20.0], [10, 20, 40]),
         ([50.0, 45.6, 29.0], [10, 20]),  # noise: a standard deviation is sqrt(24), 4.9
-        ([50.0, 45.0, 29.0], [10, 20, 40]),
+        ([50.0, 45.0, 41.0], [10, 20, 40]),
         ([50.0, 11.0], [10, 20]),
     ],
 )
@@ -789,9 +789,20 @@ def test_steps_double_while_noise_cannot_explain_the_misfit(
         fit = scripted([(12 + factor * (each - 12), 0.0) for each in misfits], pure=pure)
         fit.finish(10, 4.5)  # levels 0 to 4 and 4.5 had 60 steps
         assert fit.steps == steps and corrected == [(steps[-1], 60, 4.5)]
-        fit = scripted([(52 + each, 0.0) for each in (30.0, 20.0, 0.0)], pure=pure)
-        fit.finish(10, 3.5)  # 50 steps are too few for 20 and 40
-        assert fit.steps == [10, 20]
+
+
+@pytest.mark.parametrize(("level", "steps"), [(4.5, [10, 20, 40]), (3.5, [10, 20])])
+def test_steps_end_at_as_many_as_all_levels_had(
+    level: float, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels 0 to 4 and 4.5 had 60 steps, those to 3.5 had 50. The misfit still falls then, and no
+    table is taken for one that the penalty holds back.
+    """
+    corrected: list[object] = []
+    monkeypatch.setattr(Scripted, "_correct", lambda _self, *args: corrected.append(args))
+    fit = scripted([(each, 0.0) for each in (80.0, 70.0, 60.0, 50.0)])
+    fit.finish(10, level)
+    assert fit.steps == steps and not corrected
 
 
 @pytest.mark.parametrize("pure", [True, False])

@@ -107,8 +107,11 @@ def choose_mechanism(
     columns = sum(size > 1 for size in schema.domain.sizes.values())  # others have no pairs
     limit = 60.0 if seconds is None else seconds
     many = columns > _MANY_ATTRIBUTES
-    cells, most = _pair_cells(schema, workload)
-    to_mix = work.mixture_seconds(min(cells, most))
+    pairs, most = pairs_of(schema.domain, workload.asked.cliques), _most_cells()
+    cells = sum(map(schema.domain.size, pairs))
+    # An unknown number of rows is taken for a large one; of a unit all rows share the noise.
+    rows_of_one = (100_000 if rows is None else rows) // max_rows
+    to_mix = work.mixture_seconds(schema.domain, pairs, most, rows_of_one, budget)
     # The mixture's memory is that of a hundred times the cells that it fits, since it compares all
     # cells with independent columns before it merges codes or leaves pairs out.
     mixes = (
@@ -147,9 +150,6 @@ def choose_mechanism(
             f"{columns} columns: those of their pairs are measured that stand out from noise, and "
             "that a small graphical model holds",
         )
-    # The time grows with the number of rows in units of the noise, which grows with `max_rows`. An
-    # unknown number is taken for a large one.
-    rows_of_one = (100_000 if rows is None else rows) // max_rows
     return _by_time(schema, len(workload), rows_of_one, budget, limit, most_mb, to_mix)
 
 
@@ -170,14 +170,11 @@ def _mixture(columns: int, all_pairs: bool) -> Choice:
     return Choice("mixture", f"{measured}; for error bars of all questions ask for aim")
 
 
-def _pair_cells(schema: Schema, workload: Workload) -> tuple[int, int]:
-    """Return the number of cells of all the workload's pairs together, and the most that `mixture`
-    fits.
-    """
+def _most_cells() -> int:
+    """Return the most cells that `mixture` fits, but for a single larger pair."""
     from mechanisms.mixture import Mixture  # torch, which takes seconds to import
 
-    pairs = pairs_of(schema.domain, workload.asked.cliques)
-    return sum(map(schema.domain.size, pairs)), Mixture().cells
+    return Mixture().cells
 
 
 def _by_time(

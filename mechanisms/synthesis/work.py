@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 from mechanisms.privacy.budget import Budget
-from pgmkit.domain import Domain
+from pgmkit.domain import Clique, Domain
 
 FEW_ROWS = 25.0
 """The rows per column, in units of one marginal's noise, below which noise hides pairs.
@@ -59,15 +61,32 @@ def longest_aim_seconds(domain: Domain, rows: int, budget: Budget, model_mb: flo
     return min(6.0 * aim_seconds(domain, rows, budget), 5.0 * columns * round_seconds)
 
 
-def mixture_seconds(cells: int) -> float:
-    """Return roughly the CPU seconds that `mixture` takes to fit pairs of so many cells together.
-    If many rows show strong relations, it can take ten times as long.
+def mixture_seconds(
+    domain: Domain, pairs: Sequence[Clique], cells: int, rows: int, budget: Budget
+) -> float:
+    """Return roughly the CPU seconds that `mixture` takes to fit these pairs, on a core of a shared
+    server. `cells`: the setting of that name, the most cells that it fits, but for a single larger
+    pair. `rows`: the number of rows, divided by that of the largest protected unit.
 
-    >>> mixture_seconds(78_000)
-    40.0
+    A level of the fit takes 2 ms for each code and 0.02 ms for each cell. Of a pair no more cells
+    are counted than it has rows in units of its noise, since codes are merged that noise would
+    hide. The number of levels is that of `MixtureFit.last_level`. If a pair of n cells has its
+    records in about the root of n, the misfit of a cell for independent columns is near the square
+    of these rows divided by n^(3/2). On eight tables at epsilon 0.1, 1 and 10 the fit took 0.6 to
+    2 times as long (`benchmarks/README.md`).
+
+    >>> budget = Budget(1.0, 1e-9)
+    >>> round(mixture_seconds(Domain({"a": 20, "b": 20}), [("a", "b")], 100_000, 50_000, budget), 1)
+    2.7
     """
-    # The time is a second, whatever the table, and half a millisecond for each cell.
-    return 1.0 + 5e-4 * cells
+    sizes = [domain.size(pair) for pair in pairs]
+    codes = sum(domain.sizes[name] for name in set(itertools.chain.from_iterable(pairs)))
+    signal = max(1.0, rows / noise(budget) / max(1, len(pairs)) ** (1 if budget.pure else 0.5))
+    merged = [min(size, signal) for size in sizes]
+    fitted = min(sum(merged), max([cells, *merged]))
+    of_cell = signal**2 / (max(1, sum(sizes)) / max(1, len(sizes))) ** 1.5
+    levels = math.log2(max(1.0, of_cell) / 0.015)
+    return 1.0 + levels * (2e-3 * codes + 2e-5 * fitted)
 
 
 def figures(domain: Domain, rows: int, budget: Budget) -> tuple[float, float]:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from mechanisms.privacy.budget import Budget
+from mechanisms.synthesis import work
 from mechanisms.synthesis.auto import Choice, choose_mechanism
 from mechanisms.workload import k_way, table_workload
-from pgmkit import Boolean, Forbid, Integer, InvalidInput, Schema
+from pgmkit import Boolean, Domain, Forbid, Integer, InvalidInput, Schema
 from pgmkit.tables.labelled import Categorical
 
 WIDE = Schema({f"c{i}": Categorical([str(code) for code in range(4)]) for i in range(300)})
@@ -40,7 +41,7 @@ def test_pairs_of_many_codes_lead_to_a_mixture_up_to_forty_columns() -> None:
         schema = Schema({f"c{i}": Integer(0, codes - 1) for i in range(columns)})
         workload, budget = k_way(schema.domain, 2), Budget(1.0, 1e-9)
         assert choose_mechanism(schema, workload, budget, rows=100_000).name == name
-        shorter = choose_mechanism(schema, workload, budget, rows=100_000, seconds=50.0)
+        shorter = choose_mechanism(schema, workload, budget, rows=100_000, seconds=35.0)
         assert shorter.name != "mixture"
 
 
@@ -93,8 +94,12 @@ def test_auto_goes_by_columns_budget_limits_and_public_records() -> None:
         assert choose_mechanism(schema, pairs, Budget(1.0), rows=rows).name == taken
     late = chosen(30, k=3, seconds=1e-3)
     assert (late.name, "aim may take" in late.reason) == ("pair-graph", True)
-    slow = chosen(30, k=3, seconds=1.0 + 5e-4 * 1800)
+    domain = Domain({f"q{i}": 2 for i in range(30)})
+    pairs_of_30 = k_way(domain, 2).cliques
+    limit = work.mixture_seconds(domain, pairs_of_30, 10**5, 10**5, Budget(1.0, 1e-9))
+    slow = chosen(30, k=3, seconds=limit)
     assert (slow.name, "aim may take" in slow.reason) == ("mixture", True)
+    assert chosen(30, k=3, seconds=0.999 * limit).name == "pair-graph"
 
 
 @pytest.mark.parametrize(("delta", "factor"), [(1e-7, 1), (0.0, 2)])
@@ -113,24 +118,53 @@ def test_a_graph_of_many_columns_needs_five_rows_a_column_in_units_of_the_noise(
 @pytest.mark.parametrize(
     ("columns", "sizes", "seconds", "names"),
     [
-        (2, (400, 250), 51.0, ["mixture", "all pairs"]),
-        (2, (400, 250), 50.9, ["aim"]),
-        (2, (400, 251), 51.0, ["mixture", "depend most"]),
-        (2, (4000, 2500), 51.0, ["mixture", "depend most"]),
-        (2, (4000, 2501), 51.0, ["aim"]),
-        (41, (400, 250), 51.0, ["mixture", "all pairs"]),
-        (41, (400, 251), 51.0, ["pair-graph"]),
+        (2, (400, 250), 16.4, ["mixture", "all pairs"]),
+        (2, (400, 250), 16.3, ["aim"]),
+        (2, (400, 251), 16.4, ["mixture", "depend most"]),
+        (2, (4000, 2500), 81.9, ["mixture", "depend most"]),
+        (2, (4000, 2500), 81.8, ["aim"]),
+        (2, (4000, 2501), 100.0, ["aim"]),
+        (41, (400, 250), 16.4, ["mixture", "all pairs"]),
+        (41, (400, 251), 100.0, ["pair-graph"]),
     ],
 )
 def test_a_mixture_holds_a_hundred_thousand_cells_or_the_best_of_a_hundred_times_as_many(
     columns: int, sizes: tuple[int, int], seconds: float, names: list[str]
 ) -> None:
-    """It takes a second, and half a millisecond a cell of those that it fits."""
+    """A single pair of more cells may be fitted whole, and takes longer."""
     schema = Schema(
         {f"c{i}": Integer(0, size - 1) for i, size in enumerate([*sizes, *[2] * (columns - 2)])}
     )
     found = choose_mechanism(schema, [("c0", "c1")], Budget(1.0, 1e-9), seconds=seconds)
     assert found.name == names[0] and all(part in found.reason for part in names[1:])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cells", "rows", "seconds"),
+    [
+        ([10, 10, 10], 1000, 3000, 1 + math.log2(1000 / 0.015) * (0.06 + 0.006)),
+        ([10, 10, 10], 150, 3000, 1 + math.log2(1000 / 0.015) * (0.06 + 0.003)),
+        ([10, 10, 10], 50, 3000, 1 + math.log2(1000 / 0.015) * (0.06 + 0.002)),  # one pair
+        ([10, 10, 10], 1000, 60, 1 + math.log2(1 / 0.015) * (0.06 + 0.0012)),  # 20 cells a pair
+        ([1000, 1000], 100, 10_000, 1 + math.log2(1 / 0.015) * (4 + 0.2)),
+        ([10, 40], 1000, 0, 1 + math.log2(1 / 0.015) * (0.1 + 2e-5)),
+    ],
+)
+def test_the_seconds_of_a_mixture_are_those_of_codes_cells_and_levels(
+    sizes: list[int], cells: int, rows: int, seconds: float
+) -> None:
+    """Laplace noise of scale 1 for one marginal, and of 3 for each of three pairs."""
+    domain = Domain({f"c{i}": size for i, size in enumerate(sizes)})
+    pairs = k_way(domain, 2).cliques
+    found = work.mixture_seconds(domain, pairs, cells, rows, Budget(2.0))
+    assert found == pytest.approx(seconds)
+    gaussian = Budget(1.0, 1e-9)
+    same = work.mixture_seconds(
+        domain, pairs, cells, round(1e6 * len(pairs) ** 0.5 * work.noise(gaussian)), gaussian
+    )
+    assert same == pytest.approx(
+        work.mixture_seconds(domain, pairs, cells, 1_000_000 * len(pairs), Budget(2.0)), rel=1e-4
+    )
 
 
 def test_constraints_are_refused_with_public_records_alone() -> None:

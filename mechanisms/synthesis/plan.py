@@ -60,8 +60,9 @@ class Plan:
             measured.
         model_mb: The size of the junction tree of the dry run's model in MB; None if the model is
             not graphical.
-        seconds: The CPU seconds of the dry run, without imports. Where many rows show strong
-            relations, a mixture was seen to take 18 times as long (348,532 rows at epsilon 1).
+        seconds: The CPU seconds of the dry run, without imports. Where records show stronger
+            relations than made-up ones, `mixture` was seen to take four times as long (348,532 rows
+            at epsilon 1), and `aim` ten times (`benchmarks/README.md`).
         peak_mb: The most memory that this process has had so far, in MB (10^6 bytes); for a fresh
             process this is that of the run.
         neighbours: The neighbour relation, which says what is protected.
@@ -105,7 +106,7 @@ class Plan:
         lines.append(
             f"{self.measurements} noisy tables, noise {self.noise:.3g} counts a cell at best"
             f"{size}, about {self.seconds:.1f} s and {self.peak_mb:.0f} MB (a dry run on made-up "
-            "records; strong relations may take up to twenty times as long)"
+            "records; strong relations took up to 4 times as long with mixture, 10 with aim)"
         )
         if self.max_rows > 1:
             lines.append(

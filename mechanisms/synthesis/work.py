@@ -70,10 +70,11 @@ def mixture_seconds(
 
     A level of the fit takes 2 ms for each code and 0.02 ms for each cell. Of a pair no more cells
     are counted than it has rows in units of its noise, since codes are merged that noise would
-    hide. The number of levels is that of `MixtureFit.last_level`. If a pair of n cells has its
-    records in about the root of n, the misfit of a cell for independent columns is near the square
-    of these rows divided by n^(3/2). On eight tables at epsilon 0.1, 1 and 10 the fit took 0.6 to
-    2 times as long (`benchmarks/README.md`).
+    hide. A single pair of more than `cells` counts whole, since bins whose relation is close are
+    not merged. The number of levels is that of `MixtureFit.last_level`: if a pair of n cells has
+    its records in about the root of n, the misfit of a cell for independent columns is near the
+    square of these rows divided by n^(3/2). On seven tables at epsilon 0.1, 1 and 10 runs took 0.6
+    to 1.9 times as long (`benchmarks/README.md`).
 
     >>> budget = Budget(1.0, 1e-9)
     >>> round(mixture_seconds(Domain({"a": 20, "b": 20}), [("a", "b")], 100_000, 50_000, budget), 1)
@@ -82,8 +83,8 @@ def mixture_seconds(
     sizes = [domain.size(pair) for pair in pairs]
     codes = sum(domain.sizes[name] for name in set(itertools.chain.from_iterable(pairs)))
     signal = max(1.0, rows / noise(budget) / max(1, len(pairs)) ** (1 if budget.pure else 0.5))
-    merged = [min(size, signal) for size in sizes]
-    fitted = min(sum(merged), max([cells, *merged]))
+    merged, largest = sum(min(size, signal) for size in sizes), max(sizes, default=0)
+    fitted = largest if largest > cells else min(merged, cells)
     of_cell = signal**2 / (max(1, sum(sizes)) / max(1, len(sizes))) ** 1.5
     levels = math.log2(max(1.0, of_cell) / 0.015)
     return 1.0 + levels * (2e-3 * codes + 2e-5 * fitted)

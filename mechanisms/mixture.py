@@ -288,7 +288,7 @@ def _measured(
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
     least = _LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs))
-    parts = np.maximum(tables.pairs, least)
+    parts = np.where(tables.pairs > 0, np.maximum(tables.pairs, least), 0.0)
     # A whole table tells about its attributes even if noise hides the pair; a residual does not.
     if not pure and shrinkage.all_stay_hidden(tables.excess(far, noise)):
         parts = np.zeros(len(pairs))

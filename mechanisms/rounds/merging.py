@@ -69,7 +69,7 @@ class Tables:
         sums of squares is the square of the ratio of both L1 norms.
         """
         sides = 1.0 + np.array([[a.max(), b.max()] for a, b in self.groups])
-        cells, degrees = sides.prod(1), (sides - 1).prod(1)
+        cells, degrees = sides.prod(1), np.maximum((sides - 1).prod(1), 1)
         return np.asarray(
             (distances / (cell * cells)) ** 2 * self.pairs * cells / (2 * degrees) ** 0.5
         )
@@ -161,11 +161,13 @@ def best_tables(
     chance = np.minimum([chance_distance(counts[a], counts[b]) for a, b in pairs], distances)
     rows = max(1.0, max(float(count.sum()) for count in counts.values()))
     width = np.maximum(1 - (distances - chance) / (2 * rows), np.finfo(float).eps)
-    kept, sides = _kept(sizes, distances, chance, width), sizes - residuals
+    sides = sizes - residuals
+    # A column of one code, such as one whose codes are all rare, has no residual.
+    kept = np.where(sides.all(2), _kept(sizes, distances, chance, width), 0.0)
     # Little noise remains in cells without records, since estimated counts are not below 0. Shares
     # follow from the noise of all cells, or pairs that depend strongly would get too little.
     cells = sides.prod(2)
-    filled = np.maximum(cells * width, sides.max(2))
+    filled = np.maximum(cells * width, np.maximum(sides.max(2), 1))
     every_code = codes_of or {name: len(count) for name, count in counts.items()}
     codes = np.array([float(every_code[name]) for name in names])
     before = np.array([noise.singles[name] for name in names])

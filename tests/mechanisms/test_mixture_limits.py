@@ -1,6 +1,7 @@
 """What the mixture measures at the limits of its cells and of the noise, and its model of these."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from mechanisms.families import shrinkage
+from mechanisms.families.frequent import Frequent
 from mechanisms.families.held_out import judges
 from mechanisms.families.mixture_fit import MixtureFit
 from mechanisms.families.pair_mixture import PairMixtureModel
@@ -28,6 +30,31 @@ DOMAIN = Domain({"a": 2, "b": 3, "c": 8})
 DATA = Dataset(DOMAIN, dict.fromkeys(DOMAIN, np.arange(3000) % 2))
 WIDE = Domain({"a": 2, "b": 3, "c": 5, "d": 7})
 QUICK: dict[str, Any] = {"rows": 2, "steps": 1, "level": 0.0}
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("rare", ["a", "ab"])
+@pytest.mark.parametrize("epsilon", [0.1, 10.0])
+def test_columns_of_rare_codes_alone_take_nothing_from_the_others(
+    rare: str, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise hides all codes of such a column, which are one code in pairs: it has no residuals."""
+    domain = Domain({name: 40 if name in rare else 3 for name in "abcd"})
+    codes = {n: np.arange(300) % 40 if n in rare else np.arange(300) // 100 for n in domain}
+
+    def hidden(domain: Domain, without: list[Measurement], total: float) -> Frequent:
+        assert {m.clique for m in without} == {(name,) for name in rare}
+        return Frequent(domain, [replace(m, values=0 * m.values) for m in without], total)
+
+    monkeypatch.setattr("mechanisms.mixture.Frequent", hidden)
+    data, budget = Dataset(domain, codes), Budget(epsilon, 1e-7)
+    curator = Curator(data, budget, neighbours="replace-one", seed=0)
+    release = mixture(curator, k_way(domain, 2), Mixture(**QUICK))
+    assert curator.remaining < 1e-12
+    assert len([m for m in release.measurements if len(m.clique) == 1]) == 2 * len(domain)
+    pairs = {m.clique for m in release.measurements if len(m.clique) > 1}
+    told = set(combinations([name for name in domain if name not in rare], 2))
+    assert pairs == (told if epsilon > 1 else set())
 
 
 def test_only_pairs_are_measured_where_rare_codes_are_merged() -> None:

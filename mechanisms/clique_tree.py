@@ -108,7 +108,7 @@ def grown_tree(domain: Domain, gains: Mapping[Clique, float], limit_mb: float) -
     """Return the pairs that are chosen greedily, the largest gain first: each pair of positive gain
     that keeps the junction tree within `limit_mb`.
 
-    If no gain is positive, the pair of largest gain that fits is returned alone.
+    If no pair of positive gain fits, the pair of largest gain that fits is returned alone, if any.
     """
     edges: list[Clique] = []
     for pair in sorted(gains, key=gains.__getitem__, reverse=True):

@@ -42,9 +42,10 @@ def run(
     """Spend an (epsilon, delta) budget on private data by the named mechanism, or by its settings.
 
     `workload`: a Workload, or cliques of equal weight. `public`: records of the same domain that
-    need no protection. `ledger`: a ledger across runs (`Ledger.open`). `accounting`: a kind of
-    accounting (see `Budget`); by default that of the ledger across runs, or else the one with the
-    least noise (`accounted`).
+    need no protection; several data sets for `pmw-pub`, and for `gem-pub` they may lack attributes.
+    `ledger`: a ledger across runs (`Ledger.open`). `accounting`: a kind of accounting (see
+    `Budget`); by default that of the ledger across runs, or else the one with the least noise
+    (`accounted`).
 
     Raises InvalidInput, before anything is spent, for an unknown mechanism, a wrong budget or
     relation, a workload over another domain, and public records that the mechanism does not use, or

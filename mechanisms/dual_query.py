@@ -71,8 +71,8 @@ class DualQuery(Settings):
 
     Attributes:
         eta: The rate of the weights, above 0. The number of rounds follows from it and the budget.
-            The rate is then changed so that these rounds spend the budget exactly: a little, unless
-            there are `max_rounds`, or one round that costs more than the budget.
+            The rate is then changed so that these rounds spend the budget exactly; the change is
+            small unless `max_rounds` limits them, or a single round costs more than the budget.
         samples: The number s of queries drawn in each round, 1 or more.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.

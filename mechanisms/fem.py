@@ -43,9 +43,9 @@ class Fem(Settings):
         rounds: The number of rounds, 1 or more; None for a rule from the number of rows and the
             budget (`RoundsRule`).
         samples: The number of records of each round, 1 or more.
-        noise: The mean of the perturbation of every code, divided by the square root of the number
-            of queries, above 0. The perturbation grows with the number of queries, since a constant
-            one would lose its effect beside ever more queries.
+        noise: The mean of the perturbation of every code, divided by the square root of one more
+            than the number of queries selected so far, above 0. The perturbation grows with the
+            number of queries, since a constant one would lose its effect beside ever more queries.
         one_way_share: The share of the budget for the one-way marginals, at least 0 and below 1. It
             is spent only if the number of rows is private, to estimate it.
         seed: The seed of the perturbations; it protects nothing.

@@ -107,8 +107,9 @@ class Gem(SelectionSettings, training.TrainingSettings):
         worst: The most queries that a step trains on, those with the largest errors, 1 or more.
         tolerance: The error that is not trained on, in standard deviations of the answer's own
             noise, above 0.
-        smoothing: The weight of the previous moving average of the weights after each query of the
-            planned budget, at least 0 and below 1; a round that pays for two counts as two.
+        smoothing: The share of the previous moving average of the weights that is kept for each
+            query of the planned budget, at least 0 and below 1: a round that spends the budget
+            planned for k queries keeps this share to the power k.
         gradient: "exact", or "reinforce" to estimate gradients from drawn records (appendix B.3).
         records: The number of records drawn from each row for such an estimate, 1 or more.
         device: Where the generator is trained: "cpu", "cuda", or "auto": a GPU if there is one. The
@@ -200,7 +201,8 @@ def gem_pub(
     """Spend all that remains on a generator that is first fitted to the marginals of public data.
 
     The public data may lack attributes. Raises InvalidInput as `gem` does, and for public data
-    whose attributes differ from the private ones, or that hold no workload clique completely.
+    with an attribute that the private data lack or have in another size, or without all attributes
+    of any workload clique.
     """
     _check_public(curator.domain, workload, public)
     needless = set(public.domain) == set(curator.domain) and curator.public_total is not None

@@ -51,7 +51,7 @@ class PairGraph(Settings):
 
     Attributes:
         model_mb: The largest junction tree, in MB (2^20 bytes) of float64 cells, beyond which no
-            pair is drawn in the second turn, above 0; no single pair is larger.
+            pair is drawn in the second turn, above 0. A pair that is larger alone is never drawn.
         one_way_share: The share of the budget for the one-way marginals at the start, above 0 and
             below 1; each turn measures them again, with the share of least predicted error.
         select_share: The share of each turn's budget for drawing pairs, above 0 and below 1.
@@ -100,8 +100,8 @@ def pair_graph(
     every = pairs_of(domain, workload.cliques)
     pairs = [pair for pair in every if megabytes(domain.size(pair)) <= settings.model_mb]
     taken = list(first)
-    if not taken:
-        taken, _ = measure_one_way(curator, settings.one_way_share if pairs else 1.0)
+    if not taken or not pairs:
+        taken += measure_one_way(curator, settings.one_way_share if pairs else 1.0)[0]
     update = estimator(domain, curator.public_total, device=settings.device)
     model = update(None, taken)
     if pairs:

@@ -38,8 +38,8 @@ class Entry:
             constraints. A mechanism with the setting `inference` has both too, unless the setting
             is "exact": its model is then graphical only if that is small enough.
         records: Whether synthetic records can be drawn from its model.
-        consistent: Whether the tables of its model are at least 0 and, if it runs in rounds, sum to
-            the total.
+        consistent: Whether the tables of its model, with default settings, are at least 0 and, if
+            it runs in rounds, sum to the total.
         queries: Whether it selects and measures by the workload's own queries. Other mechanisms
             measure, cell by cell, the tables that the queries are about.
         measures: Whether it draws nothing but additive noise, and selects nothing by another

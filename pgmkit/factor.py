@@ -142,8 +142,8 @@ class Factor:
     def expand(self, domain: Domain) -> Factor:
         """Return the same function on a larger domain, constant along the attributes it lacks.
 
-        The axes follow `domain`. The values are a read-only view: cells along new axes share
-        memory.
+        The axes follow `domain`. The values are a view that must not be written, since cells
+        along new axes share memory.
 
         Raises InvalidInput when `domain` lacks an attribute or gives it another size.
         """

@@ -60,8 +60,8 @@ class Loss(ABC):
 
     unit: float
     """The standard deviation of the loss at the true marginals, in which gaps are judged: about
-    sqrt(measured values / 2) with Gaussian noise. A callable loss has 1, since its noise is not
-    known.
+    sqrt(n / 2) for n measured values with Gaussian noise, sqrt(n) for the absolute loss with
+    Laplace noise. A callable loss has 1, since its noise is not known.
     """
     least: float
     """A lower bound of the loss for all marginals and measurements; -inf if none is known."""
@@ -118,8 +118,8 @@ class Penalty(ABC):
         """Return phi', or a subgradient where phi has a kink."""
 
     def unit(self, rows: int) -> float:
-        """Return about the standard deviation of the sum over this many values of the noise that
-        the penalty is for.
+        """Return about the standard deviation of the sum of phi over this many residuals, if they
+        are noise of the kind that the penalty is for.
         """
         return sqrt(rows / 2)
 

@@ -253,7 +253,7 @@ def check_scale(m: Measurement, values: NDArray[np.float64], total: float) -> No
 
 
 def largest_entry(m: Measurement) -> float:
-    """Return the largest absolute entry of the measurement's matrix; 1 if it has none."""
+    """Return the largest absolute entry of the measurement's matrix; 1 without a matrix."""
     if m.matrix is None:
         return 1.0
     factors = m.matrix.factors if isinstance(m.matrix, Kronecker) else (m.matrix,)

@@ -335,7 +335,7 @@ class GraphicalModel:
     def sample_in_parts(self, n: int, rows: int, *, rng: Rng = None) -> PartedSample:
         """Return the ``n`` records of one rounded draw in parts of ``rows`` records, each of which
         can be made separately; the last part has the remaining ones. Raises ``InvalidInput`` for
-        numbers that are not whole, ``n`` below 0 and ``rows`` below 1.
+        numbers that are not whole, ``n`` below 0 or above 999,999,999, and ``rows`` below 1.
 
         Parts can be made in any order and on any machine; together their counts are as close to the
         model as those of ``sample(n)``.

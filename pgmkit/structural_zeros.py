@@ -19,7 +19,7 @@ class Zeros:
     """The possible cells of a clique's table: `allowed` is a Boolean array of its shape, False for
     cells that cannot hold records.
 
-    Raises InvalidInput if nothing is allowed.
+    Raises InvalidInput for entries that are not Booleans (or 0 and 1), and if nothing is allowed.
 
     >>> Zeros(("age", "married"), [[True, False], [True, True]])
     Zeros(('age', 'married'), 1 of 4 cells are impossible)

@@ -76,7 +76,7 @@ class _Words:
             )
         return int(text)
 
-    def numbers(self, count: int, what: str) -> Array:
+    def numbers(self, count: int, what: str, least: float = -math.inf) -> Array:
         texts = self.words[self.next : self.next + count]
         if len(texts) < count:
             raise InvalidInput(
@@ -87,7 +87,7 @@ class _Words:
             found = np.array(texts, dtype=np.float64)
         except ValueError as error:
             raise InvalidInput(f"{self.path!r}: {what} holds a word: {error}") from None
-        return _below_infinity(found, f"{self.path!r}: {what}")
+        return _below_infinity(found, f"{self.path!r}: {what}", least)
 
     def heading(self, *allowed: str) -> str:
         word = self.word(f"the heading {' or '.join(allowed)}").upper()
@@ -217,10 +217,10 @@ def write_evidence(graph: FactorGraph, evidence: Mapping[str, int], path: PathLi
 @typed
 def write_marginals(marginals: Iterable[Array], path: PathLike) -> None:
     """Write a MAR result: the probabilities of every variable, in the model's order. Raises
-    InvalidInput for entries that are NaN, infinite or no numbers.
+    InvalidInput for entries that are below 0, NaN, infinite or no numbers.
     """
     given = listed(marginals, "marginals", "arrays")
-    tables = [_below_infinity(float_array(table, "marginals"), "marginals") for table in given]
+    tables = [_below_infinity(float_array(table, "marginals"), "marginals", 0.0) for table in given]
     texts = [f"{table.size} {_numbers(table)}" for table in tables]
     _write(path, ["MAR", " ".join([str(len(tables)), *texts])])
 
@@ -232,7 +232,7 @@ def read_marginals(path: PathLike) -> list[Array]:
     found = []
     for v in range(words.integer("the number of variables")):
         size = words.integer(f"the size of variable {v}", 1)
-        found.append(words.numbers(size, f"the marginal of variable {v}"))
+        found.append(words.numbers(size, f"the marginal of variable {v}", 0.0))
     words.finish()
     return found
 
@@ -281,10 +281,13 @@ def read_probability(path: PathLike) -> float:
     return found
 
 
-def _below_infinity(values: Array, name: str) -> Array:
-    """Return the values. Raises InvalidInput for NaN and for positive infinity."""
-    if (wrong := values[~(values < np.inf)]).size:
-        raise InvalidInput(f"{name} must be numbers below infinity, got {wrong[0]}; correct them")
+def _below_infinity(values: Array, name: str, least: float = -math.inf) -> Array:
+    """Return the values. Raises InvalidInput for NaN, plus infinity, and values below `least`."""
+    if (wrong := values[~((least <= values) & (values < np.inf))]).size:
+        said = f" and at least {least:g}" if least > -math.inf else ""
+        raise InvalidInput(
+            f"{name} must be numbers below infinity{said}, got {wrong[0]}; correct them"
+        )
     return values
 
 

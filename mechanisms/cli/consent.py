@@ -26,8 +26,8 @@ yes_option = click.option(
 
 
 def asked_about(schema: Schema, yes: bool) -> Literal[False] | Callable[[UnreadValues], None]:
-    """Return the argument `report_unread` of `synthesize`: a callable, or False if all columns are
-    open, since an open column can read any value.
+    """Return the argument `report_unread` of `synthesize`: a callable, or False if the labels of
+    all columns are still to be found, since such a column can read any value.
 
     The callable warns of columns with many unread values, or with only missing ones. If there are
     any, it raises InvalidInput, which ends the run, unless `yes` is True or a person on a terminal

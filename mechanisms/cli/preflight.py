@@ -114,8 +114,9 @@ def preflight(request: Request, files: Files) -> None:
 
 
 def _check_room(out: Path, schema: Schema, rows: int) -> None:
-    """Raise InvalidInput if the disk has no room for `rows` records. For an unknown number of
-    records the caller passes 1, since the number of private rows must not decide.
+    """Raise InvalidInput if the disk has no room for `rows` records in CSV or, for another format,
+    no room at all. For an unknown number of records the caller passes 1, since the number of
+    private rows must not decide.
     """
     # A value and its separator take two bytes or more in a CSV file; parquet may take less.
     needed = 2 * rows * len(schema.columns) if out.suffix.lower() == ".csv" else 1

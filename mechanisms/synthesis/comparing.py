@@ -33,7 +33,7 @@ class Compared:
         errors: The error of each table, from 0 to 1: the share of the rows that would have to move
             to another cell.
         seconds: The CPU seconds of the run.
-        refused: Why the mechanism did not run, with no errors then; empty if it ran.
+        refused: Why the mechanism did not run, so that there are no `errors`; empty if it ran.
     """
 
     mechanism: str
@@ -69,8 +69,8 @@ def compared(
     """Run each mechanism on these records, which must be public or made up, and yield its errors.
 
     Tables of one column up to as many as the workload's cliques have are compared, without those of
-    more than 262,144 cells (`AT_ONCE`); if there are more than 1,000 with one number of columns,
-    1,000 of them are drawn at random. If the standard deviation of the errors is half of their
+    more than 262,144 cells (`AT_ONCE`); of more than 1,000 tables with the same number of columns,
+    1,000 are drawn at random. If the standard deviation of the errors is half of their
     mean, the mean of 1,000 has a standard error of 1.6%.
 
     Raises InvalidInput, as the first result is asked for, for an unusable budget, an unknown

@@ -15,8 +15,9 @@ from pgmkit.runtime.typed import typed
 def expected_errors(
     schema: Schema, queries: Sequence[str], *, epsilon: float, delta: float, **options: Any
 ) -> tuple[PlannedQuestion, ...]:
-    """Return the standard errors that the answers to questions in words will have, a record for
-    each question. They do not depend on the data, so nothing is spent to learn them.
+    """Return the standard errors that the answers to questions in words will have, one
+    `PlannedQuestion` for each question. They do not depend on the data, so nothing is spent to
+    learn them.
 
     `options`: further arguments of `synthesize`, such as `neighbours`, `unit` and `max_rows`.
     Raises InvalidInput for questions that the schema does not answer, and where errors depend on
@@ -47,7 +48,7 @@ def least_epsilon(
     each with a probability of 95%.
 
     `synthesize` with the same `within` in place of epsilon spends this epsilon. `options` and
-    errors are as in `expected_errors`.
+    the errors raised are as in `expected_errors`.
 
     >>> from pgmkit import Boolean, Integer, Schema
     >>> people = Schema({"age": Integer(0, 99), "ill": Boolean()})

@@ -158,12 +158,12 @@ def _price(
     """Return the cost at which the distances of pairs are measured. It follows from public figures
     alone.
 
-    `noises`: by pair, the distance above which it can stand out, in counts. `deciding`: the excess
-    of the mean, in counts, above which pairs are worth measuring. The cost is a fiftieth of
-    `whole`, or less if that suffices for two things: the noise of the mean has a standard deviation
-    of at most 0.37 `deciding`, two of which are less than `deciding`, and noise does not explain a
-    distance as large as the least of `noises`. Less noise would hardly improve the decision. For
-    tables of many rows and many codes that is about a thousandth of the budget.
+    Distances are L1 distances in counts. `noises`: by pair, the distance above which it can stand
+    out. `deciding`: the excess of the mean distance above which pairs are worth measuring. The cost
+    is a fiftieth of `whole`, or less if that suffices for two things: the noise of the mean has a
+    standard deviation of at most 0.37 `deciding`, two of which are less than `deciding`, and noise
+    does not explain a distance as large as the least of `noises`. Less noise would hardly improve
+    the decision. For tables of many rows and many codes that is about a thousandth of the budget.
     """
     most, pure = 0.02 * whole, curator.ledger.budget.pure
     noise = curator.errors_stddev(len(noises), most)

@@ -142,9 +142,9 @@ def _numeric(schema: Schema) -> dict[str, Numeric]:
 
 
 def quantile_ends(fine: Numeric, cells: np.ndarray, bins: int) -> list[float]:
-    """Return the inner edges of `bins` bins of about equal noisy counts or, if no count is above 0,
-    all edges of bins of equal width. `cells`: the noisy counts of the bins of `fine`, followed by
-    those of missing values, which are left out.
+    """Return the inner edges of `bins` bins of about equal noisy counts or, if no cumulative count
+    is above 0, all edges of bins of equal width. `cells`: the noisy counts of the bins of `fine`,
+    followed by those of missing values, which are left out.
     """
     reached = np.maximum.accumulate(np.cumsum(cells[: len(fine.positions) - 1]))
     if reached[-1] <= 0:

@@ -91,7 +91,7 @@ def synthesize(
             coded over the schema's domain (`Dataset`, or `counts_of` a frame). Frames in an engine
             are counted there, for most mechanisms in one pass.
         schema: What each column may hold. Columns left open (`OpenCategorical`, `Numeric` with
-            quantiles) are found first, with a tenth of the budget and a tenth of delta.
+            quantiles) are found first, with a tenth of the budget and, for labels, of delta.
         epsilon: The epsilon promised, for rows or for units (see the privacy page); leave it out
             with `within`.
         delta: The delta promised; 0 promises pure epsilon-differential privacy.
@@ -106,11 +106,11 @@ def synthesize(
             left out.
         report_unread: Whether to spend a hundredth of the budget on the share of each column's
             values that the schema could not read, and of its missing values. The release's `reason`
-            says it. It warns if surely more than a tenth could not be read, or if all values seem
-            to be missing. A callable gets the noisy shares before the rest is spent, and may raise
-            to end the run. For frames in memory and the records of `encode_file`. If it is False a
-            warning, given once in a process, names the columns that count such values among others
-            (`outside`).
+            says it, and a warning tells of columns of which surely more than a tenth could not be
+            read, or all values seem to be missing. A callable gets the noisy shares in place of the
+            warning, before the rest is spent, and may raise to end the run. With either, the data
+            must be a frame or the records of `encode_file`. If it is False, a warning, given once
+            in a process, names the columns that count such values among others (`outside`).
         mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
             private, "auto" spends a five-hundredth of what is left then on it; before `aim` it
             spends up to a fiftieth of the rest to see whether columns depend on each other at all.
@@ -339,10 +339,11 @@ def _rows(curator: Curator) -> int:
 
 def constrained(release: Release, schema: Schema, device: str | None) -> Release:
     """Return the release with a model that gives the records ruled out by constraints probability
-    zero.
+    zero; without constraints, return the release as it is.
 
-    The model is a region model if constraints between columns that were not measured together make
-    the junction tree too large. How well the result fits is for the caller to report.
+    The model is a region model if that of `release` is, or if constraints between columns that were
+    not measured together make the junction tree too large. How well the result fits is for the
+    caller to report.
     """
     if not schema.constraints:
         return release

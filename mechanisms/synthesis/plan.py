@@ -213,8 +213,8 @@ def made_up(domain: Domain, rows: int, rng: np.random.Generator) -> Dataset:
 
     A column's distribution is uneven, and a different one for every combination of the parents'
     values. So columns depend on each other about as strongly as in a typical table of those that
-    `benchmarks.regret` lists under "choosing", on which `aim` takes from half as long to six times
-    as long.
+    `benchmarks.regret` lists under "choosing", on which `aim` takes from half to six times as long
+    as on these records.
 
     >>> from pgmkit.domain import Domain
     >>> len(made_up(Domain({"a": 2, "b": 3}), 50, np.random.default_rng(0)))

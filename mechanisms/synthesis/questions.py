@@ -48,7 +48,7 @@ class PlannedQuestion:
     kind: str = "count"
 
     def at(self, cost: float, pure: bool) -> PlannedQuestion:
-        """Return the errors at `cost`, given that the errors of this record are at a cost of 1.
+        """Return the question with its errors at `cost`; its present ones are those at a cost of 1.
         `pure`: True if the cost is an epsilon, to which errors are inversely proportional; False if
         it is a rho, whose square root takes its place.
         """
@@ -95,9 +95,9 @@ def check_questions(schema: Schema, questions: Sequence[str]) -> None:
 
 def question_workload(schema: Schema, questions: Sequence[str]) -> Workload:
     """Return the workload of the questions, each of weight 1, and of the marginal of each column
-    that no question names.
+    of two or more values that no question names.
 
-    The columns that no question names are measured so that records can be drawn. If a sum of
+    These columns are measured so that records can be drawn. If a sum of
     variances is minimised, they get about a tenth of what the questions get of the budget under
     Gaussian noise, and more under Laplace noise; if the largest variance is, they get less.
 
@@ -186,7 +186,7 @@ def least_budget(
     the one with the lesser epsilon.
 
     Raises InvalidInput for sums and means, which are not in records, and where the epsilon is 0 or
-    no number.
+    infinite.
     """
     pure = delta == 0
     for each in found:

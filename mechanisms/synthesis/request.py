@@ -34,9 +34,9 @@ from pgmkit.runtime.typed import typed_class
 from pgmkit.tables.engines.frames import encode, names_of
 
 _MOST_NOISE = LARGEST / 2**16
-"""The most noise, in records, of a marginal that takes the whole budget. Penalties of selections
-sum the noise of all cells of a table measured with a small part of the budget, and scores compare
-at most `LARGEST` counts.
+"""The largest scale of noise (`noise`), in records, that a marginal measured with the whole budget
+may have. Penalties of selections sum the noise of all cells of a table measured with a small part
+of the budget, and the penalties that scores can compare are at most `LARGEST`.
 """
 
 
@@ -193,7 +193,9 @@ class Request:
 
     @cached_property
     def planned(self) -> tuple[questions.PlannedQuestion, ...]:
-        """The errors that the questions will have; empty if they are not known before the run."""
+        """The errors that the questions will have; empty without questions, or if the errors are
+        not known before the run.
+        """
         cost, pure = self._left * self.budget.total, self.budget.pure
         return tuple(each.at(cost, pure) for each in self._planned_at_1)
 
@@ -207,9 +209,11 @@ class Request:
 
     @cached_property
     def budget(self) -> Budget:
-        """The budget with its accounting; a part of delta is reserved for finding open columns.
+        """The budget with its accounting. If labels are to be found, a tenth of delta is reserved
+        for that.
 
-        Raises InvalidInput for a pure budget if columns are to be found.
+        Raises InvalidInput for a pure budget if columns are to be found, and as `least_budget` does
+        if `within` is given.
         """
         if self.within is not None:
             of_ledger = None if self.ledger is None else self.ledger.budget.accounting
@@ -282,8 +286,8 @@ class Request:
 
     def public_records(self, schema: Schema) -> Dataset | None:
         """Return the public records, coded by those columns of the schema that they have; None if
-        there are none. A Dataset is returned as it is. Raises InvalidInput for a frame without a
-        column of the schema, or without rows.
+        there are none. A Dataset is returned as it is. Raises InvalidInput for a frame that has
+        none of the schema's columns, or no rows.
         """
         public = self.public
         if public is None or isinstance(public, Dataset):
@@ -353,7 +357,9 @@ class Request:
             )
 
     def _check_public_records(self) -> None:
-        """Raise InvalidInput for public records that no mechanism could use."""
+        """Raise InvalidInput for public records that no mechanism could use, and warn of values in
+        them that could not be read.
+        """
         if isinstance(self.public, Dataset) and self.schema.unresolved:
             raise InvalidInput(
                 "public records must be a data frame where the schema has open columns, whose "

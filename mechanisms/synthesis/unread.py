@@ -24,7 +24,9 @@ from pgmkit.tables.draft.thresholds import FEW, NEARLY_ALL
 from pgmkit.tables.schema import Schema
 
 COST_SHARE = 0.01
-"""The share of the budget for this check; the noise of everything else grows by half a percent."""
+"""The share of the budget for this check; the noise of everything else grows by half a percent, or
+by one under Laplace noise.
+"""
 _MANY = 1 - NEARLY_ALL
 """The share of a column's values, a tenth, above which the check warns; smaller shares are usual if
 a schema leaves missing or rare values out.

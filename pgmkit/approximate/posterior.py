@@ -66,7 +66,7 @@ class ApproximatePosterior:
     residual: float
     iterations: int
     tables: Mapping[Clique, Array]
-    """The table of each region."""
+    """The joint probabilities of each region's attributes."""
     approximate: Literal[True] = field(default=True, init=False)
 
     def __repr__(self) -> str:

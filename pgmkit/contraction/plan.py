@@ -77,9 +77,9 @@ class Kernel:
 class Step:
     """One step of a plan, which computes value number ``out``.
 
-    It multiplies the values ``left`` and ``right`` by ``kernel``. If these two are None, it sums
-    ``left`` over all axes but ``kept``. ``source`` are the axes of ``left``, and ``kept`` those of
-    the result.
+    It contracts the values ``left`` and ``right`` as ``kernel`` says. If ``right`` and ``kernel``
+    are None, it sums ``left`` over all axes but ``kept``. ``source`` are the axes of ``left``, and
+    ``kept`` those of the result.
     """
 
     left: int

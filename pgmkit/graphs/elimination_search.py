@@ -57,7 +57,7 @@ take so long.
 
 class Search:
     """A search that keeps the best elimination order found so far in `best` and the cells of its
-    maximal cliques in `cells`.
+    maximal cliques in `cells` (-1 before the first order).
 
     Args:
         neighbours: the set of neighbours of each attribute; the search changes this list.
@@ -107,7 +107,8 @@ class Search:
 
     def ways(self) -> Iterator[Way]:
         """Yield ways to find an order, the most promising first: the greedy rules, then random
-        mixtures of them without end. If all attributes are simplicial, only one is yielded.
+        mixtures of min-fill and min-weight without end. If all attributes are simplicial, only one
+        is yielded.
         """
         yield from [partial(self._greedy, rank) for rank in RANKS[: None if self.left else 1]]
         if self.left:

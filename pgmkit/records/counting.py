@@ -39,8 +39,9 @@ def count_marginals(
 ) -> dict[Clique, Table]:
     """Return the contingency table of every clique: exact int64 counts, axes in the clique's order.
 
-    `columns` holds `rows` unsigned codes for each attribute, each below its size; the codes are not
-    checked here. Raises ModelTooLarge before counting if the tables need more than MEMORY_LIMIT.
+    `columns` holds `rows` (at least one) unsigned codes for each attribute, each below its size;
+    the codes are not checked here. Raises ModelTooLarge before counting if the tables need more
+    than MEMORY_LIMIT.
 
     >>> columns = {"a": np.array([0, 1, 1], np.uint8), "b": np.array([2, 0, 0], np.uint8)}
     >>> count_marginals(columns, {"a": 2, "b": 3}, 3, [("a", "b")])[("a", "b")]

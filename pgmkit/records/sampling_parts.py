@@ -57,7 +57,7 @@ class PartedSample:
 
     @property
     def count(self) -> int:
-        """The number of parts."""
+        """The number of parts; without records there is one, which is empty."""
         return max(1, -(-self.n // self.rows))
 
     def some_cell(self) -> tuple[dict[str, int], int]:

@@ -56,9 +56,7 @@ __all__ = ["Interval", "Uncertainty", "checked_measurements", "error_bars"]
 logger = logging.getLogger(__name__)
 
 _CACHE_BYTES = MEMORY_LIMIT // 4
-"""The most bytes that the tables of all replicates together may take; only up to there are they
-kept between queries.
-"""
+"""The most bytes that the tables of all replicates together may take to be kept between queries."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,12 +88,12 @@ class Uncertainty:
     def answer(self, query: FactoredQuery, *, level: float = 0.95) -> Interval:
         """Return error bars of every answer to a factored query.
 
-        If the measurements determine a table with all of the query's attributes, as a measured
-        table does (``method`` is "closed form"), each interval covers the truth with probability
-        ``level`` under Gaussian noise, though several do not jointly. Otherwise, or if further
-        measurements of these attributes determine no table (``"bootstrap"``), the intervals cover
-        the effect of noise on the model's answer alone, not the model's own error: the truth may
-        lie far outside nearly all of them.
+        If a table that the measurements determine, such as one that was measured whole, has all of
+        the query's attributes, ``method`` is "closed form": each interval covers the truth with
+        probability ``level`` under Gaussian noise, though several do not jointly. Otherwise, and if
+        a measurement of any of these attributes determines no table, ``method`` is "bootstrap": the
+        intervals cover the effect of noise on the model's answer alone, not the model's own error,
+        and the truth may lie far outside nearly all of them.
 
         Raises InvalidInput for a level outside (0, 1) or a query that does not fit the domain.
         """

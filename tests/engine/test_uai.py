@@ -112,9 +112,7 @@ def test_results_are_numbers(tmp_path: Path) -> None:
             InvalidInput, match=f"log_partition must be numbers below infinity, got {wrong}"
         ):
             uai.write_probability(float(wrong), tmp_path / "PR")
-        with pytest.raises(
-            InvalidInput, match=f"marginals must be numbers below infinity, got {wrong}"
-        ):
+        with pytest.raises(InvalidInput, match=f"marginals must be numbers below .* got {wrong}"):
             uai.write_marginals([np.array([0.5, float(wrong)])], tmp_path / "MAR")
         assert not any(tmp_path.iterdir())
         (tmp_path / "PR").write_text(f"PR {wrong}")
@@ -123,6 +121,12 @@ def test_results_are_numbers(tmp_path: Path) -> None:
         ):
             uai.read_probability(tmp_path / "PR")
         (tmp_path / "PR").unlink()
+    for wrong in ("-0.5", "-inf"):  # a logarithm may be below 0, a probability may not
+        (tmp_path / "MAR").write_text(f"MAR 1 2 0.5 {wrong}")
+        with pytest.raises(InvalidInput, match=f"variable 0 must .* at least 0, got {wrong}"):
+            uai.read_marginals(tmp_path / "MAR")
+        with pytest.raises(InvalidInput, match=f"marginals must .* at least 0, got {wrong}"):
+            uai.write_marginals([np.array([0.5, float(wrong)])], tmp_path / "MAR")
     uai.write_probability(-np.inf, tmp_path / "PR")  # of impossible evidence
     assert uai.read_probability(tmp_path / "PR") == -np.inf
 

@@ -275,6 +275,11 @@ def test_marginals_measured_before_are_used_and_left_alone(relation: str) -> Non
     assert given == first and list(release.measurements[: len(first)]) == first
     assert release.ledger.entries[len(first)].step == "edge 1: select"
     assert (release.model.total == 800) == (relation == "replace-one")
+    # Without pairs the rest goes to the single columns, measured again.
+    again = Curator(data, Budget(2.0, 1e-8), neighbours=relation, seed=0)
+    given, _ = measure_one_way(again, 0.3)
+    alone = pair_graph(again, k_way(data.domain, 1), first=given)
+    assert len(alone.measurements) == 2 * len(given) and again.remaining == 0
 
 
 @pytest.mark.parametrize(("columns", "half"), [(2, 1), (3, 1), (4, 2)])

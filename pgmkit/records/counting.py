@@ -175,9 +175,7 @@ def _sum_out(
         by_dropped.setdefault(dropped, []).append(member)
     for dropped, remaining in by_dropped.items():
         smaller = tuple(a for a in attributes if a != dropped)
-        # numpy sums a table of one axis to a scalar, which is made an array again.
-        summed = np.asarray(table.sum(axis=attributes.index(dropped)))
-        _sum_out(summed, smaller, remaining, into)
+        _sum_out(table.sum(axis=attributes.index(dropped)), smaller, remaining, into)
 
 
 def blocks(cliques: Sequence[Clique], sizes: Mapping[str, int], rows: int) -> Iterator[Block]:

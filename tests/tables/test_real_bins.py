@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,10 @@ def test_steps_have_a_width(width: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bins", "width", "joined"), [(9, 0.3, 3), (9, 0.9, 9), (12, 0.1, 1), (12, 0.4, 4)]
+    ("bins", "width", "joined"), [(9, 0.3, 3), (9, 0.9, 9), (12, 0.1, 1), (24, 0.3, 3)]
 )
 def test_steps_of_real_numbers_join_the_bins_of_each(bins: int, width: float, joined: int) -> None:
-    """Whatever the last digits of 1.1 / 0.1 are; 0.03 and 0.15 are within bins."""
+    """Whatever the last digits of 2.1 / 0.3 are; 0.03 and 0.15 are within bins."""
     column = Numeric(0, bins / 10, bins=bins, missing=())
     groups = [(i * joined, (i + 1) * joined) for i in range(bins // joined)]
     assert [(start, stop) for _, start, stop in column.steps(width)] == [*groups, (bins, bins + 1)]
@@ -196,6 +197,7 @@ def test_found_edges_are_those_within_the_range() -> None:
 def test_numbers_are_shown_and_decoded_as_texts_with_all_their_digits() -> None:
     column = Numeric(edges=(0, 0.1, 1234567.5), special=(9999999.5,))
     assert column.labels == ("0..0.1", "0.1..1234567.5", "9999999.5")
+    assert Numeric(0, 2e6, bins=2).labels == ("0..1e+06", "1e+06..2e+06")
     codes = np.repeat([0, 1, 2], 20)
     numbers = column.decode(codes, np.random.default_rng(0))
     texts = replace(column, decode_as="text").decode(codes, np.random.default_rng(0))
@@ -204,7 +206,7 @@ def test_numbers_are_shown_and_decoded_as_texts_with_all_their_digits() -> None:
     assert texts[-1] == "9999999.5" and not any("e" in text for text in texts[20:])
 
 
-@pytest.mark.parametrize("width", [1e-11, 1e-15, 2e-19])
+@pytest.mark.parametrize("width", [1e-11, 1e-15, 2e-19, 5e-20])
 def test_narrow_bins_have_a_thousand_values_too(width: float) -> None:
     """Of 200 draws among a thousand values 181 are distinct, standard deviation 3.9."""
     column = Numeric(0, 4 * width, bins=4)
@@ -212,6 +214,7 @@ def test_narrow_bins_have_a_thousand_values_too(width: float) -> None:
         drawn = column.decode(np.full(200, code), np.random.default_rng(code))
         assert len(np.unique(drawn)) > 150
         assert set(column.encode(drawn).tolist()) == {code}
+        assert all(Decimal(repr(each)).as_tuple().exponent >= -22 for each in drawn.tolist())
 
 
 def test_a_step_that_ends_at_a_value_cuts_its_bin() -> None:

@@ -106,7 +106,7 @@ def ravel(domain: Domain, attrs: Clique, columns: dict[str, np.ndarray], n: int)
         return columns[attrs[0]]
     code = np.zeros(n, dtype=np.min_scalar_type(domain.size(attrs)))
     for name in attrs:
-        code *= code.dtype.type(domain.sizes[name])
+        code *= domain.sizes[name]
         code += columns[name]
     return code
 
@@ -118,7 +118,7 @@ def unravel(domain: Domain, attrs: Clique, cells: np.ndarray) -> dict[str, np.nd
         size = domain.sizes[name]
         codes = cells
         if name != attrs[0]:
-            cells, codes = np.divmod(cells, cells.dtype.type(size))
+            cells, codes = np.divmod(cells, size)
         columns[name] = codes.astype(np.min_scalar_type(size - 1))
     return columns
 
@@ -234,7 +234,7 @@ def rounded_counts(
     mass = table.sum(axis=1)
     check_mass(mass, clique)
     expected = table / mass[:, None] * sizes[:, None]
-    counts = np.floor(expected).astype(np.int64)
+    counts = expected.astype(np.int64)  # the floor, since none is negative
     fraction = expected - counts
     cell = np.arange(counts.size).reshape(counts.shape)
     flat = counts.ravel()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +20,17 @@ from scipy import stats
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput, NumericalFailure
 from pgmkit.graphs.junction_tree import JunctionTree
-from pgmkit.records.sampling import Method, sample
+from pgmkit.records.sampling import (
+    Method,
+    blocks,
+    check_count,
+    draw_independent,
+    ravel,
+    rounded_counts,
+    sample,
+    unravel,
+)
+from pgmkit.runtime.sizes import BLOCK_CELLS
 
 METHODS: tuple[Method, ...] = ("round", "sample")
 
@@ -297,6 +310,67 @@ def test_dtypes_lengths_and_seeds() -> None:
                 assert column.dtype == np.uint8
                 assert column.shape == (n,)
                 assert np.array_equal(column, again[name])
+
+
+@pytest.mark.parametrize("attributes", ["a", "ab", "ba", "bac", "abcd"])
+def test_codes_of_cells_are_numbers_of_mixed_radix_in_the_smallest_type(attributes: str) -> None:
+    """As numpy counts them, and back again; sizes of 256 and 257 codes are at the types' limits."""
+    domain = Domain({"a": 256, "b": 257, "c": 1, "d": 3})
+    shape, rng = domain.shape(tuple(attributes)), np.random.default_rng(0)
+    given = {name: np.append(rng.integers(0, domain.sizes[name], 50), domain.sizes[name] - 1)
+             for name in attributes}  # fmt: skip
+    small = {"a": np.uint8, "b": np.uint16, "c": np.uint8, "d": np.uint8}
+    columns = {name: codes.astype(small[name]) for name, codes in given.items()}
+    wanted = np.ravel_multi_index([given[name] for name in attributes], shape)
+    cells = ravel(domain, tuple(attributes), columns, 51)
+    assert cells.tolist() == wanted.tolist()
+    kind = np.min_scalar_type(math.prod(shape))
+    again = unravel(domain, tuple(attributes), wanted.astype(kind))
+    for name, codes in again.items():
+        assert codes.dtype == small[name]
+        assert codes.tolist() == given[name].tolist()
+
+
+@pytest.mark.parametrize("shares", [(0.3, 0.7), (0.5, 0.2, 0.3), (0.1, 0.4, 0.1, 0.4)])
+def test_one_record_is_in_each_cell_as_often_as_its_share(shares: tuple[float, ...]) -> None:
+    """Of 20,000 groups of one record; with two, each is rounded up or down."""
+    table, rng = np.tile(shares, (20_000, 1)), np.random.default_rng(0)
+    counts = rounded_counts(table, np.ones(20_000, int), rng, ("a",))
+    assert (counts.sum(axis=1) == 1).all() and counts.min() == 0
+    for cell, share in enumerate(shares):
+        assert_mean(counts[:, cell].astype(float), share)
+    twice = rounded_counts(table, np.full(20_000, 2), rng, ("a",))
+    assert (twice.sum(axis=1) == 2).all()
+    for cell, share in enumerate(shares):
+        assert {*twice[:, cell].tolist()} <= {math.floor(2 * share), math.ceil(2 * share)}
+
+
+@pytest.mark.parametrize(("drawn", "cell"), [(0.0, 1), (0.49, 1), (0.5, 3), (1 - 2**-53, 3)])
+def test_a_level_at_a_cumulative_sum_is_of_the_next_possible_cell(drawn: float, cell: int) -> None:
+    """Of the counts 0, 2, 0, 2, 0 no draw gives an impossible cell, not even one of 0."""
+    rng = cast(Any, SimpleNamespace(random=lambda n: np.full(n, drawn)))
+    table, groups = np.array([[1.0] * 5, [0.0, 2.0, 0.0, 2.0, 0.0]]), np.array([1, 1], np.uint8)
+    assert draw_independent(table, groups, rng, ("a",)).tolist() == [cell, cell]
+
+
+@pytest.mark.parametrize(
+    ("width", "lengths"),
+    [(BLOCK_CELLS // 3, [3, 3, 1]), (BLOCK_CELLS, [1] * 7), (2 * BLOCK_CELLS, [1] * 7)],
+)
+def test_blocks_have_a_limit_of_cells_but_one_group_at_least(
+    width: int, lengths: list[int]
+) -> None:
+    made = list(blocks(np.arange(7), width))
+    assert [len(block) for block in made] == lengths
+    assert np.concatenate(made).tolist() == [*range(7)]
+
+
+def test_the_most_records_are_those_of_an_array() -> None:
+    check_count(sys.maxsize // 8)
+    check_count(1, "rows", least=1)
+    for n, least in ((sys.maxsize // 8 + 1, 0), (0, 1)):
+        with pytest.raises(InvalidInput, match=f"n must be an integer of {least} or more"):
+            check_count(n, least=least)
 
 
 def test_bad_arguments_are_named() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,3 +129,29 @@ def test_what_cannot_be_drawn_is_refused() -> None:
             parted_sample(tree, tables.__getitem__, 20, rows, np.random.default_rng(0))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="numbered 0 to 1"):
         parted_sample(tree, tables.__getitem__, 20, 10, np.random.default_rng(0)).part(2)
+
+
+@pytest.mark.parametrize("cliques", CLIQUES[:3])
+def test_a_cell_of_some_record_has_as_many_as_all_parts_have(
+    cliques: list[tuple[str, ...]],
+) -> None:
+    tree, tables = model(cliques, 3)
+    seen = set()
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        made = parted_sample(tree, lambda i: tables[i], 50, 20, rng)
+        codes, number = made.some_cell()
+        parts = [made.part(i) for i in range(made.count)]
+        records = {name: np.concatenate([part[name] for part in parts]) for name in codes}
+        here = np.all([records[name] == code for name, code in codes.items()], axis=0)
+        assert number == here.sum() > 0
+        assert {*codes} in [{*clique} for clique in tree.cliques]
+        assert {type(each) for each in (*codes.values(), number)} == {int}
+        seen.add(tuple(codes))
+    assert len(seen) == len(tree.cliques)
+    empty = parted_sample(tree, lambda i: tables[i], 0, 20, np.random.default_rng(0))
+    assert empty.some_cell() == ({}, 0) and empty.count == 1
+    assert replace(made, counts=[]).some_cell() == ({}, 50)
+    assert [[*each.parts(0, 0)] for each in (empty, made)] == [[], []]
+    with pytest.raises(InvalidInput, match="from 0 to 999,999,999"):
+        parted_sample(tree, lambda i: tables[i], 10**9, 20, np.random.default_rng(0))

@@ -183,7 +183,7 @@ def plan(
         )
     pairs = pairs_of(domain, wanted.asked.cliques)
     if mechanism == "mixture" and pairs and all(len(m.clique) == 1 for m in release.measurements):
-        longer = mixture_seconds(min(sum(map(domain.size, pairs)), chosen.cells))
+        longer = mixture_seconds(domain, pairs, chosen.cells, rows // (max_rows or 1), budget)
         said += (
             "Noise hides all pairs of the made-up records, so that none is measured. If relations "
             f"of the data stand out from it, pairs are measured, in about {longer:.0f} s.",

@@ -82,7 +82,8 @@ class Workload:
         """Return the workload of these sets of queries; several may be over the same attributes.
 
         A clique's weight is the sum of its sets' weights. Raises InvalidInput as the class does,
-        and for matrices that do not fit their attributes or have weights beyond float64.
+        for unknown names of queries, and for matrices that do not fit their attributes or have
+        weights beyond float64.
 
         >>> ages = [QuerySet(("age",), ("prefix",)), QuerySet(("age",), ("identity",))]
         >>> Workload.of(Domain({"age": 9}), ages).weights
@@ -103,7 +104,8 @@ class Workload:
         """Return the workload with these queries along the named attributes, where it asked for
         every single code.
 
-        Raises InvalidInput for attributes that are not in the domain.
+        Raises InvalidInput for attributes that are not in the domain, for unknown names of queries,
+        and for matrices as `of` does.
 
         >>> ages = Workload(Domain({"age": 9, "sex": 2}), [("age",), ("sex", "age")])
         >>> [each.asked for each in ages.asking({"age": "range"}).sets]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, cast
@@ -16,6 +16,7 @@ from mechanisms.privacy.cell_line import CellLine
 from mechanisms.privacy.integer_matrix import GridMatrix
 from mechanisms.privacy.neighbours import Neighbours
 from mechanisms.privacy.scores import Tables
+from mechanisms.queries.cells import Cell
 from mechanisms.queries.predicates import Predicates
 from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
@@ -116,7 +117,7 @@ class Counting:
         """Return the cells of the candidate cliques in a line, their estimates in units of 2^-11
         counts, and their exact counts. `codes`: as in `Curator.choose_cells`.
         """
-        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        names = self._candidates(cliques)
         line = CellLine(self.domain, names, codes)
         shapes = {clique: line.shape(clique) for clique in names}
         grid = scores.on_grid("estimates", scores.in_line(estimates, shapes))
@@ -129,7 +130,7 @@ class Counting:
         """Return the cells of the candidate cliques in a line, the places where a count or an
         estimate is not zero, and count - estimate at these places, in units of 2^-11 counts.
         """
-        names = [self.domain.clique(clique, "candidate") for clique in cliques]
+        names = self._candidates(cliques)
         line = CellLine(self.domain, names)
         rows = [scores.row_of(clique, estimates, line.shape(clique)) for clique in names]
         counts = self._counted(names)  # may raise before the charge
@@ -144,3 +145,13 @@ class Counting:
         if not cliques:
             raise InvalidInput("candidates is empty; give at least one clique to choose from")
         return cliques
+
+    def _check_cells(self, cells: Collection[Cell]) -> None:
+        """Raise InvalidInput for cells that no marginal of the domain has."""
+        for clique, index in cells:
+            last = self.domain.size(self.domain.clique(clique)) - 1
+            if not (isinstance(index, int | np.integer) and 0 <= index <= last):
+                raise InvalidInput(
+                    f"the index of a cell of {clique!r} must be a whole number in 0..{last}, got "
+                    f"{index!r}"
+                )

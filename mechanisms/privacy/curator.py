@@ -313,10 +313,7 @@ class Curator(Discovering):
         """
         if not cells:
             raise InvalidInput("cells is empty; give at least one cell to measure")
-        for cell in cells:
-            size = self.domain.size(self.domain.clique(cell.clique))
-            if not 0 <= cell.index < size:
-                raise InvalidInput(f"cell {cell.index} of {cell.clique!r} must be in 0..{size - 1}")
+        self._check_cells(cells)
         counts = self._marginals([cell.clique for cell in cells])  # may raise before the charge
         exact = np.array([counts[cell.clique].flat[cell.index] for cell in cells], dtype=np.int64)
         most = self.neighbours.max_rows

@@ -159,6 +159,7 @@ class Selecting(Charging):
         Raises InvalidInput for wrong arguments or fewer cells than `count`, BudgetExceeded if cost
         is not available.
         """
+        self._check_cells(exclude)
         kept = _checked_codes(self.domain, codes or {})
         line, table, counts = self._line(cliques, estimates, kept)
         candidates = line.without(exclude)
@@ -213,8 +214,8 @@ class Selecting(Charging):
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
-        if not cliques or isinstance(count, bool) or count < 1:
-            raise InvalidInput(f"give cliques, and a count of 1 or more; got {count!r}")
+        if isinstance(count, bool) or count < 1:
+            raise InvalidInput(f"count must be a whole number, 1 or more, got {count!r}")
         line, places, gaps = self._nonzero(cliques, estimates)
         positive = scores.in_counts(gaps)
         values = np.concatenate([positive, -positive])

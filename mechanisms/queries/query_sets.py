@@ -117,12 +117,15 @@ def query_rows(asked: Asked, n: int) -> Array:
 
 
 def check_scale(domain: Domain, sets: Iterable[QuerySet]) -> None:
-    """Raise InvalidInput for matrices as `query_gram` does, and for a set whose queries' weights
-    have squares with a sum so large or small that float64 could not hold the sum's square.
+    """Raise InvalidInput for names and matrices as `query_gram` does, and for a set whose queries'
+    weights have squares with a sum so large or small that float64 could not hold the sum's square.
     """
+    along = kinds_along(sets)
+    names = [key for kinds in along.values() for key in kinds if isinstance(key, str)]
+    check_known(names, QUERIES, "unknown queries", "known are")
     squares = {
         key: float(np.square(query_rows(asked, domain.sizes[name])).sum())
-        for name, kinds in kinds_along(sets).items()
+        for name, kinds in along.items()
         for key, asked in kinds.items()
         if not isinstance(asked, str)
     }

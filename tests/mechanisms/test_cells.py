@@ -127,10 +127,16 @@ def test_refusals_come_before_spending() -> None:
         c.choose_cells(PAIRS, guesses(np.nan), 0.1)
     with pytest.raises(InvalidInput, match=re.escape(f"no table for the candidate {PAIRS[1]!r}")):
         c.choose_cells(PAIRS, {PAIRS[0]: guesses()[PAIRS[0]]}, 0.1)
-    with pytest.raises(InvalidInput, match=r"0\.\.5"):
-        c.measure_cells([Cell(("a", "b"), 6)], 0.1)
+    for index in (6, -1, 0.9, "0"):
+        with pytest.raises(InvalidInput, match=r"0\.\.5, got"):
+            c.measure_cells([Cell(("a", "b"), index)], 0.1)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match=r"0\.\.5, got"):
+            c.choose_cells(PAIRS, guesses(), 0.1, exclude=[Cell(("a", "b"), index)])  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="empty"):
         c.measure_cells([], 0.1)
+    for draw in (c.choose_cells, c.draw_signed):
+        with pytest.raises(InvalidInput, match="candidates is empty"):
+            draw([], {}, 0.1)
     with pytest.raises(BudgetExceeded):
         c.measure_cells([Cell(("a",), 0)], 2.0)
     with pytest.raises(BudgetExceeded):

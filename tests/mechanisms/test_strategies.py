@@ -101,6 +101,8 @@ def test_weights_whose_product_over_a_clique_is_beyond_float64_are_refused(weigh
     pair = Workload(Domain({"a": 2, "b": 2}), [("a", "b")])
     with pytest.raises(InvalidInput, match="queries over a, b .* scale them to between 1.49e-154"):
         pair.asking({"a": np.eye(2) * weight, "b": np.tri(2) * weight})
+    with pytest.raises(InvalidInput, match="unknown queries 'ranges'"):
+        pair.asking({"a": "ranges"})
     assert not pair.asking({"a": np.eye(2) * weight, "b": np.tri(2) / weight}).plain
 
 
@@ -118,7 +120,7 @@ def test_named_queries_row_by_row() -> None:
     with pytest.raises(InvalidInput, match="must have 3 columns"):
         query_gram(np.eye(2), 3)
     for weight in (0.0, 1e-160, 1e160):
-        with pytest.raises(InvalidInput, match=re.escape(f"is {weight:.3g}")):
+        with pytest.raises(InvalidInput, match=re.escape(f"sum is {6 * weight * weight:.3g}")):
             query_gram(np.full((2, 3), weight), 3)
     with pytest.raises(InvalidInput, match="did you mean 'prefix'"):
         query_gram("prefixes", 3)

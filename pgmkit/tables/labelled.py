@@ -98,8 +98,8 @@ class Categorical(_Labelled):
     The number 1234 also matches a listed text with leading zeros, "01234". Values that are all
     numbers have an order: "2..4" is a range of them. They are decoded as numbers or, if there is an
     `other`, as texts; if `decode_as` is a type of number, an `other` that is no number is decoded
-    as a null. Raises InvalidInput for an empty list, a null or a whole number beyond 64 bits in it,
-    an alias of no value, and two values (or one and missing values) with one text, alias or number.
+    as a null. Raises InvalidInput for an empty list, a null or a whole number beyond 2^62 in it, an
+    alias of no value, and two values (or one and missing values) with one text, alias or number.
 
     Attributes:
         values: The values, in the order of their codes.
@@ -120,7 +120,9 @@ class Categorical(_Labelled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "values", tuple(listed(self.values, "values", "labels")))
+        given = listed(self.values, "values", "labels")
+        plain_values = tuple(each if is_null(each) else plain(each) for each in given)
+        object.__setattr__(self, "values", plain_values)
         try:
             aliases = dict(self.aliases)
         except (TypeError, ValueError):
@@ -134,8 +136,7 @@ class Categorical(_Labelled):
         for value in self.values:
             if isinstance(value, int) and abs(value) > LARGEST:
                 raise InvalidInput(
-                    f"values holds {value}, which is beyond whole numbers of 64 bits; write it as "
-                    f'a text: "{value}"'
+                    f'values holds {value}, which is beyond 2^62; write it as a text: "{value}"'
                 )
         doubled = [text for text, times in Counter(texts).items() if times > 1]
         if doubled:

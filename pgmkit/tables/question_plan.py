@@ -62,6 +62,10 @@ class QuestionPlan:
         if question.summary is not None:
             self.column: Column = schema.columns[question.summary.column]
             self.codes = self._codes(question.summary.column)
+            if not len(self.codes):
+                raise InvalidInput(
+                    f"the conditions leave no value of {question.summary.column!r} to summarise"
+                )
 
     def _allowed(self, name: str) -> NDArray[np.bool_]:
         every: NDArray[np.bool_] = np.ones(self.columns[name].size, dtype=bool)
@@ -246,8 +250,6 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
     if question.summary is None:
         return LinearParts(question, plan.counted())
     count = len(plan.codes)
-    if not count:
-        raise InvalidInput(f"{text!r}: the conditions leave no value to summarise")
     kind, unit, shown, weights = question.summary.kind, 1.0, slice(0, count), np.tri(count)
     if SUMMARIES[kind].weighted:
         values = plan.middles

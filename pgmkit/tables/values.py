@@ -330,7 +330,7 @@ def plain(value: Any) -> Any:
         return {plain(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
         return value.item()
     return value if isinstance(value, int | float | str | bool | type(None)) else str(value)
 

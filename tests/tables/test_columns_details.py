@@ -203,8 +203,21 @@ def test_the_error_lists_twenty_values() -> None:
 
 
 def test_values_of_numpy_are_stored_as_plain_ones() -> None:
-    stored = Categorical((np.int64(1), np.int64(2))).to_dict()
-    assert json.loads(json.dumps(stored))["values"] == [1, 2]
+    """A column and its stored copy have values of one type, and midpoints only for numbers."""
+    day = np.datetime64("2020-01-31")
+    for column, kind in (
+        (Categorical((np.int64(1), np.int64(2))), "integer"),
+        (Categorical(np.array([0.5, 2.0])), "number"),
+        (Categorical((day, day.astype("datetime64[ns]"))), "text"),
+        (Categorical((day.item(), "never")), "text"),
+        (Date(day, day.astype("datetime64[ns]")), "date"),
+    ):
+        again = column_from_dict(json.loads(json.dumps(column.to_dict())))
+        assert again.kind == column.kind == kind
+        assert again.labels == column.labels
+        assert (column.midpoints is None) == (kind in ("text", "date"))
+    days = Categorical((day.item(),))
+    assert days.encode(np.array(["2020-01-31", "x"])).tolist() == [0, -1]
 
 
 CODES = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})

@@ -383,6 +383,7 @@ def test_an_answer_that_is_mostly_noise_says_so() -> None:
         ("sex, count", "leave 'count' out beside columns"),
         ("sex | age < 10, age >= 10", "leaves no value of 'age'; the values are 0..9, 10..19"),
         ("age in steps of 15 years", "steps of 15 cut the bin"),
+        ("mean(pay) | pay = missing", "leave no value of 'pay' to summarise"),
     ],
 )
 def test_what_is_not_understood_is_said(text: str, message: str) -> None:

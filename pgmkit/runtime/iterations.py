@@ -28,7 +28,8 @@ SOLVED = 1e-3
 initial error; also the share of its loss that a search must gain in a step to go on.
 """
 SUFFICIENT = 1e-4
-"""The share of the fall that the slope predicts which a step has to reach (Armijo's condition:
-Nocedal and Wright, section 3.1)."""
+"""The least share of the decrease predicted by the slope that a step must reach (Armijo's
+condition: Nocedal and Wright, section 3.1).
+"""
 SLIGHT = 0.01
 """The share of a goal, or of what is left to gain, that is not worth further work."""

@@ -35,8 +35,8 @@ def average_bars(
 ) -> Interval | None:
     """Return intervals in the shape (2, groups): those of the groups' averages `values` in the
     first row, and those of their numbers of records `counts` in the second. Each covers with
-    probability `level`. None if the sums from which they are computed have no intervals in closed
-    form.
+    probability `level`; that of an average of no records is NaN. None if the sums from which they
+    are computed have no intervals in closed form.
     """
     from scipy.special import ndtri
 
@@ -93,8 +93,9 @@ def _of_means(
 
 
 def _unbiased(found: Interval, z: float) -> Array:
-    """Return the noisy tables' own answers: the middles of the intervals, which end at the model's
-    answers if these lie beyond.
+    """Return the noisy tables' own answers, which are `z` standard deviations from the ends of the
+    intervals. An interval that would not contain the model's answer was extended to it, so its
+    other end is used.
     """
     reach = z * found.stddev
     own = np.where(found.high > found.estimate, found.high - reach, found.low + reach)

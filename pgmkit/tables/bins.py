@@ -34,9 +34,9 @@ class Binned(Column):
     A code of a bin is decoded as a value drawn uniformly within the bin; spikes and special values
     are decoded as themselves.
 
-    If `outside` is "clip", a value beyond an end of the range counts in the bin at that end, and
-    anything that is no value of this kind counts as missing, or in the first bin if the column
-    declares no missing values.
+    If `outside` is "clip", a value beyond an end of the range counts in the bin at that end, and a
+    value between two whole steps in the bin of the lower one. Anything that is no value of this
+    kind counts as missing, or in the first bin if the column declares no missing values.
 
     Attributes:
         low: The lowest value.
@@ -221,9 +221,8 @@ class Binned(Column):
 
     def neighbours(self, most: int) -> list[tuple[str, int, int]]:
         """Return about `most` groups of neighbouring bins, as (label, first code, code after the
-        last).
-
-        Spikes, special values and missing ones are groups of their own.
+        last). They are more if spikes, special values and missing ones, each of which is a group
+        of its own, are many.
 
         >>> from pgmkit.tables.numbers import Integer
         >>> Integer(0, 99, special=(999,)).neighbours(5)
@@ -296,7 +295,7 @@ class Binned(Column):
 
     @cached_property
     def _missing_numbers(self) -> frozenset[int | float]:
-        """The numbers that stand for missing values; none unless the kind of column says so."""
+        """The numbers among the texts for missing values; only columns of numbers have any."""
         return frozenset()
 
     @abstractmethod

@@ -28,8 +28,9 @@ Mask = NDArray[np.bool_]
 def codes_of(name: str, column: Column, condition: Condition) -> Mask:
     """Return a Boolean for each code: True if it meets the condition.
 
-    A condition is a value, a range "low..high", or a list of values and ranges. Raises
-    InvalidInput, with the column's name, for values it does not have and for ranges that cut bins.
+    A condition is a value, a range "low..high", or a list of values and ranges; a code meets a list
+    if it meets one of them, and no code meets an empty list. Raises InvalidInput, with the column's
+    name, for values that the column does not have and for ranges that cut bins.
 
     >>> from pgmkit.tables.numbers import Integer
     >>> codes_of("age", Integer(0, 4), "2..")

@@ -48,8 +48,8 @@ class _Temporal(Binned):
     `format`: the format of the texts as for strftime, such as "%d/%m/%Y", "%-d/%-m/%Y" without
     leading zeros, or "%Y%m%d", which is also read from whole numbers. Values are then decoded as
     texts in this format, which is for years of four digits. With `decode_as: datetime` they are
-    decoded as datetimes, and only CSV files have the format, or ISO 8601 if it holds "%-". With
-    `decode_as: date` they are decoded as dates, which CSV files have in ISO 8601.
+    decoded as datetimes, and only the texts in CSV and JSON lines have the format, or ISO 8601 if
+    it holds "%-". With `decode_as: date` they are decoded as dates, whose texts are ISO 8601.
 
     With a format that begins with the hour and has no date, such as "%H:%M:%S", values are times of
     day, on 1 January 1900. Labels, low, high, edges and the ends of ranges are then such as 11 (the
@@ -59,7 +59,7 @@ class _Temporal(Binned):
     units: ClassVar[Mapping[str, str]]
     """numpy's code of each unit."""
     stored_as: ClassVar[str]
-    """The numpy type of decoded values, which is also the finest step that is drawn."""
+    """The numpy type of the values that are drawn, in the finest step that is drawn."""
     unit: str = "day"
     format: str | None = None
 
@@ -123,8 +123,8 @@ class _Temporal(Binned):
 
     @property
     def _written(self) -> str:
-        """numpy's code of the finest unit that is drawn or, if it is coarser, of the finest that
-        the format writes.
+        """numpy's code of the coarser of two units: the one in which values are drawn, and the
+        finest that the format writes.
         """
         drawn = np.datetime_data(self.stored_as)[0]
         if self.format is None:
@@ -135,8 +135,8 @@ class _Temporal(Binned):
 
     def _end_of(self, value: object, *, behind: bool) -> float:
         """Return the position at which the day, month or minute that a value states begins, or at
-        which it ends if `behind` is True. A position within one of the column's units is that of
-        the unit and one half.
+        which it ends if `behind` is True. If that is within one of the column's units, the result
+        is the position of the unit and one half, so that the unit's bin is found to be cut.
         """
         moment = _moment(self._dated(value), self.format)
         stated = np.datetime_data(moment.dtype)[0]

@@ -222,8 +222,8 @@ class Categorical(_Labelled):
 
     @cached_property
     def _truths(self) -> Mapping[str, int]:
-        """The codes of truth values by "true" and "false", which are read in any case of letters. A
-        value is a truth value if it is a Boolean, or if the column decodes its values as Booleans.
+        """The codes, by "true" and "false", of the values that are Booleans or that the column
+        decodes as Booleans. Texts are compared with these two in any case of letters.
         """
         every, kind = enumerate(self.values), self.kind
         listed = ((code, v) for code, v in every if kind == "boolean" or isinstance(v, bool))
@@ -296,7 +296,7 @@ class OpenCategorical(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Settings that fit no labels must be refused here, before labels are paid for.
+        # Settings that are wrong with any labels are refused here, before labels are paid for.
         self.found(())
 
     @property
@@ -323,9 +323,7 @@ class OpenCategorical(Column):
         return is_null(value) or not listed.isdisjoint({text_of(value), label_of(text_of(value))})
 
     def tally(self, values: Any) -> Counter[str | None]:
-        """Return the number of values with each label (`label_of`); that of missing ones is under
-        None.
-        """
+        """Return the number of values with each label (`label_of`), missing ones under None."""
         counted: Counter[str | None] = Counter()
         for text, rows in tallied(values).items():
             counted[None if self.is_missing(text) else label_of(text)] += rows
@@ -346,7 +344,8 @@ class Boolean(_Labelled):
 
     `words`: further words for false and for true, such as ("FALSE", "TRUE"), which are written in
     CSV files and are the decoded values if `decode_as` is "text". Raises InvalidInput unless they
-    are two texts that differ by more than case.
+    are two texts that differ by more than case, or if a decoded value, False or True would be read
+    as the other one.
     """
 
     type = "boolean"

@@ -55,9 +55,8 @@ class Numbers(Binned):
 
     @property
     def ends_of_bins(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-        """For each bin its lowest and its highest value, and the number of its values in a unit:
-        0 for a bin of real numbers of any number of decimal places, whose upper end stands for the
-        highest value. The upper end that the last bin of real numbers contains does not count.
+        """For each bin its lowest and its highest value, and the number of its values in a unit,
+        which is 1 for whole numbers.
         """
         starts, stops = self.positions[:-1], self.positions[1:]
         return starts, stops - 1, np.ones(len(starts))
@@ -191,7 +190,8 @@ class Numeric(Numbers):
 
     def found(self, inner: Sequence[float]) -> Numeric:
         """Return the concrete column, with bins between `low`, those edges in `inner` that lie
-        within the range, and `high`.
+        within the range, and `high`. Inner edges are rounded to the decimal places of decoded
+        values; those that become equal are one.
         """
         low, high = self._position(self.low), self._position(self.high)
         rounded = (round(float(edge), self._places) for edge in inner)
@@ -214,9 +214,11 @@ class Numeric(Numbers):
 
     @property
     def ends_of_bins(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-        """For each bin its lowest and its highest value, and the number of its values in a unit, as
-        for all numbers. If `decimals` are declared, only values with that many decimal places
-        count.
+        """For each bin its lowest and its highest value, and the number of its values in a unit.
+
+        If `decimals` are declared, only values with that many decimal places count, and not the
+        upper end that the last bin contains. Without them, and for a bin without such values, the
+        bin's ends stand for the two values, and the number is 0.
         """
         starts = self.positions[:-1]
         stops = np.where(self.single, starts, self.positions[1:])
@@ -229,9 +231,10 @@ class Numeric(Numbers):
 
     @cached_property
     def _multiples(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """For each bin its first value with the decimal places of decoded values, and the first one
-        beyond it, both as multiples of the last place's unit, and the number of these in 1. The
-        first two are equal for a bin without such values, or if floats cannot tell them apart.
+        """For each bin the first value that has the decimal places of decoded values, and the first
+        such value beyond the bin, both as multiples of the last place's unit (such as 0.01); and
+        the number of these units in 1. The first two are equal for a bin without such values, or if
+        floats cannot tell them apart.
         """
         scale = 10.0**self._places
         with np.errstate(over="ignore"):

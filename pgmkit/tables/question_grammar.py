@@ -14,10 +14,10 @@
 `count` as the only target asks for the number of records. At most one target may be a summary. A
 group behind the bar is tabulated too, and shares are within its records: "income | region" is the
 income of each region. Steps join the bins of a column of numbers: "age in 5-year steps" are 0..4,
-5..9, and so on; the unit is not interpreted. The value `missing`, or "" in quotes, stands for a
-missing value. A column's levels (`pgmkit.Level`) are asked for, and have conditions, like columns.
-Names and values with commas or blanks at their ends stand in double quotes, and so
-does a value that is spelled `missing`; a quote within quotes is written twice.
+5..9, and so on; the unit is not interpreted. The value `missing`, unless it is a label of the
+column, or "" in quotes, stands for a missing value. A column's levels (`pgmkit.Level`) are asked
+for, and have conditions, like columns. Names and values with commas, bars or quotes, or with blanks
+at their ends, stand in double quotes; a quote within quotes is written twice.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ def _parsed(schema: Schema, text: str) -> Question:
 
 
 def conditions(schema: Schema, given: Mapping[str, Condition] | str) -> dict[str, Mask]:
-    """Return, for each column that is named in conditions such as "sex = F and age in 30..44" or
-    {"sex": "F", "age": "30..44"}, a Boolean for each code: True if it meets the column's
-    conditions.
+    """Return a Boolean for each code of each column that has conditions, such as "sex = F and age
+    in 30..44" or {"sex": "F", "age": "30..44"}: True if the code meets them. A condition on a level
+    is one on the column at its base.
 
-    Raises InvalidInput for unknown columns, and if no value of a column remains.
+    Raises InvalidInput for unknown columns or values, and if no value of a column remains.
     """
     if isinstance(given, str):
         return _met(schema, (_condition(schema, each) for each in _conditions(schema, given)))
@@ -197,7 +197,7 @@ def _factors(schema: Schema, part: str) -> list[str]:
 
 def _group(schema: Schema, part: str) -> tuple[str, float | None] | None:
     """Return the column or level that `part` names and the width of its steps (None if it has no
-    steps). None if `part` is not a group.
+    steps). None if `part` is not a group. Raises InvalidInput for steps of an unknown column.
     """
     if unquoted(part) in schema.shown:
         return unquoted(part), None
@@ -226,7 +226,9 @@ def _known_group(schema: Schema, part: str, steps: dict[str, float | str]) -> st
 
 
 def _summary(schema: Schema, part: str) -> Summary | None:
-    """Return the summary that a target asks for; None for the name of a column."""
+    """Return the summary that a target asks for; None for the name of a column, and for a text that
+    does not call a summary.
+    """
     found = _TARGET.match(part)
     if found is None or part in schema.shown:
         return None
@@ -340,8 +342,8 @@ def _compared(text: str, name: str, column: Column, operator: str, value: str) -
 
 def _equal(name: str, column: Column, value: str) -> Mask:
     """Return a Boolean for each code: True for those equal to a value as it is written in a
-    question. The word `missing` stands for a missing value, unless the column has a label of that
-    name.
+    question. The word `missing`, an empty text, "(missing)" and the column's `missing` texts stand
+    for a missing value, unless the column has such a label.
     """
     plain = unquoted(value)
     absent = value == "missing" or plain in ("", MISSING, *(column.missing or ()))

@@ -41,11 +41,12 @@ class Bars(Protocol):
 class QuestionPlan:
     """A question with its schema: the factors of its queries and the labels of its lines.
 
-    Attributes of the plan are `groups` (the labels of the cells of each grouped column, by title)
-    and `factors` (a 0/1 matrix of shape (cells, codes) for each column with groups or conditions;
-    one with conditions alone is a single cell). If the question has a summary, there are also
-    `column` (the column that is summarised) and `codes` (the codes of that column from which the
-    summary is computed, in the order of their values).
+    Attributes of the plan are `groups` (the labels of the cells of each grouped column; its key is
+    the title, which is the name of the column or of the level that is asked for) and `factors` (a
+    0/1 matrix of shape (cells, codes) for each column with groups or conditions; a column with
+    conditions alone has one cell). If the question has a summary, there are also `column` (the
+    column that is summarised) and `codes` (the codes of that column from which the summary is
+    computed, in the order of their values). Raises InvalidInput if there are no such codes.
     """
 
     def __init__(self, schema: Schema, question: Question) -> None:
@@ -73,7 +74,8 @@ class QuestionPlan:
 
     def _cells(self, name: str) -> tuple[str, Sequence[str], Array]:
         """Return the title of a grouped column, the labels of its cells, and a 0/1 matrix of shape
-        (cells, codes), which is 1 for the codes in a cell that the conditions allow.
+        (cells, codes), which is 1 for the codes in a cell that the conditions allow. Cells without
+        such codes are left out.
         """
         kept, column = self._allowed(name), self.columns[name]
         joined = self.question.steps.get(name)
@@ -93,10 +95,13 @@ class QuestionPlan:
 
     def _codes(self, name: str) -> NDArray[np.intp]:
         """Return the codes that a summary of the column is computed from, in the order of their
-        values: those that the conditions allow, without missing and special values.
+        values: those that the conditions allow, without missing and special values and, in a list
+        of numbers, `other`.
         """
         column = self.columns[name]
         present = column.size - (column.missing is not None)
+        if isinstance(column, Binned):  # special values have the codes after the bins
+            present = len(column.bin_labels)
         codes = np.flatnonzero(self._allowed(name)[:present])
         if column.midpoints is None:
             return codes
@@ -128,8 +133,9 @@ class QuestionPlan:
         return int(self._allowed(self.summary.column).sum()) > len(self.codes)
 
     def on_ends(self) -> list[str]:
-        """Return a note for each column of real numbers of which a condition ends between two bins:
-        values that lie exactly there belong to the upper one, whether `<` or `<=` was asked for.
+        """Return a note for each column of real numbers whose condition ends where two bins meet,
+        neither of which is a single value: values that lie exactly there belong to the upper one,
+        whether `<` or `<=` was asked for.
         """
         notes = []
         for name, mask in self.question.allowed.items():
@@ -153,7 +159,7 @@ class QuestionPlan:
 
     def absent(self) -> FactoredQuery:
         """Return the query for the number of records in each group that meet the conditions, but
-        have a missing or special value in the summarised column.
+        whose value in the summarised column has none of the `codes`: a missing or special one.
         """
         mask = self._allowed(self.summary.column).astype(np.float64)
         mask[self.codes] = 0.0
@@ -178,8 +184,8 @@ class QuestionPlan:
 
     def spans(self) -> tuple[Array, Array, Array]:
         """Return for each code in `codes` its lowest and its highest value and the number of its
-        values in a unit, as `ends_of_bins` of a column of numbers. Both ends of a value of a
-        Categorical are the value.
+        values in a unit, as `ends_of_bins` of a column of numbers does. For a Categorical, both
+        ends are the value itself, and the number is 0.
         """
         assert self.column.midpoints is not None
         low, high = self.column.midpoints.copy(), self.column.midpoints.copy()
@@ -216,7 +222,7 @@ class LinearParts:
         query: The query, whose axes are the grouped columns, the columns with conditions and the
             summarised column.
         unit: The factor that converts the answers to the column's unit. It differs from 1 only for
-            sums and means, whose weights are scaled so that the largest is 1.
+            sums and means, whose weights are scaled so that the largest, without its sign, is 1.
         shown: The places along the last axis of the answers that the reply shows; the others are
             numbers of records that it needs.
     """
@@ -228,7 +234,7 @@ class LinearParts:
 
 
 def linear_parts(schema: Schema, text: str) -> LinearParts:
-    """Return the linear queries that the reply to a question is computed from.
+    """Return a question with the linear query that its reply is computed from.
 
     A table needs its cells; a cdf, a median or a quantile the cumulative counts; a sum the weighted
     sum; a mean the number of records and the weighted sum of the values' distances from the
@@ -237,7 +243,7 @@ def linear_parts(schema: Schema, text: str) -> LinearParts:
     needed too.
 
     Raises InvalidInput as `parse` does, for conditions that leave no value to summarise, and for
-    the sum of values that are all 0.
+    the sum of values that are all 0 (bins count at their middles).
 
     >>> from pgmkit import Categorical, Integer, Schema
     >>> schema = Schema({"age": Integer(0, 2), "sex": Categorical(("F", "M"))})

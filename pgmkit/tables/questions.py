@@ -50,18 +50,19 @@ def ask(
     The reply's `count` is the expected number of records. Its `share` is the share of the records
     that meet the conditions or, with groups on both sides of the bar, of those in the same groups
     behind it. For a question without groups it is the share of all records, and for a cdf that of
-    the group's records that have a value, which is neither missing nor special.
+    the group's records that have a value, which is neither missing nor special. A share of no
+    records is 0.
 
-    A sum, mean, median or quantile is over these values in each group. In sums and means every
-    value of a bin counts as the bin's middle; in quantiles the values of a bin are taken as evenly
-    spread. A quantile is the smallest value that at least the asked share of the records do not
-    exceed.
+    A sum, mean, median or quantile is over these values in each group; without records, a sum is 0
+    and the others are NaN. In sums and means every value of a bin counts as the bin's middle; in
+    quantiles the values of a bin are taken as evenly spread. A quantile is the smallest value that
+    at least the asked share of the records do not exceed.
 
     With `bars`, counts and sums get a standard error and an interval that covers with probability
     `level`; for a mean, median or quantile these refer to the mean, median or quantile itself.
-    `note` says "unreliable" if the standard error is above a third of a count, also of the count
-    beside an average, or of the standard deviation of the values averaged. An interval that is one
-    bin of the schema makes no average unreliable.
+    `note` says "unreliable" if the standard error is above a third of a count or sum, also of the
+    count beside an average, or of the standard deviation of the values averaged. An interval that
+    is one bin of the schema makes no average unreliable.
 
     Raises InvalidInput for a question that cannot be read, is about columns or values that the
     schema does not have, or has conditions that leave no value.
@@ -158,7 +159,7 @@ def _averages(model: Answering, plan: QuestionPlan, bars: Bars | None, level: fl
     if plan.summary.kind == "mean":
         within = tables @ plan.half_widths
         notes = _of_middles(plan, np.divide(within, counts, out=within, where=counts > 0))
-    elif found is None:  # intervals in closed form end where bins end
+    elif found is None:  # intervals in closed form end where bins end, and need no note
         low, high = plan.ends()
         away = np.maximum(values[:, None] - low, high - values[:, None])
         notes = _of_middles(plan, np.where(away <= high - low, away, np.inf).min(axis=1))
@@ -221,7 +222,9 @@ def _average(plan: QuestionPlan, tables: Array) -> Array:
 
 
 def _deviations(plan: QuestionPlan, tables: Array) -> Array:
-    """Return the standard deviation of the values in each group, with bins at their middles."""
+    """Return the standard deviation of the values in each group, with bins at their middles; 0 for
+    a group without records.
+    """
     middles, sizes = plan.middles, tables.sum(axis=1)
     shares = np.divide(tables, sizes[:, None], out=np.zeros_like(tables), where=sizes[:, None] > 0)
     centred = middles[None, :] - (shares @ middles)[:, None]
@@ -247,7 +250,7 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
     before = np.cumsum(tables, axis=1)[lines, place] - tables[lines, place]
     own = np.where(sizes > 0, tables[lines, place], 1.0)
     values = low[place] + np.clip((goals - before) / own, 0.0, 1.0) * width[place]
-    # Of values with gaps between them, the last one below this place is meant.
+    # If the bin's values have gaps between them, the result is the last of them below this place.
     scale = in_unit[place]
     above = np.ceil((values - _ROUNDING * width[place]) * scale) - 1.0
     listed = np.divide(above, scale, out=values.copy(), where=scale > 0)
@@ -257,7 +260,8 @@ def _quantiles(plan: QuestionPlan, tables: Array, level: float) -> Array:
 
 def _none_negative(counts: Array) -> Array:
     """Return the counts of a group's codes if none is negative, and otherwise those without a
-    negative one, of the same total, whose cumulative counts are nearest the given ones.
+    negative one, of the same total (0 if it is negative), whose cumulative counts are nearest the
+    given ones.
 
     If each negative count became 0, the noise of codes that no record has would add up, and move a
     quantile towards them.
@@ -330,7 +334,9 @@ def _near_an_end(answers: Array, low: Array, high: Array) -> NDArray[np.bool_]:
 
 
 def _labelled(shown: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Return each column's labels for every combination, in C order."""
+    """Return each column's labels for every combination of them; those of the last column change
+    fastest.
+    """
     lines = list(itertools.product(*shown.values()))
     # A column of the data that has the name of a computed one, such as count, is in quotes.
     titles = (f'"{name}"' if name in _COMPUTED else name for name in shown)

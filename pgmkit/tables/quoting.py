@@ -27,8 +27,8 @@ def quoted(name: str) -> str:
 
 
 def pieces_of(text: str, sign: re.Pattern[str], brackets: str) -> list[str]:
-    """Return the pieces between each `sign` that stands outside quotes and these kinds of
-    brackets.
+    """Return the pieces of a text between the matches of `sign` that stand outside quotes and
+    brackets. `brackets`: the kinds of brackets, such as "{}()", the opening one of each first.
     """
     # Quoted texts, also one that is not closed, are overwritten, so that no sign is found in them.
     bare = _QUOTED.sub(lambda found: '"' * len(found[0]), text)

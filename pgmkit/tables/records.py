@@ -163,7 +163,9 @@ def csv_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
 
 
 def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
-    """Return the records of a table of values as lines of JSON objects; a missing value is null."""
+    """Return the records of a table of values as lines of JSON objects. A missing value is null or,
+    among decoded texts, the column's `missing_text`.
+    """
     columns = {}
     for name in table.column_names:
         values = table.column(name).combine_chunks()
@@ -175,7 +177,7 @@ def json_lines(table: Any, schema: Schema, form: FileFormat) -> bytes:
 
 
 def _texts(values: Any, column: Column, form: FileFormat) -> Any:
-    """Return the texts of an Arrow array of values; null for missing ones."""
+    """Return an Arrow array of values as texts; nulls stay null."""
     if pa.types.is_boolean(values.type):
         words = getattr(column, "words", None) or ("False", "True")
         texts = compute.if_else(values, words[1], words[0])
@@ -207,7 +209,7 @@ def _padded(values: Any, column: Column) -> Any:
     largest = max(map(abs, map(float, [*column.positions, *column.special])))
     if largest * 10.0 ** (column.decimals or 0) >= EXACT:
         return texts
-    # Arrow's decimals have all their places.
+    # Arrow writes a number of this type with all decimal places.
     padded = values.cast(pa.decimal128(38, column.decimals or 0)).cast(pa.string())
     return compute.if_else(compute.equal(padded.cast(pa.float64()), values), padded, texts)
 

@@ -44,11 +44,11 @@ class Reply:
         return "\n".join([*lines, *(f"({on_one_line(note)})" for note in self.notes)])
 
     def texts(self) -> dict[str, list[str]]:
-        """Return the columns as texts. Estimates and their errors are rounded to the second
-        significant digit of the smallest standard error, or to whole numbers if that digit is left
-        of the decimal point. Without standard errors, counts have four significant digits, or are
-        whole numbers if the largest is 1,000 or more, and shares have four decimal places.
-        `columns` has the numbers in full.
+        """Return the columns as texts. Estimates with standard errors, and these errors and their
+        intervals, are rounded to the second significant digit of the smallest standard error, or to
+        whole numbers if that digit is left of the decimal point. Other counts have four significant
+        digits, or are whole numbers if the largest is 1,000 or more; other shares have four decimal
+        places, and other numbers six significant digits. `columns` has the numbers in full.
 
         >>> Reply({"count": np.array([801.441]), "stderr": np.array([14.524])}).texts()
         {'count': ['801'], 'stderr': ['15']}

@@ -29,7 +29,7 @@ from pgmkit.tables.schema_file import FileFormat, load, save
 from pgmkit.tables.values import LONE_SURROGATE
 
 _MOST_CODES = 2 * MOST_BINS
-"""The most codes of all columns of a schema file together."""
+"""The most ends of bins that all columns of a schema file have together."""
 _MOST_CELLS = 32 * TABLE_CELLS
 """The most combinations of a constraint's values: 128 MiB of truth values."""
 
@@ -92,7 +92,7 @@ class Schema:
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        """The columns whose codes are still to be found, which `resolve` fills in."""
+        """The names of the columns whose codes are still to be found; `resolve` replaces them."""
         return tuple(name for name, column in self.columns.items() if not column.resolved)
 
     def resolve(self, found: Mapping[str, Column]) -> Schema:
@@ -164,7 +164,8 @@ class Schema:
 
     def restricted(self, names: Iterable[str]) -> Schema:
         """Return the schema of these columns, in its own order, with their levels and the
-        constraints over these columns alone. Names that the schema does not have are ignored.
+        constraints over these columns alone. Names that the schema does not have are ignored;
+        raises InvalidInput if no column is left.
 
         >>> from pgmkit import Categorical, Integer
         >>> schema = Schema({"age": Integer(0, 9), "sex": Categorical(("F", "M"))})

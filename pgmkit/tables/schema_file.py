@@ -98,8 +98,8 @@ class FileFormat:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the plain values of a schema file. Raise InvalidInput if it is no mapping in valid
-    YAML or JSON in UTF-8, has too many values, or gives a key twice.
+    """Return the plain values of a schema file. Raise InvalidInput for another suffix, and if it is
+    no mapping in valid YAML or JSON in UTF-8, has too many bytes or values, or gives a key twice.
     """
     kind = _kind(path)
     content = whole_file(path, _MOST_BYTES)

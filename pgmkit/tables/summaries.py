@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """A kind of summary: whether it needs a column of numbers, whether it is computed from weighted
-    sums (otherwise it is from cumulative counts), and the unit in which the errors of these are
-    stated (`linear_parts`).
+    """A kind of summary. `numbers`: whether it needs a column of numbers. `weighted`: whether it is
+    computed from weighted sums of values; otherwise it is from cumulative counts. `unit`: the unit
+    in which errors of these sums or counts are stated; empty for that of the column.
     """
 
     numbers: bool
@@ -29,8 +29,8 @@ SUMMARIES = {
 
 @dataclass(frozen=True)
 class Summary:
-    """One number or one curve about a column: `kind` ("cdf", "mean", …) of `column`; `level` of a
-    quantile.
+    """A number or a curve that describes a column. `kind`: what it is ("cdf", "mean", …). `level`:
+    the share of the records that do not exceed a quantile; for a median 0.5.
     """
 
     kind: str

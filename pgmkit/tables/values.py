@@ -78,9 +78,9 @@ def tallied(values: Any) -> Counter[str]:
 
 
 def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
-    """Return an Arrow dictionary's distinct values, and the place of each value among them.
-
-    None for other values, and for dictionaries with null places or with values that are no texts.
+    """Return the texts of an Arrow dictionary, of which some may not occur, and the place of each
+    row's text among them. None for other arrays, and for dictionaries with null places or of values
+    that are no texts.
     """
     if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
         return None
@@ -90,10 +90,11 @@ def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
 
 
 def _key(value: Any) -> tuple[type, Any]:
-    """Return a key that distinguishes values: True == 1 == 1.0 as keys, but not as texts.
+    """Return a key of a value for dictionaries. It has the value's type, since True and 1 alone
+    would be one key, although their texts differ.
 
     Lists and other values without a hash are represented by their texts, so that no single value
-    makes a column unreadable.
+    makes a column unreadable. All nulls have one key.
     """
     if is_null(value):
         return type(None), None
@@ -273,7 +274,7 @@ def number_of(value: object) -> int | float:
     """Return a value as a number: an integer or its text as an exact int, any other number as the
     nearest float, which is infinite for texts beyond all floats.
 
-    Raises ValueError if it is no number or is a truth value, and OverflowError for a fraction
+    Raises ValueError if it is no number or is a truth value, and OverflowError for a `Fraction`
     beyond all floats.
 
     >>> number_of("3.50"), number_of("123456789012345678")
@@ -323,8 +324,8 @@ def with_point(text: str, decimal: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value, or a collection of values, as YAML and JSON can represent it; dates, for
-    example, become texts.
+    """Return a value, or a collection of values, as YAML and JSON can represent it: numpy's numbers
+    become Python's, collections lists or dictionaries, and whatever else, such as a date, a text.
     """
     if isinstance(value, Mapping):
         return {plain(name): plain(each) for name, each in value.items()}
@@ -336,7 +337,7 @@ def plain(value: Any) -> Any:
 
 
 def is_number(text: str) -> bool:
-    """Return True for a number, also as spreadsheets print it."""
+    """Return True for the text of a number, also as spreadsheets print it, and for inf and nan."""
     try:
         number_of(bare(text))
     except ValueError:

@@ -64,6 +64,15 @@ def test_two_columns_and_a_condition_on_one_of_them() -> None:
     assert reply.columns["sex"] == ["M", "M"]
 
 
+def test_a_cdf_of_dates_leaves_special_ones_out() -> None:
+    schema = Schema({"day": Date("2020-01-01", "2020-01-03", special=("9999-12-31",), missing=())})
+    noisy = [Measurement(("day",), [1.0, 2.0, 3.0, 4.0, 5.0], 1.0)]
+    reply = ask(estimate(schema.domain, noisy, total=15), schema, "cdf(day)")
+    np.testing.assert_allclose(reply.columns["count"], [1, 3, 6], rtol=1e-6)
+    np.testing.assert_allclose(reply.columns["share"], [1 / 6, 1 / 2, 1], rtol=1e-6)
+    assert reply.notes == ("records left out without a value of day: 9",)
+
+
 def test_groups_behind_the_bar() -> None:
     found = ask(MODEL, SCHEMA, "pay | sex and age < 20, ill").columns
     cells = JOINT[:2].sum(axis=(0, 3)).transpose(0, 2, 1)  # sex, ill, pay

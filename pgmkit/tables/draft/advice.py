@@ -1,5 +1,5 @@
-"""Remarks on texts that a draft can read neither as times nor as numbers, though they look alike:
-what they are, and how to write them instead.
+"""Remarks on texts that a draft can read neither as times nor as numbers, though they look like
+them: what they are, and how to write them instead.
 """
 
 from __future__ import annotations

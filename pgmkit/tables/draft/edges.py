@@ -24,8 +24,9 @@ def crowded_edges(
 
     The edges lie at every 1 / `bins` of the rows, and in the tails at half of that, a quarter, and
     so on, as long as at least five rows lie beyond. Each is rounded to a multiple of the largest
-    power of ten that is at most its distance from the nearer neighbour. None if bins of equal width
-    suffice, or if fewer than five bins would remain.
+    power of ten that is at most its distance from the nearer neighbour. None if there are no
+    numbers or `low` is not below `high`, if bins of equal width suffice, or if fewer than five bins
+    would remain.
 
     `numbers`: the number of rows of each number, without the numbers that get a code of their own.
 

@@ -123,8 +123,8 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
 
 
 def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
-    """Return the number of lines above the header: titles and empty lines, which have fewer values,
-    also where a spreadsheet wrote them with as many separators as the records.
+    """Return the number of lines above the header: titles and empty lines, which have fewer values
+    than the records. Empty values, with which a spreadsheet fills up such lines, do not count.
 
     Lines that begin with a sign of comments are left to `_comment_sign`.
 
@@ -209,8 +209,8 @@ def _is_record(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_second_header(records: Sequence[Sequence[str]]) -> bool:
-    """Return True if the first record consists of names: none is a number, and some stand above
-    columns of numbers.
+    """Return True if the first record consists of names: none is a number, none occurs below in its
+    column, and some stand above columns of numbers. False for fewer than five records.
     """
     if len(records) < FEW:
         return False

@@ -135,8 +135,8 @@ def _whole(numbers: Counter[int], missing: tuple[str, ...] | None, most_values: 
     usual = Counter({n: times for n, times in numbers.items() if n not in special})
     low, high = min(usual), max(usual)
     width = high - low + 1
-    # At most `most_values` whole numbers, with three rows each on average, are taken for codes, not
-    # quantities, if they fill less than half of their range or if there is only one.
+    # At most `most_values` whole numbers, of three or more rows on average, are taken for codes and
+    # not quantities if they fill less than half of their range or if only one is no sentinel.
     dense = 2 * len(usual) >= width and len(usual) > 1
     if len(numbers) <= most_values and rows >= 3 * len(numbers) and not dense:
         found = sorted(numbers)
@@ -309,8 +309,8 @@ def _real(
 
 
 def _plain(number: float) -> str:
-    """Return a number's text without an exponent. Numbers from 10^16 on and below 10^-6 have one,
-    with six digits.
+    """Return a number's text, which has no exponent from 10^-6 up to 10^16; other numbers but 0
+    have one, and six digits.
     """
     if number and not 1e-6 <= abs(number) < 1e16:
         return f"{number:g}"

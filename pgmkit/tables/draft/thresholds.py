@@ -5,8 +5,8 @@ from __future__ import annotations
 BINS = 20
 """The number of bins of a drafted column of numbers: each has about a twentieth of the rows."""
 FEW = 5
-"""The least number of rows, of values, or of times by which one exceeds another, on which a
-decision rests; fewer may be due to chance.
+"""The least number of rows or of values, and the least ratio of two frequencies, on which a
+decision rests; what is less may be due to chance.
 """
 SURE = 20
 """The number of rows, or of expected pairs of equal rows, from which on an observation is taken for

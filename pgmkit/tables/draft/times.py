@@ -45,8 +45,8 @@ FORMATS = ("%Y-%m-%d", *_FORMATS, *_ISO, *_MOMENTS, *_CLOCKS)
 _DAY = re.compile("%-?d")
 _OFFSET = re.compile(r".*\d\d:\d\d(?::\d\d)?(?:\.\d+)?([+-]\d\d:?\d\d)")
 _YEARS = range(1800, 2201)
-"""The years that texts may show which could be other codes: digits alone, and months without a
-day.
+"""The years accepted in formats whose texts could be other codes: digits alone, and months without
+a day.
 """
 
 

@@ -126,7 +126,7 @@ def counts_of(
 @unquoted
 def tally_of(frame: Any, name: str, column: OpenCategorical) -> Counter[str | None]:
     """Return the number of rows of each text of an open column, with that of missing values under
-    None. The engine that holds the frame counts them.
+    None. Spark and Dask count in their workers; rows of other frames are counted in this process.
 
     >>> import pyarrow
     >>> tally_of(pyarrow.table({"job": ["cook", "cook"]}), "job", OpenCategorical())

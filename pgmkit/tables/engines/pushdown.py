@@ -46,8 +46,9 @@ class FrameCounts:
     schema's domain.
 
     Raises InvalidInput (unless the schema is `placed`) for values outside the schema, broken
-    constraints and a frame without rows, and in a later pass for a frame whose records have
-    changed; EngineFailed if a pass fails in the engine.
+    constraints and a frame without rows; InvalidInput also if a later pass finds another number of
+    rows, or values outside the schema that the first did not; EngineFailed if a pass fails in the
+    engine.
     """
 
     def __init__(

@@ -27,9 +27,9 @@ T = TypeVar("T")
 Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
 
 _PIECE_ROWS = 16 * BATCH_ROWS
-"""The most rows whose codes are held before they are counted, with one plan of counting for all."""
+"""The number of rows from which held codes are counted, with one plan of counting for all."""
 _PIECE_BYTES = 64 * _PIECE_ROWS
-"""The most bytes of these codes; with many columns fewer rows are held."""
+"""The bytes from which held codes are counted, which with many columns are of fewer rows."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Codec:
         return found
 
     def pieces(self, frames: Iterable[Any]) -> Iterator[Codes]:
-        """Yield the codes of many frames, joined into pieces of a good size for counting."""
+        """Yield the codes of many frames, joined into pieces that have `_PIECE_ROWS` rows or
+        `_PIECE_BYTES` bytes or more, except for the last one. Pieces without rows are left out.
+        """
         width = sum(np.min_scalar_type(column.size).itemsize for column in self.columns.values())
         most = min(_PIECE_ROWS, _PIECE_BYTES // max(1, width))
         pieces = map(_joined, _grouped(map(self.coded, frames), _length, most))

@@ -21,8 +21,9 @@ from pgmkit.tables.labelled import OpenCategorical
 from pgmkit.tables.values import series_values
 
 Tally: TypeAlias = Callable[[Iterable[Any]], Counter[str | None]]
-"""A function that returns how many rows of frames in memory belong to each text, with those of no
-text under None. It holds no data and is sent to where the records are.
+"""A function that returns numbers of rows of frames in memory: for `text_tally` by text, and for
+`unread_tally` by column; each says what is under None. It holds no data and is sent to where the
+records are.
 """
 
 

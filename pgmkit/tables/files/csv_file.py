@@ -25,7 +25,7 @@ SEPARATORS = (",", ";", "\t", "|")
 _BLOCK = 16 * MOST_BYTES
 """The bytes read at a time: each distinct text of a block is examined once."""
 _PIECE = MOST_BYTES // 4
-"""The bytes whose lines are examined one by one if a block is not plain."""
+"""The bytes whose lines are examined one by one if a block is not plain (`_Records.plain`)."""
 _LINE_FEED, _CARRIAGE_RETURN = b"\n\r"
 
 
@@ -60,9 +60,9 @@ def csv_names(path: str, form: FileFormat) -> list[str]:
 
 
 def separator_of(path: str, form: FileFormat) -> str:
-    """Return the separator: that of the format, or else a tab for a .tsv file, the one that belongs
-    to the decimal sign if the format has the columns' names or the header line has no separator,
-    and otherwise the most frequent one of the header line.
+    """Return the separator: that of the format; or else, for a .tsv file, a tab; or else the one
+    that occurs most often in the header line. Without a header line, or a separator in it, the
+    result is a comma, or a semicolon if the decimal sign is a comma.
     """
     if form.separator is not None:
         return form.separator
@@ -137,7 +137,8 @@ def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[byt
     """Yield the file's bytes in UTF-8, as blocks of whole lines of about `size` bytes.
 
     Bytes that are not in the encoding are handled as `errors` says ("strict" or "replace") and
-    affect only the line that contains them. A file in UTF-8 is not changed.
+    affect only the line that contains them. The bytes of a file in UTF-8, but for its byte order
+    mark, are yielded as they are.
     """
     name, read = codecs.lookup(form.encoding).name, chunks(path, size)
     if name == "utf-8":
@@ -151,8 +152,8 @@ def _blocks(path: str, form: FileFormat, size: int, errors: str) -> Iterator[byt
 
 
 def _in_utf8(block: bytes, encoding: str, errors: str) -> bytes:
-    """Return whole lines of an encoding in UTF-8, converted one by one if the block cannot be
-    converted.
+    """Return whole lines of an encoding in UTF-8. They are converted one by one if the block cannot
+    be converted as one, or would then have another number of lines.
     """
     try:
         found = block.decode(encoding).encode("utf-8", "replace")

@@ -32,7 +32,8 @@ _QUOTED = re.compile(rb'"[^"]*"(?:"[^"]*")*')
 class _Shape(NamedTuple):
     """The structure of a line.
 
-    `values`: the number of values, 0 if a reader would break the line at a carriage return.
+    `values`: the number of values; 0 if a carriage return stands outside quotes, where a reader
+    would break the line.
     `proper`: whether quotation marks are where a CSV writer puts them. `open`: whether the last
     value is still open.
     """
@@ -150,8 +151,8 @@ class LineGrammar(NamedTuple):
         return self._shape(line) == (self.values, True, False)
 
     def _shape(self, line: bytes) -> _Shape:
-        """Return the structure of a line. As for the reader, a quotation mark opens a quoted value
-        only at the start of a value.
+        """Return the structure of a line. As for Arrow's reader, a quotation mark opens a quoted
+        value only at the start of a value.
         """
         if b'"' not in line and b"\r" not in line:
             return _Shape(line.count(self.separator) + 1, proper=True, open=False)

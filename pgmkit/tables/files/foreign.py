@@ -140,9 +140,10 @@ def _rows(path: str | os.PathLike[str], sheet: str | None) -> Iterator[tuple[Any
 def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
     """Return the number of rows of a sheet above its header: titles, merged cells and empty rows.
 
-    The header is the first row that has a cell in at least half of the columns, or a row of more
-    texts below it: the first one is then a title, or has merged cells, which name several columns.
-    The rows are read, so they must be public.
+    The header is the first row that has a cell in at least half of the columns. But if the rows
+    that follow consist of texts, each of more than the row before, the last of them is the header:
+    the others are titles, or have merged cells, which name several columns. The result is 0 for a
+    sheet without cells. The rows are read, so they must be public.
     """
     with needing(path):
         top = islice(_rows(path, form.sheet), 2 * MOST_TITLES)
@@ -159,7 +160,7 @@ def title_rows(path: str | os.PathLike[str], form: FileFormat) -> int:
 
 def foot_notes(path: str | os.PathLike[str], form: FileFormat) -> list[str]:
     """Return the texts of the rows below a sheet's records that have a cell only in the first
-    column.
+    column. There are none for other files, and for sheets of one or two columns.
 
     The rows are read, so they must be public.
     """

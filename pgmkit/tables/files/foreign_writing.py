@@ -41,9 +41,10 @@ def foreign_content(
 
     Excel gets texts and numbers as cells; a text that begins like a formula stays a text. SPSS and
     Stata get a number for each value of a categorical column of texts, with the text as its label:
-    the numbers that `aliases` gives, if every value has one, and otherwise 1, 2, … In SPSS files,
-    special values of numbers are declared missing (up to three, as SPSS allows). A name that
-    these programs do not allow is changed, and the original becomes the variable's label.
+    the numbers that `aliases` gives, if every value has one, and otherwise 1, 2, … Truth values
+    become 0 and 1. In SPSS files, the special values of a column of numbers are declared missing,
+    unless they are more than three, which SPSS does not allow. A name that these programs do not
+    allow is changed, and the original becomes the variable's label.
 
     Raises InvalidInput for more records than a sheet has rows, for whole numbers beyond 2^53, for
     dates outside the years 1 to 9999, and if the library that writes is not installed.

@@ -41,8 +41,8 @@ def json_batches(
     """Yield the wanted columns as Arrow texts, some megabytes at a time. Numbers have the sign
     `decimal` in place of JSON's decimal point, like the texts of numbers beside them.
 
-    A line that is no JSON object raises InvalidInput or, if `broken` is a list, adds an entry to
-    this list.
+    A line that is no JSON object, or has more than `MOST_BYTES` bytes, raises InvalidInput or, if
+    `broken` is a list, adds an entry to this list. Blank lines are skipped.
     """
     line = 0
     # Blocks are small, since a record that has become Python objects takes about twenty times as

@@ -152,7 +152,8 @@ def _count(
     where: str, text: str, decimal: str, stddev: float, rounding: int
 ) -> published.Cell | None:
     """Return the count that a text states, with the standard deviation of noise and rounding
-    together; None if the cell is suppressed. `where` is the place for errors.
+    together, at least `published.EXACT`; None if the cell is suppressed. `where` is the place for
+    errors.
     """
     try:
         found = published.cell_of(text)

@@ -34,11 +34,11 @@ class PairMixtureModel(ProductMixtureModel):
         """Return a mixture nearer to independence: each row becomes its weighted geometric mean
         with the mixture's one-way marginals, scaled to sum to 1 in each attribute.
 
-        `share`: the weight of independence. Records drawn from the default, at epsilon 10, have
-        0.86, 0.91 and about 0.7 times the error in triples, and 1.05, 1.03 and 1 times in pairs
-        (diamonds, CPS1988 and a drawn network of 14 columns). With 0.5 it is 0.75, 0.88 and 0.5
-        times in triples, and 1.16, 1.06 and 1 in pairs: exchanges of single codes restore strong
-        relations only in part.
+        `share`: the weight of independence. Records drawn with the default have, at epsilon 10,
+        0.86, 0.91 and about 0.7 times the error in triples of records drawn from the rows as they
+        are, and 1.05, 1.03 and 1 times their error in pairs (diamonds, CPS1988 and a drawn network
+        of 14 columns). With 0.5 the figures are 0.75, 0.88 and 0.5 in triples, and 1.16, 1.06 and 1
+        in pairs: exchanges of single codes restore strong relations only in part.
         """
         mean = self.shares @ self.rows
         rows = mean**share * self.rows ** (1 - share)

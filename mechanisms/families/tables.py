@@ -139,11 +139,12 @@ class Projecting(Settings):
 
     Attributes:
         model_mb: The largest junction tree of the measured cliques, in MB (2^20 bytes) of float64
-            cells, for which the result is a graphical model, 0 or above. Beyond it the result is
-            locally consistent nonnegative tables, which draw no records.
-        inference: Whether the result is a region model (`pgmkit.RegionModel`), whose tables agree
-            locally too, and which draws records: "exact" never (beyond `model_mb` if there are
-            structural zeros), "auto" beyond `model_mb`, "region" always.
+            cells, for which the result is a graphical model, 0 or above. For a larger one the
+            result is locally consistent nonnegative tables, which draw no records, unless
+            `inference` makes it a region model.
+        inference: When the result is a region model (`pgmkit.RegionModel`), whose tables agree
+            locally too, and which draws records: with "region" always, with "auto" if the junction
+            tree is larger than `model_mb`, with "exact" if it is and there are structural zeros.
         device: Where models are estimated: "cpu", a CUDA GPU such as "cuda", or "auto": a GPU if
             there is one and the model is large enough to gain (`pgmkit.runtime.devices`).
     """

@@ -116,7 +116,7 @@ def synthesize_linked(
         mechanism: The name of the mechanism that is run on each table. "auto" is `aim` for parents;
             for children it is `aim`, or where there is much signal `gaussian+projection`, which
             measures all pairs at once. The parents' noisy tables and public figures decide.
-        settings: The mechanism's settings.
+        settings: The mechanism's settings; "auto" takes none.
         report_unread: Whether to spend a hundredth of each table's budget on the share of each
             column's values that the schema could not read; see `synthesize`.
         seed: A seed for reproducible noise: INSECURE, for tests and simulations only.

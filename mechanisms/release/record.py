@@ -145,7 +145,7 @@ class Release:
         return bool(getattr(self.model, "certified", True)) or not self.certificate
 
     def answer(self, query: FactoredQuery) -> NDArray[np.float64]:
-        """Return the model's answers to a factored query, in counts, in the query's shape."""
+        """Return the model's answers to a factored query, in counts, in its `answer_shape`."""
         return self.model.answer(query)
 
     def sample(self, n: int | None = None, *, rng: Rng = None) -> Dataset:

@@ -224,12 +224,13 @@ class TableRelease:
         progress: bool | Callable[[Replication], None] | None = None,
         max_seconds: float | None = None,
     ) -> Uncertainty | MeasuredBars:
-        """Return the error bars of the model's answers (`pgmkit.uncertainty`).
+        """Return the error bars of the model's answers. The arguments are those of
+        `pgmkit.error_bars`.
 
         The first question that needs re-estimation takes some seconds, further ones none; with
         `max_seconds` the question raises TooSlow if it would take longer. A model that is neither
         graphical nor a region model has error bars in closed form for counts and sums within one
-        measured table, and raises NotMeasured for anything else.
+        measured table, for which no argument matters, and raises NotMeasured for anything else.
         """
         if not isinstance(self.model, GraphicalModel | RegionModel):
             return self._measured

@@ -8,7 +8,8 @@ and the sum over tables
 
     sum_i d_i a_i / (d_i c_i^p + a_i)
 
-is convex in the costs. At its minimum for a given sum of costs all slopes are equal, or costs zero.
+is convex in the costs. At its minimum for a given sum of costs all tables of a cost above zero have
+the same slope.
 """
 
 from __future__ import annotations

@@ -124,9 +124,10 @@ def _problem(
 def _bits(
     lattice: Lattice, turned: Mapping[str, Sequence[int]], plain: Mapping[str, Array]
 ) -> dict[str, int]:
-    """Return the number of bits of the entries of each attribute's rows. In every clique the
-    attributes share equally the bits of `ENTRY_BITS` that the rows n I - J of its other attributes
-    leave. Raises InvalidInput if too few are left.
+    """Return, for each attribute of `turned`, the number of bits of its rows' entries. In a clique
+    these attributes have equal shares of those of the `ENTRY_BITS` bits that the rows n I - J of
+    the other attributes leave, and each gets the least of its shares in all cliques. Raises
+    InvalidInput if that is too few.
     """
     bits = dict.fromkeys(turned, ENTRY_BITS)
     for clique in lattice.cliques:

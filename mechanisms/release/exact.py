@@ -23,9 +23,11 @@ def with_exact(
     """Return the release with a model that is estimated from its noisy tables, from the exact
     tables that it has already, and from those in these files (`TableRelease.with_exact`).
 
-    Raises InvalidInput for a model that is not graphical, and for tables that the model misses by
-    more than half a count.
+    Raises InvalidInput for no files, for a model that is not graphical, and for tables that the
+    model misses by more than half a count.
     """
+    if not paths:
+        raise InvalidInput("paths is empty; name at least one file of exact tables")
     if not isinstance(release.model, GraphicalModel):
         raise InvalidInput(
             f"exact tables need a graphical model, which {release.mechanism} has not; use a "

@@ -292,8 +292,8 @@ class TableRelease:
         budget is spent. But the promise does not cover the information in such tables, which the
         report and the saved release state.
 
-        Raises InvalidInput for tables that contradict each other or what the schema rules out, and
-        for other models than graphical ones.
+        Raises InvalidInput for no paths, tables that contradict each other or what the schema rules
+        out, and other models than graphical ones.
         """
         from mechanisms.release.exact import with_exact
 

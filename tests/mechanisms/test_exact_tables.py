@@ -122,6 +122,8 @@ def test_exact_tables_that_cannot_be_are_refused(tmp_path: Path) -> None:
     other = synthesize(people(), plain, epsilon=0.5, delta=1e-6, mechanism="matrix", seed=0)
     with pytest.raises(InvalidInput, match="graphical model"):
         other.with_exact(tmp_path / "age.csv")
+    with pytest.raises(InvalidInput, match="paths is empty"):
+        release.with_exact()
 
 
 def test_exact_tables_are_surer_than_a_count_and_than_any_noise(tmp_path: Path) -> None:

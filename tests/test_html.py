@@ -129,3 +129,4 @@ def test_charts_keep_hostile_labels_in_their_place(whiskers: bool) -> None:
     assert len([e for e in root.iter() if e.tag.endswith("rect")]) == 6
     many = [f"v{i}" for i in range(100)]
     assert "76 rarer values" in words(chart("x", many, np.arange(100.0)))
+    assert "%" not in words(chart("x", ["a"], np.zeros(1), total=0.0))

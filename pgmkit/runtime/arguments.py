@@ -71,8 +71,8 @@ def one_of(value: T, known: Iterable[T], name: str) -> T:
 
 
 def shown(value: object) -> str:
-    """Return a text that shows a value: a number, a text or None is written as Python code, up to
-    60 characters; of any other value, which may hold records, only the name of its type is shown.
+    """Return a text that shows a value: an int, float, bool, text or None as Python code, up to 60
+    characters; of any other value, which may hold records, only the name of its type is shown.
     """
     plain = isinstance(value, str | int | float | None)
     return f"{value!r:.60}" if plain else type(value).__name__
@@ -103,8 +103,9 @@ def any_array(values: object, name: str) -> NDArray[Any]:
 
 
 def float_array(values: object, name: str) -> NDArray[np.float64]:
-    """Return a copy of the values as an array of float64. Raises InvalidInput, with ``name`` in the
-    message, for anything that is not an array of real numbers.
+    """Return a copy of the values as an array of float64. In an array of objects, None becomes NaN
+    and the text of a number that number. Raises InvalidInput, with ``name`` in the message, for
+    anything else that is not an array of real numbers.
     """
     import numpy as np
 

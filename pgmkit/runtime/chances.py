@@ -21,7 +21,7 @@ costs little.
 
 def expected_positive(means: Array | float, stddev: Array | float) -> Array:
     """Return the expected values of max(0, x) for normally distributed x with these means and
-    standard deviations. The standard deviations must be above 0.
+    standard deviations. The means must be finite and the standard deviations above 0.
 
     >>> expected_positive([-20.0, 0.0, 20.0], 1.0).round(3)
     array([ 0.   ,  0.399, 20.   ])
@@ -35,7 +35,8 @@ def expected_positive(means: Array | float, stddev: Array | float) -> Array:
 
 def deviations(chance: float, *, laplace: bool) -> float:
     """Return a number of standard deviations that Gaussian or Laplace noise exceeds with at most
-    the probability `chance`. For Laplace noise it is exceeded with half of that probability.
+    the probability `chance`, between 0 and 1. Laplace noise exceeds it with half of that
+    probability.
 
     >>> round(deviations(0.025, laplace=False), 2)
     1.96

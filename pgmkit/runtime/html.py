@@ -121,7 +121,7 @@ def bars(
     `counts` and both arrays of ends have one number for each label.
 
     If there are more than `MOST_BARS` labels, those of the largest counts are drawn, in the given
-    order. Each count is written beside its bar, with its share of `total` if that is given.
+    order. Each count is written beside its bar, with its share of `total` unless that is None or 0.
     """
     order = list(range(len(labels)))
     if len(order) > MOST_BARS:
@@ -146,7 +146,7 @@ def bars(
                 f"<line class='whisker' stroke='{_INK}' stroke-width='2' x1='{low:.1f}' "
                 f"x2='{high:.1f}' y1='{y + 6}' y2='{y + 6}'/>"
             )
-        share = "" if total is None else f" ({float(counts[i]) / total:.1%})"
+        share = f" ({float(counts[i]) / total:.1%})" if total else ""
         parts.append(f"<text x='{left + 200}' y='{y + 10}'>{float(counts[i]):,.0f}{share}</text>")
     parts.append(_axis(left, bottom, highest, scale))
     more = len(labels) - len(order)

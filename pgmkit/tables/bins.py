@@ -46,6 +46,10 @@ class Binned(Column):
         spikes: Single values within the range that have a bin of their own, such as an income of 0.
         special: Single values beyond the range that are no quantities, such as 9999 for "not
             asked". Each has a code of its own after the bins, and belongs to no range and no mean.
+
+    Raises InvalidInput unless either `edges`, or `low` and `high`, are given and ascend; for more
+    than 2^20 bins of equal width; for a spike beyond the range, a special value within it, and one
+    that is listed twice; and for a text for missing values that is a number of the column.
     """
 
     low: Any = None
@@ -80,9 +84,6 @@ class Binned(Column):
 
     def _check_single_values(self) -> None:
         ends = self._plain_positions
-        for number in self._missing_numbers:
-            if ends[0] <= number < ends[-1] or number in (self._end, *self.special):
-                raise InvalidInput(f"{number} is a value of the column and listed as missing")
         for name, inside in (("spikes", True), ("special", False)):
             values = getattr(self, name)
             try:
@@ -99,6 +100,9 @@ class Binned(Column):
                         f"{name} holds {value!r}, which lies {'beyond' if inside else 'within'} "
                         f"the range; list it in {'special' if inside else 'spikes'}"
                     )
+        for number in self._missing_numbers:  # `found` has the positions of the special values
+            if ends[0] <= number < ends[-1] or number in (self._end, *found):
+                raise InvalidInput(f"{number} is a value of the column and listed as missing")
 
     @property
     @abstractmethod

@@ -206,8 +206,8 @@ class Column(ABC):
     def decode(self, codes: NDArray[np.integer[Any]], rng: np.random.Generator) -> Values:
         """Return a value for each code; for the code of a bin it is drawn uniformly within the bin.
 
-        If the column has missing values the result is an array of objects, in which a missing value
-        is None, or for texts `missing_text`.
+        If the column declares missing values, the result is an array of objects, in which a missing
+        value is `missing_text`: a text, or None.
         """
         whole: Codes = codes.astype(np.int64)
         if self.missing is None:
@@ -250,8 +250,8 @@ class Column(ABC):
         """Return the groups of codes between multiples of `width`, each as (label, first code, code
         after the last); codes that are no numbers are groups of their own.
 
-        Raises InvalidInput for a column that is not of numbers, a width that is not above 0, and
-        steps that cut a bin in two.
+        Raises InvalidInput for columns of other types than integer and numeric, for a width that is
+        infinite or not above 0, and for steps that cut a bin in two.
         """
         raise InvalidInput(
             f"steps need a column of numbers; this one is {self.type}; declare a level of the "

@@ -24,7 +24,7 @@ from pgmkit.uncertainty import Interval
 
 
 class Answering(Protocol):
-    """A model, or a replicate of one, that answers factored queries in counts."""
+    """A model, or a bootstrap replicate of one, that answers factored queries in counts."""
 
     def answer(self, query: FactoredQuery) -> Array: ...
 

@@ -285,7 +285,9 @@ class Schema:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that `from_dict` reads, as YAML and JSON files store them."""
+        """Return plain values that `from_dict` reads, as YAML and JSON files store them; `checked`
+        is not among them.
+        """
         columns = {name: column.to_dict() for name, column in self.columns.items()}
         stored: dict[str, Any] = {"columns": columns}
         if self.constraints:

@@ -48,6 +48,9 @@ class FileFormat:
         user_missing: Whether values that an SPSS or Stata file declares missing are read as their
             codes, not as missing.
 
+    Raises InvalidInput for an encoding that Python does not know, a separator that is not one ASCII
+    sign, another decimal sign, one sign for both, and `skip_lines` below 0.
+
     >>> FileFormat(separator=";", decimal=",").to_dict()
     {'separator': ';', 'decimal': ','}
     """

@@ -202,6 +202,12 @@ def test_the_error_lists_twenty_values() -> None:
         assert "v19" in str(refused.value) and "v20" not in str(refused.value)
 
 
+@pytest.mark.parametrize("special", [999, "999", np.float64(999)])
+def test_a_special_value_is_not_missing_too_however_it_is_written(special: object) -> None:
+    with pytest.raises(InvalidInput, match="999 is a value of the column and listed as missing"):
+        Integer(0, 9, special=(special,), missing=("999",))
+
+
 def test_values_of_numpy_are_stored_as_plain_ones() -> None:
     """A column and its stored copy have values of one type, and midpoints only for numbers."""
     day = np.datetime64("2020-01-31")

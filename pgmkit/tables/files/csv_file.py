@@ -241,7 +241,9 @@ def _tables(blocks: Iterable[bytes], records: _Records) -> Iterator[tuple[Any, l
 
 @dataclass(frozen=True)
 class _Records:
-    """Conversion of the records of lines to Arrow tables."""
+    """A converter of lines to Arrow tables of the columns `wanted`, of which `header` has all
+    names; texts of the columns `repeating` become dictionaries.
+    """
 
     grammar: LineGrammar
     header: list[str]

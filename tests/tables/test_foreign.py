@@ -466,3 +466,13 @@ def test_files_that_are_as_they_say(encoding: str, above: int, tmp_path: Path) -
     form = FileFormat(encoding=encoding, skip_lines=above)
     found = encode_file(path, Schema(ASKED, file=form))
     assert isinstance(found, Dataset) and found.columns["ort"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["TIME8", "DTIME12"])
+def test_a_duration_of_a_day_or_more_is_no_time_of_day(form: str, tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    path, hours = tmp_path / "stays.sav", np.array([0.0, 23.5, 24.0, 25.0, -1.0])
+    frame = pd.DataFrame({"stay": 3600 * hours})
+    pyreadstat.write_sav(frame, str(path), variable_format={"stay": form})
+    (found,) = foreign.foreign_table(path, FileFormat()).columns
+    assert found.to_pylist() == ["00:00:00", "23:30:00", "86400", "90000", "-3600"]

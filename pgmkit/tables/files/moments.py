@@ -25,18 +25,19 @@ class Calendar:
         day: The number of a date's units in a day.
         clock: The number of a time's units in a day.
         formats: The kind of value that each format shows: a date, a date with a time (datetime),
-            or a time of day.
+            a time of day, or a duration (timedelta).
     """
 
     origin: datetime
     day: int
     clock: int
-    formats: Mapping[str, type[date | time]]
+    formats: Mapping[str, type[date | time | timedelta]]
 
     def read(self, values: list[Any], form: str | None) -> list[Any]:
         """Return the numbers of a column as dates or times if its format says so.
 
-        Missing values and numbers beyond the calendar stay as they are.
+        A duration from 0 to below a day becomes a time. Other durations, missing values and numbers
+        beyond the calendar stay as they are.
 
         >>> CALENDARS[".dta"].read([0.0, 366.0, 1e300], "%td")
         [datetime.date(1960, 1, 1), datetime.date(1961, 1, 1), 1e+300]
@@ -45,7 +46,7 @@ class Calendar:
         kind = self.formats.get(named["name"] if named else form or "")
         return [self._moment(each, kind) for each in values] if kind else values
 
-    def _moment(self, value: Any, kind: type[date | time]) -> Any:
+    def _moment(self, value: Any, kind: type[date | time | timedelta]) -> Any:
         if not isinstance(value, int | float):
             return value
         units = self.day if kind is date else self.clock
@@ -54,11 +55,16 @@ class Calendar:
             moment = self.origin + timedelta(days=days, seconds=rest * (86_400 / units))
         except (ValueError, OverflowError):
             return value
+        if kind is timedelta and days:
+            return value
         return moment if kind is datetime else moment.date() if kind is date else moment.time()
 
 
-def _formats(dates: str, moments: str, times: str) -> dict[str, type[date | time]]:
-    kinds: dict[type[date | time], str] = {date: dates, datetime: moments, time: times}
+def _formats(
+    dates: str, moments: str, times: str, durations: str
+) -> dict[str, type[date | time | timedelta]]:
+    kinds: dict[type[date | time | timedelta], str]
+    kinds = {date: dates, datetime: moments, time: times, timedelta: durations}
     return {name: kind for kind, names in kinds.items() for name in names.split()}
 
 
@@ -66,13 +72,13 @@ _SPSS = Calendar(
     datetime(1582, 10, 14),
     86_400,
     86_400,
-    _formats("DATE ADATE EDATE JDATE SDATE", "DATETIME YMDHMS", "TIME DTIME"),
+    _formats("DATE ADATE EDATE JDATE SDATE", "DATETIME YMDHMS", "", "TIME DTIME"),
 )
 _STATA = Calendar(
     datetime(1960, 1, 1),
     1,
     86_400_000,
-    _formats("%td %d %tdD_m_Y %tdCCYY-NN-DD", "%tC %tc", "%tcHH:MM:SS %tcHH:MM"),
+    _formats("%td %d %tdD_m_Y %tdCCYY-NN-DD", "%tC %tc", "%tcHH:MM:SS %tcHH:MM", ""),
 )
 _OF_SAS = Calendar(
     datetime(1960, 1, 1),
@@ -84,7 +90,8 @@ _OF_SAS = Calendar(
         "DDMMYY DDMMYYB DDMMYYC DDMMYYD DDMMYYN DDMMYYP DDMMYYS "
         "YYMMDD YYMMDDB YYMMDDD YYMMDDN YYMMDDP YYMMDDS",
         "DATETIME E8601DT DATEAMPM MDYAMPM IS8601DT B8601DT B8601DN",
-        "TIME HHMM TOD TIMEAMPM IS8601TM E8601TM B8601TM",
+        "TOD TIMEAMPM IS8601TM E8601TM B8601TM",
+        "TIME HHMM",
     ),
 )
 CALENDARS: Mapping[str, Calendar] = {

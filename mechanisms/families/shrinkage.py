@@ -167,8 +167,9 @@ def _shrunk(
 ) -> Measurement:
     """Return the mean of a noisy table and `total` times the product of its attributes' shares,
     weighted by precision. The product's precision, in units of the noisy table's, is strength * (1
-    - d) / d; d is the part of the squared interaction of their difference that noise does not
-    explain, bounded from below. A table that cannot hold an interaction is returned as it is.
+    - d) / d. Here d, at least a fiftieth, is the part of the squared interaction in their
+    difference that noise does not explain. A table that cannot hold an interaction is returned as
+    it is.
     """
     noisy, product, degrees, squares = _beyond(domain, measurement, shares, total)
     if degrees == 0:

@@ -131,8 +131,8 @@ def _ranks(values: Any) -> NDArray[np.intp]:
     """Return the rank of each value: numbers by size, then texts, then missing values.
 
     The comparison of two values depends on these alone, so no row decides how other rows are
-    ordered. Different spellings of one number have the same rank, since any order among them would
-    depend on all rows.
+    ordered. Different spellings of one number have the same rank; siblings with equal ranks are in
+    random order.
     """
     found, places = distinct(values)
     order = [_place_of(value) for value in found]

@@ -176,8 +176,8 @@ class Field:
         return [self.children.table(each.clique) - each.counts for each in self.wanted]
 
     def step(self, excess: Sequence[Array]) -> None:
-        """Take one damped Newton step for every table, with the diagonal of its Hessian. `excess`
-        is the result of the method of this name.
+        """Take one damped Newton step for every table, with the diagonal of its Hessian. The
+        argument `excess` is what the method `excess` returned.
 
         The dual's gradient is N - y + s theta and the diagonal of its Hessian N + s, with the
         population's counts N, the wanted counts y and the softness s. Each table takes its `part`

@@ -286,10 +286,10 @@ class Curator(Discovering):
         """Return the noisy error of the estimate of each clique, ||marginal - estimate||_1, in
         counts.
 
-        The estimates are rounded to whole counts first, so the noise is exact. Each distance
-        changes by at most the relation's `l1` between neighbours, the vector of all distances by
-        that times their number (L1) or its square root (L2). `estimates` as in `choose`. Noise
-        makes some distances negative.
+        The estimates are rounded to whole counts first, since discrete noise needs whole numbers.
+        Each distance changes by at most the relation's `l1` between neighbours, the vector of all
+        distances by that times their number (L1) or its square root (L2). `estimates` as in
+        `choose`. Noise makes some distances negative.
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """

@@ -151,8 +151,9 @@ class Release:
     def sample(self, n: int | None = None, *, rng: Rng = None) -> Dataset:
         """Return `n` synthetic records; by default as many as the model's total, rounded.
 
-        Their pairs of columns are nearer to the model's than those of `model.sample`
-        (`mechanisms.release.drawing`). `rng`: a seed, a numpy Generator, or None for a fresh one.
+        Their pairs of columns are nearer to the model's than those of `model.sample`, except where
+        `mechanisms.release.drawing.draw_near` leaves records as they were drawn. `rng`: a seed, a
+        numpy Generator, or None for a fresh one.
         """
         rows = max(1, round(self.model.total)) if n is None else n
         return draw_near(self.model, rows, rng)

@@ -38,7 +38,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     The contents of arrays and mappings, and arguments annotated as ``Any``, are not checked.
     Entries that are numbers, texts or truth values are checked only in lists and tuples. An object
-    fits a protocol if it has all of the protocol's names.
+    fits a protocol if it has all of the protocol's public names.
 
     Raises InvalidInput, which states the argument's name, what is allowed and what was received. A
     number, text, truth value or None is shown itself, shortened. For any other argument only the

@@ -89,8 +89,8 @@ def whole_file(path: str | os.PathLike[str], most: int = LARGEST) -> bytes:
 
 
 def ungzipped(content: bytes, most: int) -> bytes:
-    """Return the bytes that gzip packed. Raises InvalidInput for more than `most`, and holds no
-    more.
+    """Return the bytes that gzip packed. Raises InvalidInput for more than `most`, without
+    unpacking the rest.
 
     >>> ungzipped(gzip.compress(b"text"), 4)
     b'text'

@@ -103,8 +103,8 @@ class Categorical(_Labelled):
 
     Attributes:
         values: The values, in the order of their codes.
-        other: A label for every value not listed; without it such values are errors, unless
-            `outside` says where they count.
+        other: A label for every value that is neither listed nor missing; without it such values
+            are errors, unless `outside` says where they count.
         aliases: Other spellings of values, such as {"<=50K.": "<=50K"}.
 
     >>> column = Categorical(("no", "yes"), other="else")

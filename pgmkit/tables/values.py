@@ -36,7 +36,7 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 def distinct(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
     """Return the distinct values as Python objects (times in numpy arrays stay numpy's), and the
-    place of each value among them.
+    place of each value among them. Nulls of several kinds, as None and NaN, may be several values.
 
     >>> found, places = distinct(np.array(["b", "a", "b"]))
     >>> [found[place] for place in places]

@@ -234,8 +234,8 @@ def batches(
 def write_file(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]]) -> None:
     """Write columns of plain values as CSV or parquet, by the suffix, completely or not at all.
 
-    Texts in CSV are quoted as by Python's csv module; missing values are empty. Raises InvalidInput
-    for another suffix.
+    Texts in CSV are quoted as by Python's csv module; None and NaT are empty, and NaN is "nan".
+    Raises InvalidInput for another suffix.
     """
     kind = written_kind(path)
     if kind not in ("csv", "parquet"):

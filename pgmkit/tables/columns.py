@@ -44,8 +44,8 @@ class Column(ABC):
         missing: None if a missing value (null, NaN, NaT, an empty text) counts as outside the
             column. Otherwise missing values have the column's last code, and so have the texts
             listed here, such as ("?",). A missing value is decoded as a null or, if decoded values
-            are of type "text", as the first of these texts unless it is empty; CSV files have that
-            text in every column. True is the same as an empty list, False the same as None.
+            are of type "text", as the first of these texts unless it is empty; CSV files have the
+            first text whatever the type. True is the same as an empty list, False the same as None.
         outside: What becomes of a value that the column does not have. None makes it an error.
             Otherwise every value, also an undeclared missing one, has a code: that of "missing", or
             of one of the column's own labels, or, if it is "clip" and the column has bins, that of

@@ -59,7 +59,7 @@ class _Temporal(Binned):
     units: ClassVar[Mapping[str, str]]
     """numpy's code of each unit."""
     stored_as: ClassVar[str]
-    """The numpy type of the values that are drawn, in the finest step that is drawn."""
+    """The numpy type in which values are drawn; its unit is the finest that is drawn."""
     unit: str = "day"
     format: str | None = None
 

@@ -27,9 +27,9 @@ T = TypeVar("T")
 Codes = dict[str, NDArray[np.unsignedinteger[Any]]]
 
 _PIECE_ROWS = 16 * BATCH_ROWS
-"""The number of rows from which held codes are counted, with one plan of counting for all."""
+"""Codes are held until they are of so many rows, and then counted with one plan for all."""
 _PIECE_BYTES = 64 * _PIECE_ROWS
-"""The bytes from which held codes are counted, which with many columns are of fewer rows."""
+"""Codes are also counted as soon as those that are held have so many bytes."""
 
 
 @dataclass(frozen=True)

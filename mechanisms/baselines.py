@@ -117,8 +117,8 @@ def independent(
     first: Sequence[Measurement] = (),
 ) -> Release:
     """Spend all that remains evenly on the one-way marginals of the attributes with more than one
-    value; all other marginals are their products. If the workload asks queries other than cells,
-    each attribute is measured by rows that suit its own queries.
+    value (of all, if none has more); all other marginals are their products. If the workload asks
+    queries other than cells, each attribute is measured by rows that suit its own queries.
 
     `first`: measurements that the Curator has made before, which the model uses too. Raises
     InvalidInput (before anything is spent) for a workload over another domain.

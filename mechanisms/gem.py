@@ -79,7 +79,8 @@ class Gem(SelectionSettings, training.TrainingSettings):
 
     Attributes:
         rounds: The number of rounds T, 1 or more; None for the number that `RoundsRule` derives
-            from the number of rows and the budget, or fewer if rounds find only noise.
+            from the number of rows and the budget, or fewer if rounds of single queries find only
+            noise.
         queries: The number of queries k of a round, 1 or more; 1 if whole marginals are selected.
             None for 1, as in the paper; but if `rounds` is None too, one more for each
             `query_codes` frequent codes, in correspondingly fewer rounds.

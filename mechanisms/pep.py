@@ -48,7 +48,7 @@ class Pep(HistogramSettings):
 
     Attributes:
         rounds: The number of rounds, 1 or more; None for the number that `RoundsRule` derives from
-            the number of rows and the budget, or fewer if rounds find only noise.
+            the number of rows and the budget, or fewer if rounds of single queries find only noise.
         queries: The number of queries of a round, 1 or more; 1 if whole marginals are selected.
         one_way_share: The share of the budget for the one-way marginals, whose product is the
             start, at least 0 and below 1. With 0 the start is uniform and the number of rows must

@@ -84,7 +84,8 @@ class RapPlusPlus(Settings):
         rounds: The number of rounds T, 1 or more; None for one less than there are categorical
             attributes, as in the paper, but from 1 to 10 and no more than there are marginals (if
             there are thresholds but no marginals, this limit does not apply).
-        queries: The number of thresholds K of a round, 1 or more; no more than there are.
+        queries: The number of thresholds K of a round, 1 or more; all rounds together select no
+            more than there are.
         one_way_share: The share of the budget for what is measured first, above 0 and below 1.
         threshold_share: The share of the rounds' budget for thresholds, above 0 and below 1, if
             there are both marginals and thresholds.

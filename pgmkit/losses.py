@@ -207,11 +207,12 @@ class MeasuredLoss(Loss):
         self, observations: Observations, penalty: Penalty, count: int | None = None
     ) -> None:
         """Set the loss and its ``unit``, which depends on ``count``: the number of measured values
-        that were combined into those of ``observations``, by default the number of these.
+        that were combined into those of ``observations``, by default the number of these. Without
+        any the unit is that of one value, so that a gap can be divided by it.
         """
         self.observations, self.penalty = observations, penalty
         self.count = len(observations.target) if count is None else count
-        self.unit = penalty.unit(self.count)
+        self.unit = penalty.unit(max(1, self.count))
 
     def value(self, marginals: torch.Tensor) -> float:
         return float(self.penalty.value(self.observations.residual(marginals)))

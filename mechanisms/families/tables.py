@@ -172,7 +172,8 @@ def projected(
     information as the measurements; each agrees with the others on shared attributes (least
     squares, weights 1/variance). With `settings.inference` "auto", or with `zeros` (combinations of
     probability zero, which such tables do not have), it is then a RegionModel, which draws records;
-    with "region" it always is. If `known_total` is None, the total is estimated, and is at least 1.
+    with "region" it always is. Measurements of the total alone give a uniform GraphicalModel. If
+    `known_total` is None, the total is estimated, and is at least 1.
     `settings.device`: the device of a graphical model.
 
     >>> from mechanisms.baselines import Projection
@@ -188,7 +189,7 @@ def projected(
     tables = [m for m in noisy if m.clique]
     if settings.inference != "exact" or zeros:
         return pgmkit.estimate(domain, tables, total=total, zeros=zeros, inference="region")
-    consistent = nonnegative_tables(domain, tables, total) if tables else {}
+    consistent = nonnegative_tables(domain, tables, total)
     for table in consistent.values():
         table *= total / table.sum()
     return TablesModel(domain, consistent, total)
@@ -214,10 +215,13 @@ def check_projection(
 
 
 def _has_tree(domain: Domain, cliques: Iterable[Clique], settings: Projecting) -> bool:
-    """Return whether the junction tree of the cliques is wanted and fits `model_mb`."""
-    if settings.inference == "region":
-        return False
-    tree = junction_tree(domain, [clique for clique in cliques if clique])
+    """Return whether the junction tree of the cliques is wanted and fits `model_mb`, or there is
+    nothing but the total, for which a uniform graphical model does.
+    """
+    held = [clique for clique in cliques if clique]
+    if not held or settings.inference == "region":
+        return not held
+    tree = junction_tree(domain, held)
     return megabytes(tree.cells) <= min(settings.model_mb, MEMORY_LIMIT / 2**20)
 
 

@@ -14,7 +14,7 @@ from seams import draw_from, private_records
 
 from benchmarks.lower_bound import lower_bound
 from mechanisms import MECHANISMS, run
-from mechanisms.baselines import Gaussian, gaussian
+from mechanisms.baselines import Gaussian, Projection, gaussian
 from mechanisms.datasets.census import census
 from mechanisms.families.tables import TablesModel
 from mechanisms.matrix import Matrix, MatrixPgm, matrix, matrix_pgm
@@ -804,3 +804,17 @@ def test_a_private_total_alone_is_answered_where_units_are_replaced() -> None:
     assert [m.clique for m in release.measurements] == [()]
     assert abs(release.model.total - len(DATA)) < 100  # the noise's scale is 12
     assert curator.remaining == 0
+
+
+@pytest.mark.parametrize("kind", [MatrixPgm, Projection])
+@pytest.mark.parametrize("inference", ["exact", "region", "auto"])
+@pytest.mark.parametrize("model_mb", [80.0, 1e-9])
+def test_a_model_of_the_total_alone_is_uniform(kind: type, inference: str, model_mb: float) -> None:
+    data = census(200).project(["sex", "work"])
+    asked = Workload(data.domain, [()])
+    settings = kind(inference=inference, model_mb=model_mb)
+    release = run(settings, data, asked, 1.0, 1e-9, neighbours="add/remove", seed=0)
+    even = release.model.marginal(["sex", "work"])
+    total = float(release.measurements[0].values[0])
+    assert even == pytest.approx(np.full(even.shape, total / even.size))
+    assert "within 0 noise units" in release.certificate

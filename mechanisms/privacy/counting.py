@@ -149,7 +149,7 @@ class Counting:
     def _check_cells(self, cells: Collection[Cell]) -> None:
         """Raise InvalidInput for cells that no marginal of the domain has."""
         for clique, index in cells:
-            last = self.domain.size(self.domain.clique(clique)) - 1
+            last = self.domain.size(clique) - 1
             if not (isinstance(index, int | np.integer) and 0 <= index <= last):
                 raise InvalidInput(
                     f"the index of a cell of {clique!r} must be a whole number in 0..{last}, got "

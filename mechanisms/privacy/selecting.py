@@ -214,7 +214,7 @@ class Selecting(Charging):
 
         Raises InvalidInput for wrong arguments, BudgetExceeded if cost is not available.
         """
-        if isinstance(count, bool) or count < 1:
+        if count < 1:
             raise InvalidInput(f"count must be a whole number, 1 or more, got {count!r}")
         line, places, gaps = self._nonzero(cliques, estimates)
         positive = scores.in_counts(gaps)

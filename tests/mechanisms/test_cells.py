@@ -132,8 +132,13 @@ def test_refusals_come_before_spending() -> None:
             c.measure_cells([Cell(("a", "b"), index)], 0.1)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match=r"0\.\.5, got"):
             c.choose_cells(PAIRS, guesses(), 0.1, exclude=[Cell(("a", "b"), index)])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="unknown attribute 'z'"):
+        c.choose_cells(PAIRS, guesses(), 0.1, exclude=[Cell(("z",), 0)])
     with pytest.raises(InvalidInput, match="empty"):
         c.measure_cells([], 0.1)
+    for count in (0, True):
+        with pytest.raises(InvalidInput, match="count must be a whole number"):
+            c.draw_signed(PAIRS, guesses(), 0.1, count=count)
     for draw in (c.choose_cells, c.draw_signed):
         with pytest.raises(InvalidInput, match="candidates is empty"):
             draw([], {}, 0.1)

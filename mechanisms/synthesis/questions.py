@@ -56,7 +56,7 @@ class PlannedQuestion:
         return replace(self, stddev=self.stddev / smaller, largest=self.largest / smaller)
 
     def __str__(self) -> str:
-        spread = "" if self.largest < 1.05 * self.stddev else f" (at most {self.largest:.3g})"
+        spread = "" if self.largest <= 1.05 * self.stddev else f" (at most {self.largest:.3g})"
         unit = SUMMARIES[self.kind].unit if self.kind in SUMMARIES else "records"
         return f"{self.question}: +-{self.stddev:.3g} {unit}".rstrip() + spread
 

@@ -359,6 +359,11 @@ def test_a_column_of_many_codes_does_not_cost_the_noise_of_as_many_cells() -> No
     assert errors[1] < 2 * errors[0]
 
 
+def test_a_public_total_has_no_error_and_one_number_is_said() -> None:
+    (found,) = expected_errors(SCHEMA, ["count"], epsilon=1.0, delta=1e-6, neighbours="replace-one")
+    assert str(found) == "count: +-0 records"
+
+
 def test_a_table_that_memory_does_not_hold_costs_nothing() -> None:
     schema = Schema({name: Integer(0, 299) for name in "abcd"})
     curator = Curator(

@@ -24,6 +24,7 @@ from pgmkit.inference.observations import Observations, host
 from pgmkit.least_squares.sufficient_statistics import Statistics, combined, side_by_side
 from pgmkit.linear.named_axes import tensor_sum_to
 from pgmkit.measurement import Measurement
+from pgmkit.runtime.arguments import number
 from pgmkit.runtime.deferred import torch
 from pgmkit.runtime.precision import ULPS
 
@@ -146,11 +147,18 @@ class Squared(Penalty):
 @dataclass(frozen=True)
 class Huber(Penalty):
     """The penalty phi(r) = height * r^2 / (2 width) up to |r| = width, height * (|r| - width / 2)
-    beyond.
+    beyond. Raises InvalidInput unless both are finite numbers above 0.
     """
 
     width: float = 1.345
     height: float = 1.345
+
+    def __post_init__(self) -> None:
+        if not (0 < number(self.width) < inf and 0 < number(self.height) < inf):
+            raise InvalidInput(
+                f"the width and height of Huber must be finite numbers above 0, got {self.width!r} "
+                f"and {self.height!r}"
+            )
 
     def value(self, r: torch.Tensor) -> torch.Tensor:
         inner = r.abs().clamp_max(self.width)

@@ -114,7 +114,8 @@ class Uncertainty:
         """Return bootstrap error bars of anything computed from a model, such as a ratio or a
         conditional mean.
 
-        ``function`` maps a model to a number or an array, of the same shape for every model.
+        ``function`` maps a model to a number or an array, of the same shape for every model. A cell
+        that is NaN for any of them has NaN as its standard error and ends.
 
         Raises InvalidInput for a level outside (0, 1), and if ``function`` cannot be called or
         returns anything else.

@@ -1,6 +1,7 @@
 """Losses against finite differences and dense algebra; cuts never exceed the loss."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,13 @@ def test_large_tables_act_along_their_axes() -> None:
     each = table.sum(0) / 0.5**2 - (table.sum(0) / 0.5) ** 2 / total
     variances = view.variances(torch.as_tensor(table.reshape(-1)), total).numpy()
     np.testing.assert_allclose(variances[90_000:], each, rtol=1e-9)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.inf, np.nan, "1", None])
+def test_a_huber_penalty_has_a_width_and_a_height(wrong: Any) -> None:
+    for arguments in ((wrong, 1.0), (1.0, wrong)):
+        with pytest.raises(InvalidInput, match="width and height of Huber .* above 0, got"):
+            Huber(*arguments)
 
 
 @pytest.mark.parametrize("penalty", [Squared(), Huber(), Huber(0.1, 1.4), Absolute()])

@@ -255,7 +255,8 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
             f"`pgmkit plan` shows; name one of {', '.join(MECHANISMS)}"
         )
     others = "besides auto (for `synthesize`, `pgmkit synth` and `pgmkit plan`), known are"
-    check_known([name], MECHANISMS, "unknown mechanism", others)
+    if not (isinstance(name, str) and name in MECHANISMS):  # former names are not listed
+        check_known([name], MECHANISMS, "unknown mechanism", others)
     entry = MECHANISMS[name]
     settings = entry.load()[1]
     known = [field.name for field in fields(settings)]

@@ -105,15 +105,17 @@ def synthesize(
             of the budget to say in the release's `reason`, with noise, how many rows `max_rows`
             left out.
         report_unread: Whether to spend a hundredth of the budget on the share of each column's
-            values that the schema could not read, and of its missing values. The release's `reason`
-            says it, and a warning tells of columns of which surely more than a tenth could not be
-            read, or all values seem to be missing. A callable gets the noisy shares in place of the
-            warning, before the rest is spent, and may raise to end the run. With either, the data
-            must be a frame or the records of `encode_file`. If it is False, a warning, given once
-            in a process, names the columns that count such values among others (`outside`).
-        mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). If the number of rows is
-            private, "auto" spends a five-hundredth of what is left then on it; before `aim` it
-            spends up to a fiftieth of the rest to see whether columns depend on each other at all.
+            values that the schema could not read, and of its missing values (nothing if the labels
+            of all columns are to be found). The release's `reason` says it, and a warning tells of
+            columns of which surely more than a tenth could not be read, or all values seem to be
+            missing. A callable gets the noisy shares in place of the warning, before the rest is
+            spent, and may raise to end the run. With either, the data must be a frame or the
+            records of `encode_file`. If it is False, a warning, given once in a process, names the
+            columns that count such values among others (`outside`).
+        mechanism: A mechanism's name, or "auto" (see `choose_mechanism`). Without queries and
+            public records "auto" spends a five-hundredth of what is left then on the number of
+            rows, if that is private; before `aim` it spends up to a fiftieth of the rest to see
+            whether columns depend on each other at all.
         settings: The settings of a mechanism that is named, such as {"model_mb": 10}.
         workload: What should be answered well: an integer k for all marginals of k columns (2 by
             default), a Workload, or sets of columns.

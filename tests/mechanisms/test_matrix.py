@@ -695,6 +695,8 @@ def test_earlier_names_are_understood() -> None:
     for name in ("hdmm", "residual"):
         assert MECHANISMS[name] is MECHANISMS["matrix"] and name not in list(MECHANISMS)
     assert MECHANISMS["hdmm+pgm"] is MECHANISMS["matrix+pgm"]
+    release = run("hdmm", DATA, PAIRS, 1.0, 1e-6, neighbours="add/remove", seed=0)
+    assert release.mechanism == "matrix"
 
 
 def test_clipping_leaves_cumulative_tables_alone() -> None:

@@ -258,8 +258,7 @@ def _measured(
     with shares of their own. Residuals of pairs are not measured if noise is expected to hide all
     of them. Larger cliques are measured on all cells, with equal shares. `alone`: the model of
     independent columns estimated from `first`. `distances`: the noisy distances of the pairs from
-    it. `bins`: as in `mixture`. `frequent`: an attribute's codes that are rare there are one code
-    in pairs.
+    it. `bins`: as in `mixture`. `frequent`: the codes that are rare there are one code in pairs.
     """
     # Each number of attributes has half the budget of the number before.
     shares = 0.5 ** np.arange(len(orders))
@@ -288,7 +287,9 @@ def _measured(
         for (left, right), (a, b) in zip(pairs, tables.groups, strict=True)
     ]
     least = _LEAST * max(float(tables.pairs.mean()), _LEAST / len(pairs))
-    parts = np.where(tables.pairs > 0, np.maximum(tables.pairs, least), 0.0)
+    # A pair with an attribute of one group of codes has no residual.
+    parts = np.maximum(tables.pairs, least)
+    parts[[not pure and min(a.max(), b.max()) == 0 for a, b in tables.groups]] = 0.0
     # A whole table tells about its attributes even if noise hides the pair; a residual does not.
     if not pure and shrinkage.all_stay_hidden(tables.excess(far, noise)):
         parts = np.zeros(len(pairs))

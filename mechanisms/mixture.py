@@ -255,12 +255,11 @@ def _measured(
 
     For pairs the merged cells and the shares are those of least predicted error
     (`mechanisms.rounds.merging`), weighted as in the workload; single attributes are measured again
-    with shares of their own. Residuals of pairs are not measured if noise is expected to hide all
-    of them. Larger cliques are measured on all cells, with equal shares. `alone`: the model of
-    independent columns estimated from `first`. `distances`: the noisy distances of the pairs from
-    it. `bins`: as in `mixture`. `frequent`: the codes that are rare there are one code in pairs.
+    with shares of their own. Residuals are not measured if noise is expected to hide all of them.
+    Larger cliques are measured on all cells, with equal shares. `alone`: the model of independent
+    columns estimated from `first`. `distances`: the noisy distances of the pairs from it. `bins`:
+    as in `mixture`. `frequent`: the codes that are rare there are one code in pairs.
     """
-    # Each number of attributes has half the budget of the number before.
     shares = 0.5 ** np.arange(len(orders))
     shares *= rest / shares.sum()
     pairs, *larger = orders

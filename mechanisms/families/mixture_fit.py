@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mechanisms.families.adam import adam
 from mechanisms.families.misfit import Misfit
-from mechanisms.families.product_mixture import Columns, ProductRows
+from mechanisms.families.product_mixture import Columns, ProductMixtureModel, ProductRows
 from pgmkit.measurement import Measurement
 from pgmkit.runtime.iterations import FEW_ROUNDS
 
@@ -208,11 +208,18 @@ class MixtureFit:
     def _misfits(self, noisy: Mapping[int, Measurement]) -> dict[int, float]:
         """Return the misfit of the present rows to each of these tables."""
         model = ProductRows(self._columns, self.rows, self._total)
-        tables = model.marginals([m.clique for m in noisy.values()])
-        return {
-            i: float(((m.applied(tables[m.clique].ravel()) - m.values) ** 2).sum()) / m.stddev**2
-            for i, m in noisy.items()
-        }
+        return dict(zip(noisy, misfits(model, [*noisy.values()]), strict=True))
+
+
+def misfits(
+    model: ProductRows | ProductMixtureModel, measurements: Sequence[Measurement]
+) -> list[float]:
+    """Return the squared distance of a model from each measurement, in units of the variance of the
+    measurement's noise.
+    """
+    tables = model.marginals([m.clique for m in measurements])
+    off = [(m.applied(tables[m.clique].ravel()) - m.values) / m.stddev for m in measurements]
+    return [float(each @ each) for each in off]
 
 
 class _Attributes:

@@ -219,8 +219,10 @@ def _has_tree(domain: Domain, cliques: Iterable[Clique], settings: Projecting) -
     nothing but the total, for which a uniform graphical model does.
     """
     held = [clique for clique in cliques if clique]
-    if not held or settings.inference == "region":
-        return not held
+    if not held:
+        return True
+    if settings.inference == "region":
+        return False
     tree = junction_tree(domain, held)
     return megabytes(tree.cells) <= min(settings.model_mb, MEMORY_LIMIT / 2**20)
 

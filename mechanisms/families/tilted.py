@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mechanisms.families.mixture_fit import nearest_counts
+from mechanisms.families.mixture_fit import misfits, nearest_counts
 from mechanisms.families.product_mixture import Columns, ProductMixtureModel, systematic
 from pgmkit.domain import Clique
 from pgmkit.measurement import Measurement
@@ -78,19 +78,10 @@ def tilted(
         part[:] = np.arange(part.shape[1]) == code[:, None]
     changed = ProductMixtureModel(model.domain, rows, model.total, shares)
     explained = math.sqrt(2 * sum(len(m.values) for m in fitted))
-    if _misfit(changed, fitted) <= _misfit(model, fitted) + explained:
+    if sum(misfits(changed, fitted)) <= sum(misfits(model, fitted)) + explained:
         return changed
     shares = _with_pairs(model, measured.clique, cells, rows, shares)
     return ProductMixtureModel(model.domain, rows, model.total, shares)
-
-
-def _misfit(model: ProductMixtureModel, fitted: Sequence[Measurement]) -> float:
-    """Return the squared distance of the model from the measurements, each in units of its noise's
-    variance.
-    """
-    tables = model.marginals([m.clique for m in fitted])
-    off = [(m.applied(tables[m.clique].ravel()) - m.values) / m.stddev for m in fitted]
-    return float(sum(each @ each for each in off))
 
 
 def _with_pairs(

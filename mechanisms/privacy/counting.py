@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
+from numbers import Integral
 from operator import itemgetter
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from pgmkit.domain import Clique, Domain
 from pgmkit.errors import InvalidInput
 from pgmkit.records.counting import check_memory
 from pgmkit.records.dataset import Counts, Dataset, NoRows
+from pgmkit.runtime.arguments import number
 from pgmkit.runtime.arrays import Array
 
 Queries = Mapping[Clique, Sequence[GridMatrix]]
@@ -150,7 +152,7 @@ class Counting:
         """Raise InvalidInput for cells that no marginal of the domain has."""
         for clique, index in cells:
             last = self.domain.size(clique) - 1
-            if not (isinstance(index, int | np.integer) and 0 <= index <= last):
+            if not (0 <= number(index) <= last and isinstance(index, Integral)):
                 raise InvalidInput(
                     f"the index of a cell of {clique!r} must be a whole number in 0..{last}, got "
                     f"{index!r}"

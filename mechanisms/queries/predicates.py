@@ -9,7 +9,6 @@ by at most 1 under either neighbour relation.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,7 +105,8 @@ class Predicates:
                 if not (0 <= number(code) <= last and isinstance(code, Integral)):
                     said = f"code {code!r} of {name!r} must be a whole number within 0..{last}"
                     raise InvalidInput(said)
-            if not all(map(math.isfinite, map(number, (each.bound, *dict(each.weights).values())))):
+            numbers = [number(each.bound), *(number(weight) for _, weight in each.weights)]
+            if not np.isfinite(numbers).all():
                 raise InvalidInput("weights and bounds of predicates must be finite numbers")
         self.domain = domain
         self.list = tuple(predicates)
@@ -125,8 +125,8 @@ class Predicates:
         """The weights, with a row for each predicate and a column for each attribute of
         `numbers`.
         """
-        none = dict.fromkeys(self.numbers, 0.0)
-        return np.array([[*(none | dict(each.weights)).values()] for each in self.list], np.float64)
+        rows = [dict(each.weights) for each in self.list]
+        return np.array([[row.get(name, 0) for name in self.numbers] for row in rows], np.float64)
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:

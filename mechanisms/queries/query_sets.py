@@ -7,7 +7,7 @@ matrices). Attributes that it does not name are summed away.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -116,7 +116,7 @@ def query_rows(asked: Asked, n: int) -> Array:
     return QUERIES[asked](n)
 
 
-def check_scale(domain: Domain, sets: Iterable[QuerySet]) -> None:
+def check_scale(domain: Domain, sets: Sequence[QuerySet]) -> None:
     """Raise InvalidInput for names and matrices as `query_gram` does, and for a set whose queries'
     weights have squares with a sum so large or small that float64 could not hold the sum's square.
     """

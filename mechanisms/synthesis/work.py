@@ -80,12 +80,12 @@ def mixture_seconds(
     >>> round(mixture_seconds(Domain({"a": 20, "b": 20}), [("a", "b")], 100_000, 50_000, budget), 1)
     2.7
     """
-    sizes = [domain.size(pair) for pair in pairs]
+    sizes = [domain.size(pair) for pair in pairs] or [1]
     codes = sum(domain.sizes[name] for name in set(itertools.chain.from_iterable(pairs)))
-    signal = max(1.0, rows / noise(budget) / max(1, len(pairs)) ** (1 if budget.pure else 0.5))
-    merged, largest = sum(min(size, signal) for size in sizes), max(sizes, default=0)
+    signal = max(1.0, rows / noise(budget) / len(sizes) ** (1 if budget.pure else 0.5))
+    merged, largest = sum(min(size, signal) for size in sizes), max(sizes)
     fitted = largest if largest > cells else min(merged, cells)
-    of_cell = signal**2 / (max(1, sum(sizes)) / max(1, len(sizes))) ** 1.5
+    of_cell = signal**2 / (sum(sizes) / len(sizes)) ** 1.5
     levels = math.log2(max(1.0, of_cell) / 0.015)
     return 1.0 + levels * (2e-3 * codes + 2e-5 * fitted)
 

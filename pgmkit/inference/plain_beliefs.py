@@ -115,7 +115,8 @@ class PlainBeliefs:
         tree, mine = self.tree, ("",)  # no attribute has this name
         rows, end = dict[str, slice](), 0
         for name in homes:
-            rows[name] = slice(end, end := end + tree.domain.sizes[name])
+            rows[name] = slice(end, end + tree.domain.sizes[name])
+            end = rows[name].stop
         alone, joints = np.empty(end), [np.empty((end, *table.shape)) for table in self.tables]
         below = np.zeros((len(joints), end), dtype=bool)  # values that lie below each clique
 
@@ -131,7 +132,7 @@ class PlainBeliefs:
         for name, home in homes.items():
             own, axes, table = rows[name], tree.cliques[home], self.tables[home]
             below[home, own], alone[own] = True, sum_to(table, axes, (name,))
-            joints[home][own] = table * spread(mine + axes, (*mine, name), np.eye(len(alone[own])))
+            joints[home][own] = table * spread(mine + axes, (*mine, name), np.eye(own.stop - own.start))
         for place in reversed(range(1, len(joints))):  # children before their parents
             if (parent := tree.parents[place]) >= 0:
                 pass_on(place, parent, below[place])

@@ -175,10 +175,9 @@ def _residuals(
     a product is all that was measured of its attributes, whole tables are split without it.
     """
     kept = [m for m in measurements if _may_determine(m)]
-    often = Counter(frozenset(m.clique) for m in measurements)
-    alone = {each for each, times in often.items() if each and times == 1}
-    lone = all(_may_determine(m) or frozenset(m.clique) in alone for m in measurements)
-    split = lone and not zeros and all(m.matrix is None for m in kept)
+    times = Counter(frozenset(m.clique) for m in measurements if m.clique)
+    alone = all(_may_determine(m) or times[frozenset(m.clique)] == 1 for m in measurements)
+    split = alone and not zeros and all(m.matrix is None for m in kept)
     if split and sum(2 ** len(m.clique) for m in kept) > DENSE_ROWS:
         return None
     if not split and all(m.matrix is None for m in kept):

@@ -134,7 +134,7 @@ def _text(file: Path) -> str:
     of control groups, or in a group that a container does not see.
     """
     try:
-        return file.read_text("utf-8")
+        return file.read_text("utf-8", "replace")
     except OSError:
         return ""
 

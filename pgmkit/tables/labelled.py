@@ -164,11 +164,12 @@ class Categorical(_Labelled):
                 raise InvalidInput(f"alias {spelling!r} stands for {label!r}, which is not a value")
             if text_of(spelling) in texts:
                 raise InvalidInput(f"alias {spelling!r} is a value itself; remove one of them")
-        meant = {spelt(t): repr(t) for spelt in (label_of, str) for t in reversed(texts)}
-        listed = [(text_of(t), repr(text_of(label))) for t, label in dict(self.aliases).items()]
-        for text, value in (*listed, *((each, "missing values") for each in self.missing_texts)):
-            for first in (meant.setdefault(each, value) for each in (text, label_of(text))):
-                if first != value:
+        meant = {label_of(t): repr(t) for t in reversed(texts)} | {t: repr(t) for t in texts}
+        further = [(text_of(t), repr(text_of(label))) for t, label in dict(self.aliases).items()]
+        further += [(text, "missing values") for text in self.missing_texts]
+        for text, value in further:
+            for spelling in (text, label_of(text)):
+                if (first := meant.setdefault(spelling, value)) != value:
                     raise InvalidInput(
                         f"{text!r} stands for {value} and, as the same text or number, for "
                         f"{first}; keep one"

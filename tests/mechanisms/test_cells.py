@@ -127,7 +127,7 @@ def test_refusals_come_before_spending() -> None:
         c.choose_cells(PAIRS, guesses(np.nan), 0.1)
     with pytest.raises(InvalidInput, match=re.escape(f"no table for the candidate {PAIRS[1]!r}")):
         c.choose_cells(PAIRS, {PAIRS[0]: guesses()[PAIRS[0]]}, 0.1)
-    for index in (6, -1, 0.9, "0"):
+    for index in (6, -1, 0.9, "0", True):
         with pytest.raises(InvalidInput, match=r"0\.\.5, got"):
             c.measure_cells([Cell(("a", "b"), index)], 0.1)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match=r"0\.\.5, got"):

@@ -147,7 +147,7 @@ def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
         above = full.index(True)
         names = rows[above]
         if all(names) and not any(map(_is_number, names)) and len(set(names)) == width:
-            return above * all(n == width or 2 * n <= width + 1 for n in widths[:above])
+            return above if all(n == width or 2 * n <= width + 1 for n in widths[:above]) else 0
     return 0
 
 

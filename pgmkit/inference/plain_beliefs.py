@@ -132,7 +132,7 @@ class PlainBeliefs:
         for name, home in homes.items():
             own, axes, table = rows[name], tree.cliques[home], self.tables[home]
             below[home, own], alone[own] = True, sum_to(table, axes, (name,))
-            joints[home][own] = table * spread(mine + axes, (*mine, name), np.eye(own.stop - own.start))
+            joints[home][own] = table * spread(mine + axes, (*mine, name), np.eye(len(alone[own])))
         for place in reversed(range(1, len(joints))):  # children before their parents
             if (parent := tree.parents[place]) >= 0:
                 pass_on(place, parent, below[place])

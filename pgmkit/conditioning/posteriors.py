@@ -127,11 +127,11 @@ class Posteriors:
 
     @cached_property
     def _different(self) -> tuple[Codes, Codes]:
-        """The row at which each different record occurs first, and for every record its number
-        among the different ones.
+        """The row at which each different record occurs first, in rising order, and for every
+        record its number among the different ones.
         """
         _, first, which = np.unique(self.codes, axis=0, return_index=True, return_inverse=True)
-        return first, which.reshape(-1)
+        return np.unique(first[which.reshape(-1)], return_inverse=True)
 
     def _spread(self, parts: Sequence[Array]) -> Array:
         """Join the results for the different records, and return them for all records."""

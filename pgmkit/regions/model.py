@@ -263,8 +263,8 @@ class RegionModel(QueryAnswers):
                 stacklevel=2,
             )
         if "sample" not in self._checked:
-            self._checked.add("sample")
             checks.check_sample(drawn, self.joint.records, self.cliques, self.zeros)
+            self._checked.add("sample")
         return drawn
 
     def given(self, evidence: Mapping[str, int | Sequence[int]]) -> GivenRegions:
@@ -317,9 +317,7 @@ class RegionModel(QueryAnswers):
 
     @cached_property
     def _checked(self) -> set[object]:
-        """The structures of questions of which one answer was compared with a second
-        computation.
-        """
+        """The structures of questions of which one answer agreed with a second computation."""
         return set()
 
     def _check_marginal(self, structure: object, clique: Clique, found: Array) -> None:
@@ -339,7 +337,6 @@ class RegionModel(QueryAnswers):
         """
         if structure in self._checked:
             return
-        self._checked.add(structure)
         places, region = self._index.containing(weights), tuple(weights)
         if places:
             region = self.cliques[places[-1]]
@@ -351,6 +348,7 @@ class RegionModel(QueryAnswers):
             mine = expected_product(self.joint, weights) * self.total
             source = "the model's records"
         checks.check_answer(mine, found, weights, self.total, source)
+        self._checked.add(structure)
 
     def _warn(self, what: str) -> None:
         warnings.warn(

@@ -40,8 +40,7 @@ def assert_as_the_joint(graph: FactorGraph, joint: np.ndarray, rng: np.random.Ge
             with pytest.raises(InvalidInput, match=r"record \d+: .*(zero|no record)") as caught:
                 found = getattr(graph.posteriors(columns), ask)
                 found()
-            assert sums[int(str(caught.value).split()[1].rstrip(":"))] == 0
-        assert first in range(12)
+            assert int(str(caught.value).split()[1].rstrip(":")) == first
         columns = {name: values[possible] for name, values in columns.items()}
         laws, sums = [laws[i] for i in possible], [sums[i] for i in possible]
     if not len(possible):

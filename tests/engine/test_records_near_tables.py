@@ -332,8 +332,9 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
     model.sample(1000, rng=0)
     with monkeypatch.context() as patch:
         patch.setattr(model_module, "sum_to", lambda *given: known(*given)[::-1] + 0.5)
-        with pytest.raises(NumericalFailure, match="contradicts a second computation"):
-            model.marginal(("a", "b"))
+        for _ in range(2):  # asking again gives no wrong number either
+            with pytest.raises(NumericalFailure, match="contradicts a second computation"):
+                model.marginal(("a", "b"))
     with monkeypatch.context() as patch:
         patch.setattr(Kronecker, "matvec", lambda self, x: kronecker(self, x[::-1].copy()))
         with pytest.raises(NumericalFailure, match="contradicts a second computation"):
@@ -359,5 +360,7 @@ def test_wrong_answers_are_noticed_at_their_first_use(monkeypatch: pytest.Monkey
             model.marginal(("b", "d"))
     with monkeypatch.context() as patch:
         patch.setattr(Chain, "sample", wrong_sample)
-        with pytest.raises(NumericalFailure, match="impossible by the structural zeros"):
-            cycle().sample(1000, rng=0)
+        model = cycle()
+        for _ in range(2):
+            with pytest.raises(NumericalFailure, match="impossible by the structural zeros"):
+                model.sample(1000, rng=0)

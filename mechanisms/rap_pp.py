@@ -169,8 +169,9 @@ class _Plan:
 
     @classmethod
     def of(cls, workload: Workload, settings: RapPlusPlus) -> _Plan:
-        """Return the plan of a run. Raises InvalidInput for attributes, or numbers of rounds and
-        queries, that do not fit the domain.
+        """Return the plan of a run. Raises InvalidInput for attributes that are not the domain's,
+        for labels without numeric attributes or among them, and for numbers of rounds and queries
+        that need more questions than there are.
         """
         domain, labels = workload.domain, settings.labels
         domain.clique(settings.numeric, "numeric")

@@ -185,9 +185,12 @@ def write_model(graph: FactorGraph, path: PathLike) -> None:
 
 
 def read_evidence(path: PathLike, graph: FactorGraph) -> dict[str, int]:
-    """Read an evidence file: the number of observed variables, then pairs of variable and value.
+    """Return the code of each variable that an evidence file observes, by the variable's name. The
+    file has the number of observed variables, then pairs of variable and value.
 
     The form that begins with the number of sets of evidence is read too, if there is one set.
+    Raises InvalidInput for files of other forms, for variables and values that the graph does not
+    have, and for a variable that is observed twice.
     """
     words = _Words(path)
     names = instance(graph, FactorGraph, "graph").domain.attributes

@@ -87,10 +87,11 @@ def tilted(
 def _with_pairs(
     model: ProductMixtureModel, clique: Clique, cells: Array, rows: Array, shares: Array
 ) -> Array:
-    """Change the rows in place, and return new shares, so that each attribute outside the clique
-    depends on each single one in it nearly as in the model. The clique's marginal stays as it is.
+    """Change the rows of a mixture in place, and return new shares of them, so that each attribute
+    outside the clique depends on each single one in it nearly as in the model. The mixture's
+    marginal over the clique stays as it is.
 
-    `cells`: for each row the cell of the clique that it is in.
+    `cells`: for each row the cell of the clique that it is in. `shares`: the rows' shares so far.
     """
     columns, mass = Columns(model.domain), np.bincount(cells, shares)
     outside = [name for name in model.domain if name not in clique]

@@ -13,8 +13,8 @@ from pgmkit.runtime.printed import on_one_line
 
 def as_text(budget: Budget, entries: Sequence[LedgerEntry], neighbours: str, secure: bool) -> str:
     """Return a table as text, with a line for each charge and the cumulative epsilon, followed by a
-    line for the promise and, unless `secure`, a warning. `neighbours`: the name of the relation, or
-    an empty text, which is left out.
+    line with the sum of the charges, the budget and the neighbour relation, and by a warning unless
+    `secure`. `neighbours`: the name of the relation, or an empty text, which is left out.
     """
     rows = [("step", "mechanism", budget.unit, "cumulative epsilon")]
     so_far: list[float] = []

@@ -43,7 +43,7 @@ class QuerySet:
 
     @property
     def plain(self) -> bool:
-        """True if every code is asked along all attributes."""
+        """True if the queries are a whole marginal: every single code, along every attribute."""
         return all(kind_of(each) == CODES for each in self.asked)
 
     def along(self, name: str) -> Asked:

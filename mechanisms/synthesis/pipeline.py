@@ -286,9 +286,10 @@ def _chosen(
     """Return the mechanism to run, and further arguments of `run_on`: the marginals that the choice
     has paid for already, if any.
 
-    Without public records and questions "auto" pays for the number of rows, if it is private. If
-    AIM is to measure pairs, it also pays for a first look at their dependence. If none shows, it
-    takes independent columns. The marginals of single columns that the look measured are returned.
+    If there are neither public records nor questions, "auto" pays for the number of rows, if it is
+    private. If AIM is to measure pairs, it also pays for a first look at their dependence. If none
+    shows, it takes independent columns. The marginals of single columns that the look measured are
+    returned.
     """
     # Public records show dependence for free, whatever the number of private rows; questions say
     # what to measure.

@@ -197,7 +197,8 @@ class Monitor:
 
     def certify(self, point: Point) -> None:
         """Compute lower bounds on the loss from the cut at this point and from the average of all
-        cuts so far, in which later ones weigh more, and keep the highest bound of all.
+        cuts so far, in which later ones weigh more, and keep the highest bound of all. Compute the
+        effect of rounding on the best loss anew.
         """
         assert self.best is not None
         self.rounding = self.problem.loss.rounding(self.best.marginals)

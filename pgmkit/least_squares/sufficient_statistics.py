@@ -84,8 +84,8 @@ def combined(
 
 def side_by_side(domain: Domain, measurements: Sequence[Measurement]) -> Statistics:
     """Return statistics in which the measurements of each clique are stacked into one, in units of
-    the noise of each value; none are averaged. Large Kronecker products, and the only measurement
-    of a clique, stay as they are.
+    the noise of each value; none are averaged. Large Kronecker products stay as they are, and so
+    does the only other measurement of a clique.
     """
     made = list[Part]()
     for group in _by_clique(measurements, [m.values for m in measurements]):

@@ -347,7 +347,7 @@ def _order(domain: Domain, tables: Tables, weights: Mapping[Clique, float]) -> l
 
 
 def _information(table: Array, i: int, j: int) -> float:
-    """Return the mutual information of two axes of a table, in nats."""
+    """Return the mutual information of two axes of a table of fractions, in nats."""
     pair = table.sum(axis=tuple(k for k in range(table.ndim) if k not in (i, j)))
     apart = np.multiply.outer(pair.sum(1), pair.sum(0))
     positive = pair > 0

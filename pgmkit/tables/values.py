@@ -78,9 +78,9 @@ def tallied(values: Any) -> Counter[str]:
 
 
 def dictionary(values: Any) -> tuple[Any, NDArray[np.intp]] | None:
-    """Return the texts of an Arrow dictionary, of which some may not occur, and the place of each
-    row's text among them. None for other arrays, and for dictionaries with null places or of values
-    that are no texts.
+    """Return the texts of an Arrow dictionary, which may hold nulls and texts that do not occur,
+    and the place of each row's text among them. None for other arrays, and for dictionaries with
+    null places or of values that are no texts.
     """
     if not isinstance(values, pa.DictionaryArray) or values.indices.null_count:
         return None

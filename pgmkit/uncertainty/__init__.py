@@ -258,8 +258,8 @@ def error_bars(
 
 
 def _fixed_total(model: Estimated, measurements: Sequence[Measurement]) -> float | None:
-    """Return the model's total if it was given, or None if it is the one that the measurements
-    imply.
+    """Return the model's total, which holds in every replicate, or None if it equals the one that
+    the measurements imply, up to rounding: then it counts as estimated from them.
     """
     try:
         implied = estimate_total(measurements).value

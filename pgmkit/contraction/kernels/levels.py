@@ -97,9 +97,10 @@ def _groups(kernel: Kernel) -> tuple[Axes, Axes, Axes, Axes]:
 
 
 class _Table:
-    """The table of a launch, built row by row: one row of numbers for each sum of products that the
-    launch computes, and the places of cells, of which equal runs are stored once. A product has one
-    row in the table of the forward pass and two in that of the backward pass.
+    """The table that a launch reads, built row by row. A row describes one sum of products: where
+    the operands and the result begin, the sizes of its groups of axes, and where the list of the
+    places along each group begins. Equal lists are stored once. A product has one row in the table
+    of the forward pass and two in that of the backward pass.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -123,8 +123,10 @@ def decimals_of(columns: Iterable[Iterable[str]], form: FileFormat) -> FileForma
 
 
 def _lines_above(lines: Sequence[str], form: FileFormat) -> int:
-    """Return the number of lines above the header: titles and empty lines, which have fewer values
-    than the records. Empty values, with which a spreadsheet fills up such lines, do not count.
+    """Return the number of lines above the header: titles and empty lines, which have at most about
+    half as many values as the records. Empty values, with which a spreadsheet fills up such lines,
+    do not count. Return 0 if the values of the line below them are not different texts, none of
+    which is empty or a number.
 
     Lines that begin with a sign of comments are left to `_comment_sign`.
 

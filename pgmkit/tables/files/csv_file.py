@@ -287,7 +287,7 @@ class _Records:
         # Values are read as bytes and decoded column by column afterwards. So a value that is not
         # valid text in the file's encoding does not stop the reading where the schema has a
         # code for every value (`Schema.placed`). Finding the distinct texts of a repeating column
-        # costs the reader no more time than storing all of them. No bytes are read as null.
+        # costs the reader no more time than storing all of them. No value is read as null.
         few = pa.dictionary(pa.int32(), pa.binary())
         types = {n: few if n in self.repeating else pa.binary() for n in self.header}
         size, separator = len(block) + 1, self.grammar.separator.decode()

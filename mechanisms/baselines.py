@@ -101,7 +101,7 @@ def projection(
     domain, and ModelTooLarge for tables that the memory left cannot make agree.
     """
     cliques = [*[m.clique for m in first], *workload.cliques]
-    check_projection(curator.domain, cliques, cliques, settings)
+    check_projection(curator.domain, cliques, cliques, settings, zeros)
     measurements = (*first, *spend(curator, workload.by_clique, curator.measure))
     total = curator.public_total
     model = projected(curator.domain, measurements, measurements, total, settings, zeros)

@@ -243,8 +243,8 @@ def register(entry: Entry) -> None:
 def configure(name: str, **options: object) -> tuple[Entry, Any]:
     """Return the mechanism of this name, and its settings with these options.
 
-    Raises InvalidInput for an unknown name, listing the known ones, and for an option that the
-    mechanism does not have, listing those it has.
+    Raises InvalidInput for an unknown name, listing the known ones, for an option that the
+    mechanism does not have, listing those it has, and for a value that an option does not allow.
 
     >>> configure("mwem+pgm", rounds=5)[1].rounds
     5

@@ -85,7 +85,9 @@ class Measurement:
 
     def check(self, domain: Domain) -> None:
         """Raise `InvalidInput` unless the measurement fits ``domain``: its attributes are known,
-        and there are as many values (or columns of the matrix) as the marginal has cells.
+        and its matrix has a column for each cell of the marginal (each factor of a Kronecker
+        product, one for each code of its attribute). Without a matrix there must be a value for
+        each cell, in the marginal's shape or flattened.
         """
         name = _name(self.clique)
         check_domain(domain)

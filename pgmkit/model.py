@@ -217,9 +217,9 @@ class GraphicalModel:
         at: Callable[[SecondOpinion, float], None],
     ) -> None:
         """Check an answer by a second computation, unless an answer of the same kind and structure
-        was checked before or no time is left (`FirstUses.check`). ``started`` is the time at which
-        the answer was begun, and ``at`` checks it, given the second computation and the seconds
-        that this may take.
+        was checked before or no time is left (`FirstUses.check`). ``started``: the time at which
+        the answer was begun. ``at``: the function that checks it; it gets the second computation
+        and the seconds that it may take.
         """
         opinion = self._tables.second_opinion
         self._tables.uses.check(kind, structure, started, partial(at, opinion))

@@ -113,8 +113,8 @@ def _questions(_context: click.Context, _option: click.Parameter, path: str | No
 
 
 def given(*names: str) -> list[str]:
-    """Return those of the running command's options that its command line has, as "--max-rows" for
-    the name "max_rows".
+    """Return a list of the options among `names` that the command line of the running command has,
+    as it writes them: "--max-rows" for the name "max_rows".
     """
     source = click.get_current_context().get_parameter_source
     default = click.core.ParameterSource.DEFAULT

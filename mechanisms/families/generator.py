@@ -71,9 +71,10 @@ class Generator(torch.nn.Module):
 
     @property
     def multiplications(self) -> int:
-        """The multiplications of a training step: one pass forward, two passes back.
+        """About the multiplications of a training step: one pass forward, two passes back.
 
-        The passes back compute the gradients by the weights and by the inputs.
+        The passes back compute the gradients by the weights and by the inputs. The gradient by the
+        noise is not computed, though it is counted here.
         """
         matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
         return 3 * len(self.noise) * matrices

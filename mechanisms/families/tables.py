@@ -196,16 +196,23 @@ def projected(
 
 
 def check_projection(
-    domain: Domain, measured: Iterable[Clique], tables: Iterable[Clique], settings: Projecting
+    domain: Domain,
+    measured: Iterable[Clique],
+    tables: Iterable[Clique],
+    settings: Projecting,
+    zeros: Sequence[Zeros] = (),
 ) -> None:
-    """Raise ModelTooLarge if `projected` would need more memory than is left to this process to
-    make the `tables` agree; to be called before anything is measured.
+    """Raise ModelTooLarge if `projected`, where its result is locally consistent tables, would need
+    more memory for making them agree than is left to this process; to be called before anything is
+    measured.
+
+    `measured` and `tables`: the cliques of `projected`'s measurements and of its noisy marginals.
 
     >>> from mechanisms.baselines import Projection
     >>> pair = ("a", "b")
     >>> check_projection(Domain({"a": 2, "b": 2}), [pair], [pair], Projection(model_mb=0))
     """
-    if settings.inference == "exact" and not _has_tree(domain, measured, settings):
+    if settings.inference == "exact" and not (zeros or _has_tree(domain, measured, settings)):
         cliques = list(dict.fromkeys(clique for clique in tables if clique))
         check_room(
             nonnegative_bytes(domain, cliques),

@@ -151,7 +151,7 @@ def _place_of(value: Any) -> tuple[int, float, str]:
 
 
 def _counts(domain: Domain, columns: Mapping[str, Codes], unread: Mapping[str, int]) -> Counts:
-    """Return the records of these codes; `NoRows` if there are none.
+    """Return the data set of these codes, or `NoRows` if the columns are empty.
 
     `unread`: the numbers of values that could not be read; columns that are not listed, such as
     those of a child's parent, have none.

@@ -131,13 +131,14 @@ class GridMatrix:
 
     def l1(self, differ: bool) -> int:
         """Return the largest L1 norm of a column of the product, or with `differ` a bound of that
-        of the difference of two columns, in units (`product_l1`).
+        of the difference of two columns, in multiples of `unit` (`product_l1`).
         """
         return product_l1(self.norms, differ)
 
     def l2_squared(self, differ: bool) -> int:
         """Return the largest squared L2 norm of a column of the product, or with `differ` a bound
-        of that of the difference of two columns, in squared units (`product_l2_squared`).
+        of that of the difference of two columns, in multiples of `unit` squared
+        (`product_l2_squared`).
         """
         return product_l2_squared(self.norms, differ)
 

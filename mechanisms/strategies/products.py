@@ -56,10 +56,11 @@ class ProductsStrategy:
 
 
 def products_strategy(workload: Workload) -> ProductsStrategy:
-    """Return the union of products of least expected squared error.
+    """Return the union of a product for each clique of the workload, with the shares of the budget
+    for which the expected squared error is least.
 
-    An attribute that is always asked code by code is measured so. One that is asked in several ways
-    has the strategy that is best for their sum, each way at equal weight.
+    An attribute that is always asked code by code is measured so. Any other has the strategy that
+    `p_identity` finds for the sum of the ways in which it is asked, each way at equal weight.
 
     >>> from mechanisms.workload import Workload
     >>> from pgmkit.domain import Domain

@@ -197,7 +197,7 @@ def least_budget(
             )
     # If the budget is pure, an answer's noise is a sum of Laplace variables. A single one has a
     # larger quantile at 95% than a sum of several with the same variance (the normal quantile is
-    # larger below 91%).
+    # larger below about 91%).
     reach = -math.log(0.05) / 2**0.5 if pure else NormalDist().inv_cdf(0.975)
     wanted = reach * max(each.largest for each in found) / within
     if pure:

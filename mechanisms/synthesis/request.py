@@ -162,8 +162,8 @@ class Request:
 
     @property
     def _selects_tables(self) -> bool:
-        """True if the mechanism, or one that "auto" may take, selects the tables that it measures
-        among those of the workload.
+        """True if the mechanism, or one that "auto" may take, selects whole tables of the workload
+        to measure: `mixture`, and those that build a graphical model in rounds.
         """
         if self.mechanism == "auto":
             return self.public is None

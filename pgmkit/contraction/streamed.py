@@ -93,7 +93,7 @@ class _Streamed(Spread):
 
 
 class _Stored:
-    """Neighbouring inputs whose exponentials are written to the buffers."""
+    """Inputs with consecutive numbers, whose exponentials are written to the buffers."""
 
     def __init__(self, buffers: StreamedBuffers, numbers: list[int]) -> None:
         sizes = [buffers.plan.cells(number) for number in numbers]

@@ -54,9 +54,9 @@ def ascent(
     of_tables, weights = weights > 0, weights.clamp_min(torch.finfo(weights.dtype).tiny)
     free = -observations.target / curvature - dual  # the change to the unconstrained optimum
     least = -observations.highest(highest)
-    # A cell's change is the larger of ``free`` and a lower limit that grows with t. ``levels`` has
-    # the t at which both are equal, so only cells with a level below t contribute to the sum of
-    # changes.
+    # A cell's change is the larger of ``free`` and a lower limit that grows with t; ``levels`` has
+    # the t at which both are equal. As t grows, the bound gains ``total`` times the growth, and
+    # loses by the cells with a level below t; at the best t, gain and loss are equally fast.
     levels = torch.where(of_tables, least + tables * weights * free, torch.inf)
     slopes = curvature / (tables * weights).square()
     level = _filled(levels[of_tables], slopes[of_tables], total)

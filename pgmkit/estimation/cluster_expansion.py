@@ -68,8 +68,8 @@ class ClusterExpansion:
     """The map from consistent tables to potentials, for regions with their counting numbers.
 
     Tables and potentials are flat over the layout's cells. A region is fitted to its *traces*, the
-    marginals over the attributes that it shares with a clique. Each fit starts from the result of
-    the last one.
+    marginals over the largest sets of attributes that it shares with a clique. Each fit starts from
+    the result of the last one.
     """
 
     def __init__(

@@ -85,12 +85,12 @@ class Problem:
 
 class Monitor:
     """The record of a search: it keeps the best point and lower bound, and decides when the search
-    stops: with a certificate, without progress, or out of time.
+    stops: with a certificate, without progress, out of time, or after ``max_iterations``.
 
     The search is certified when ``best loss - best bound <= tolerance * loss.unit``, up to the
     effect of the marginals' rounding on the loss. Progress has stalled when the best loss has
-    fallen by less than a quarter of ``tolerance * loss.unit`` over the last ``max(patience,
-    iterations / 5)`` iterations; a method may set a longer patience.
+    fallen by less than a quarter of ``tolerance * loss.unit`` over the last ``max(patience, n /
+    5)`` of the n iterations since ``begin_stage``; a method may set a longer patience.
     """
 
     def __init__(

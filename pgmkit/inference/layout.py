@@ -40,7 +40,7 @@ class Layout:
         return [flat[s].view(shape) for s, shape in zip(self.slices, self.shapes, strict=True)]
 
     def join(self, tables: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return one table for each clique as a flat vector."""
+        """Return the cells of these tables, one table for each clique, as one flat vector."""
         return torch.cat([table.reshape(-1) for table in tables]) if tables else torch.empty(0)
 
 

@@ -135,8 +135,8 @@ def parted_sample(
     """Prepare `n` records by `pgmkit.records.sampling.sample`'s method "round", in parts of `rows`.
 
     The time and memory of this call, and of a part apart from its records, are those of the tree's
-    tables. Raises InvalidInput for more than MOST_RECORDS and for `rows` that is not a whole number
-    of at least 1, NumericalFailure as `sample` does.
+    tables. Raises InvalidInput unless `n` is a whole number from 0 to MOST_RECORDS and `rows` one
+    of at least 1, and NumericalFailure as `sample` does.
 
     >>> from pgmkit.domain import Domain
     >>> from pgmkit.graphs.junction_tree import junction_tree

@@ -195,7 +195,8 @@ class _Fitting:
 
     def draw(self, name: str, possible: Sequence[Possible]) -> None:
         """Draw the attribute, for the first time or again, given all others drawn so far. The masks
-        ``possible`` say which of its values zeros allow.
+        ``possible`` say which of its values zeros allow; new records replace those that may have
+        none of them.
         """
         targets = _targets(self.tables, self.variances, name, self.columns)
         self.columns = self._refilled(name, possible)
@@ -254,8 +255,8 @@ class _Fitting:
 
 
 def agreement(tables: Tables, variances: Mapping[Clique, float], records: Dataset) -> Agreement:
-    """Return the distances between the records and the tables, of which there must be at least one.
-    The tables may be in fractions or in counts.
+    """Return the total variation distances between the tables, of which there must be at least one,
+    and the records' own tables. The tables may be in fractions or in counts.
 
     ``variances`` has the variance of a cell of each table, in squared units of the tables.
     """

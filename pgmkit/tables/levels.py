@@ -27,7 +27,8 @@ from pgmkit.tables.values import changed_fields, text_of
 class Level:
     """A rule that every value of a column, or of a level below, belongs to one group.
 
-    Raises InvalidInput for groups that are no mapping, and if `of` or `groups` is empty.
+    Raises InvalidInput for groups that are no mapping, if `of` or `groups` is empty, and for two
+    names that are the same text, such as 1 and "1".
 
     Attributes:
         of: The name of the column, or of another level.
@@ -52,7 +53,13 @@ class Level:
                 "{'t1': ['b1', 'b2']}"
             )
         # Names are texts, as in files: JSON allows no other keys.
-        object.__setattr__(self, "groups", {text_of(k): each for k, each in self.groups.items()})
+        named = {text_of(k): each for k, each in self.groups.items()}
+        if len(named) < len(self.groups):
+            raise InvalidInput(
+                f"groups must have names that differ as texts, got {[*self.groups]!r:.200}; rename "
+                "one, or list the values of both in one group"
+            )
+        object.__setattr__(self, "groups", named)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain values of a schema file, which `level_from_dict` reads."""

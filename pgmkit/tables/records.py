@@ -102,7 +102,7 @@ def plain_table(table: Any) -> Any:
 
 def respelled(table: Any, spelled: Callable[[str], str]) -> Any:
     """Return the table, in the plain types of `plain_table`, with every text replaced by
-    `spelled(text)`, which is called once for each distinct text.
+    `spelled(text)`, which is called once for each distinct text of a column.
     """
     table = plain_table(table)
     for place, field in enumerate(table.schema):

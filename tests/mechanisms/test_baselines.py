@@ -230,6 +230,8 @@ def test_only_tables_that_must_be_made_to_agree_need_room(monkeypatch: pytest.Mo
         Projection(model_mb=0.0, inference="auto"),
     ):
         check_projection(CHAIN, pairs, pairs, settings)
+    zeros = [Zeros(("a",), np.array([True, False]))]  # the result is then a region model
+    check_projection(CHAIN, pairs, pairs, Projection(model_mb=0.0), zeros)
     assert not asked
     check_projection(CHAIN, pairs, pairs, Projection(model_mb=0.0))
     assert asked == ["making 2 tables agree"]

@@ -262,3 +262,9 @@ def test_a_level_is_of_a_name(of: Any) -> None:
 def test_names_of_groups_are_texts() -> None:
     groups: dict[Any, str] = {1: "..19", 2.0: "20.."}
     assert Level("age", groups).groups == {"1": "..19", "2": "20.."}
+
+
+def test_names_of_groups_differ_as_texts() -> None:
+    groups: dict[Any, str] = {1: "..19", "1": "..30"}
+    with pytest.raises(InvalidInput, match="differ as texts"):
+        Level("age", groups)

@@ -127,7 +127,8 @@ class LineGrammar(NamedTuple):
         """
         line = _bare(lines[first])
         shape = self._shape(line)
-        # A line that begins with a quotation mark and a separator usually ends a multi-line text.
+        # A line that begins with a quotation mark, before a separator or the line's end, usually
+        # ends a multi-line text.
         ends = line[:1] == b'"' and line[1:2] in (b"", self.separator)
         if ends or not shape.open or not shape.proper:
             return None

@@ -278,12 +278,23 @@ class ManyEstimates:
 
     def _batched(self, single: MarginalOracle) -> bool:
         """Return True if a batch can estimate these sets and is faster."""
-        usual = known_loss(self.loss) == Squared() and self.method == "auto"
-        if not usual or not all(map(_is_writable, self._used)):
-            return False
-        if self.warm_start is not None and affordable(single.layout, self._used):
-            return True  # all sets share the metric of that model
+        if self.polished or not self._fits_batch:
+            return self.polished
         return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
+
+    @property
+    def _fits_batch(self) -> bool:
+        usual = known_loss(self.loss) == Squared() and self.method == "auto"
+        return usual and all(map(_is_writable, self._used))
+
+    @property
+    def polished(self) -> bool:
+        """True if the sets are improved by proximal steps, in the metric of the earlier model that
+        all share.
+        """
+        if self._single is None or self.warm_start is None or not self._fits_batch:
+            return False
+        return affordable(self._single.layout, self._used)
 
     def _chunk(self, inference: MarginalOracle) -> int:
         """Return the number of sets that are estimated in one batch."""

@@ -13,9 +13,7 @@ from math import inf
 
 from pgmkit.estimation import Options, estimate
 from pgmkit.estimation.batches.problem import stacked
-from pgmkit.estimation.batches.proximal import affordable
 from pgmkit.estimation.many import ManyEstimates
-from pgmkit.inference.layout import Layout
 from pgmkit.measurement import Measurement
 from pgmkit.model import GraphicalModel
 from pgmkit.regions.model import RegionModel
@@ -62,14 +60,16 @@ def re_estimated(
             ]
         return
     like = model.potentials[0].values if model.potentials else torch.empty(0, dtype=torch.float64)
-    layout = Layout(model.domain, model.cliques)
     options: Options = {
         "zeros": zeros,
         "warm_start": model,
-        # Proximal steps from the model, where they can be afforded, end within a few hundredths of
-        # a noise unit. A longer search is left to the sets for which they miss even a whole unit.
-        "tolerance": 1.0 if affordable(layout, sets[0]) else TOLERANCE,
+        "tolerance": TOLERANCE,
         "device": like.device,
         "dtype": like.dtype,
     }
-    yield from ManyEstimates(model.domain, sets, totals, None, options).chunks(deadline)
+    many = ManyEstimates(model.domain, sets, totals, None, options)
+    if many.polished:
+        # Proximal steps from the model end within a few hundredths of a noise unit. A longer search
+        # is left to the sets for which they miss even a whole unit.
+        many.tolerance = 1.0
+    yield from many.chunks(deadline)

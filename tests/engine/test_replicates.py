@@ -70,3 +70,10 @@ def test_replicates_are_at_their_own_optimum(
     assert np.sqrt(((own - real) ** 2).mean()) < 0.3 * spread
     stated = np.sqrt(np.square(bars.marginal(pair).stddev).mean())  # around the model's answer
     assert stated == pytest.approx(spread, rel=0.06)
+
+
+def test_replicates_too_large_for_a_batch_are_at_their_own_optimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pgmkit.estimation.many._is_writable", lambda _m: False)
+    test_replicates_are_at_their_own_optimum(CYCLE, False, 3.0)

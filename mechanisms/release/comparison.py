@@ -175,9 +175,7 @@ def membership(
     what bounds every attack is the budget. Raises InvalidInput for fewer than 4 other records.
     """
     if len(others) < 4:
-        raise InvalidInput(
-            f"membership needs 4 or more records that were not in the data, got {len(others)}"
-        )
+        raise InvalidInput(f"membership needs 4 or more records not in the data, got {len(others)}")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(others))
     reference, unseen = some_rows(others, order[::2]), some_rows(others, order[1::2])

@@ -278,9 +278,8 @@ class ManyEstimates:
 
     def _batched(self, single: MarginalOracle) -> bool:
         """Return True if a batch can estimate these sets and is faster."""
-        if self.polished or not self._fits_batch:
-            return self.polished
-        return gains(single) if self.tolerance < 1 else gains_when_coarse(single)
+        faster = gains(single) if self.tolerance < 1 else gains_when_coarse(single)
+        return self.polished or (self._fits_batch and faster)
 
     @property
     def _fits_batch(self) -> bool:

@@ -56,8 +56,7 @@ class Level:
         named = {text_of(k): each for k, each in self.groups.items()}
         if len(named) < len(self.groups):
             raise InvalidInput(
-                f"groups must have names that differ as texts, got {[*self.groups]!r:.200}; rename "
-                "one, or list the values of both in one group"
+                f"groups need names that differ as texts, got {[*self.groups]!r:.200}; rename one"
             )
         object.__setattr__(self, "groups", named)
 

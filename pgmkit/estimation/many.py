@@ -68,9 +68,10 @@ def estimate_many(
 
     With a ``warm_start``, the squared loss and no method given, sets with up to 4,096 cells of
     cliques and 4,096 measured values are estimated together, however large their tables, unless the
-    matrices are so dense that cells times entries exceed 4,096^2. Proximal steps in the earlier
-    model's metric, which all share, bring them to within a few hundredths of a noise unit of the
-    optimum, whatever the tolerance.
+    matrices are so dense that cells times entries exceed 4,096^2, or one that is not sparse has
+    more than 4,194,304 entries when it is written out. Proximal steps in the earlier model's
+    metric, which all share, bring them to within a few hundredths of a noise unit of the optimum,
+    whatever the tolerance.
 
     Args:
         domain: the attributes.

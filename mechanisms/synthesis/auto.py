@@ -104,10 +104,12 @@ def choose_mechanism(
         return Choice("gem-pub", "public records that lack columns, which only a network can use")
     if public is not None:
         return Choice("gem-pub", "public records: a network fitted to them has the smallest error")
+    from mechanisms.mixture import Mixture  # torch, which takes seconds to import
+
     columns = sum(size > 1 for size in schema.domain.sizes.values())  # others have no pairs
     limit = 60.0 if seconds is None else seconds
     many = columns > _MANY_ATTRIBUTES
-    pairs, most = pairs_of(schema.domain, workload.asked.cliques), _most_cells()
+    pairs, most = pairs_of(schema.domain, workload.asked.cliques), Mixture().cells
     cells = sum(map(schema.domain.size, pairs))
     # An unknown number of rows is taken for a large one; of a unit all rows share the noise.
     rows_of_one = (100_000 if rows is None else rows) // max_rows
@@ -168,13 +170,6 @@ def _mixture(columns: int, all_pairs: bool) -> Choice:
             "few cells beyond those that noise would hide"
         )
     return Choice("mixture", f"{measured}; for error bars of all questions ask for aim")
-
-
-def _most_cells() -> int:
-    """Return the most cells that `mixture` fits, but for a single larger pair."""
-    from mechanisms.mixture import Mixture  # torch, which takes seconds to import
-
-    return Mixture().cells
 
 
 def _by_time(

@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
-from typing import Any
+from typing import Any, TypeAlias
+
+Kind: TypeAlias = type[date | time | timedelta]
 
 _SAS = re.compile(r"(?P<name>[A-Z][A-Z0-9]+[A-Z])(\d+(\.\d+)?)?")
 """Matches a format of SAS or SPSS: its name, the width and the number of decimals."""
@@ -31,7 +33,7 @@ class Calendar:
     origin: datetime
     day: int
     clock: int
-    formats: Mapping[str, type[date | time | timedelta]]
+    formats: Mapping[str, Kind]
 
     def read(self, values: list[Any], form: str | None) -> list[Any]:
         """Return the numbers of a column as dates or times if its format says so.
@@ -46,7 +48,7 @@ class Calendar:
         kind = self.formats.get(named["name"] if named else form or "")
         return [self._moment(each, kind) for each in values] if kind else values
 
-    def _moment(self, value: Any, kind: type[date | time | timedelta]) -> Any:
+    def _moment(self, value: Any, kind: Kind) -> Any:
         if not isinstance(value, int | float):
             return value
         units = self.day if kind is date else self.clock
@@ -60,11 +62,8 @@ class Calendar:
         return moment if kind is datetime else moment.date() if kind is date else moment.time()
 
 
-def _formats(
-    dates: str, moments: str, times: str, durations: str
-) -> dict[str, type[date | time | timedelta]]:
-    kinds: dict[type[date | time | timedelta], str]
-    kinds = {date: dates, datetime: moments, time: times, timedelta: durations}
+def _formats(dates: str, moments: str, times: str, durations: str) -> dict[str, Kind]:
+    kinds: dict[Kind, str] = {date: dates, datetime: moments, time: times, timedelta: durations}
     return {name: kind for kind, names in kinds.items() for name in names.split()}
 
 

@@ -114,3 +114,34 @@ def test_pairs_that_the_noise_does_not_blur_are_brought_back(seed: int) -> None:
         pairs_of = [each.sum(tuple({0, 1, 2} - {axis})) for each in (moved, joint)]
         before, after = (np.abs(p / p.sum(1, keepdims=True) - given).max() for p in pairs_of)
         assert after < before
+
+
+def test_pairs_are_brought_back_where_their_misfit_rises_by_more_than_its_deviation() -> None:
+    """The misfit of n values moves by the root of 2 n. Here it is 0 before."""
+    model, measured = mixture(0), Measurement(CLIQUE, wanted(0), 1e-6)
+    moved = tilted(model, measured)
+    pairs = [(name, "d") for name in CLIQUE]
+    rise = sum(((moved.marginal(pair) - model.marginal(pair)) ** 2).sum() for pair in pairs)
+    values = sum(model.domain.size(pair) for pair in pairs)
+    for factor, same in ((1.01, True), (0.99, False)):
+        stddev = factor * (rise / (2 * values) ** 0.5) ** 0.5
+        fitted = [Measurement(pair, model.marginal(pair), stddev) for pair in pairs]
+        found = tilted(model, measured, fitted).marginal(NAMES)
+        assert np.array_equal(found, moved.marginal(NAMES)) == same
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("total", [1.0, 1e4])
+def test_codes_that_no_row_has_together_stay_apart(total: float) -> None:
+    """Here b = a is measured. No record has a = 0 and c = 2, so none has b = 0 and c = 2 then."""
+    domain = Domain({"a": 2, "b": 2, "c": 3})
+    rows = [[1, 0, 0.5, 0.5, 0.25, 0.75, 0], [0, 1, 0.5, 0.5, 0, 0.5, 0.5]]
+    model = ProductMixtureModel(domain, rows, total)
+    measured = Measurement(("a", "b"), total * np.eye(2) / 2, 1e-9 * total)
+    pairs = [("a", "c"), ("b", "c")]
+    exact = [Measurement(pair, model.marginal(pair), 1e-6 * total) for pair in pairs]
+    found = tilted(model, measured, exact).marginal(tuple("abc")) / total
+    assert (found[0, 0, 2], found[1, 1, 0]) == (0, 0)
+    np.testing.assert_allclose(found.sum(2), np.eye(2) / 2, rtol=1e-9, atol=1e-12)
+    # Of c, what is left of P(c | b) = (1/8, 5/8, 1/4): it is the last that is brought back.
+    np.testing.assert_allclose(found[0, 0, :2], np.array([1, 5]) / 12, rtol=1e-2)

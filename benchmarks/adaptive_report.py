@@ -180,7 +180,7 @@ def error_table(
         ]
         rows.append(
             [key[1], key[2], ours.seeds, *pairs, verdict(ours, theirs), ours.means["pairs"],
-             ours.means["seconds"], ours.means["cpu_seconds"], ours.means["peak_mb"]]
+             ours.means["seconds"], ours.means["cpu_seconds"], ours.means.get("peak_mb")]
         )  # fmt: skip
     return table(header, rows)
 

@@ -255,7 +255,8 @@ def configure(name: str, **options: object) -> tuple[Entry, Any]:
             f"`pgmkit plan` shows; name one of {', '.join(MECHANISMS)}"
         )
     others = "besides auto (for `synthesize`, `pgmkit synth` and `pgmkit plan`), known are"
-    if not (isinstance(name, str) and name in MECHANISMS):  # former names are not listed
+    # `MECHANISMS` understands former names, though it does not list them.
+    if not (isinstance(name, str) and name in MECHANISMS):
         check_known([name], MECHANISMS, "unknown mechanism", others)
     entry = MECHANISMS[name]
     settings = entry.load()[1]

@@ -313,7 +313,7 @@ def _with_bars(
     if method == "bootstrap":
         notes.append(
             "the intervals cover the effect of noise on the model, but not the model's own error "
-            "about columns that were not measured together"
+            "about columns that were not measured together; true values may lie far outside"
         )
     elif _near_an_end(answers, ends["low"], ends["high"]).any():
         notes.append(

@@ -23,7 +23,9 @@ class Interval:
 
     ``estimate`` is the model's own answer and lies within [low, high]. ``stddev`` is the standard
     error. If ``method`` is "closed form" it is the standard error of unbiased least squares, an
-    upper bound for the standard error of the estimate if small counts are held at zero.
+    upper bound for the standard error of the estimate if small counts are held at zero. If it is
+    "bootstrap" the error bars are those of noise alone: the model may have an error of its own
+    about attributes that were not measured together, and the truth may then lie far outside.
     """
 
     estimate: Array
@@ -43,7 +45,8 @@ class Interval:
             for cell in cells[: html.MOST_BARS]
         ]
         header = ["cell", "estimate", "standard error", "low", "high"]
-        caption = f"{self.level:.0%} intervals, {self.method}" + html.more_rows(len(cells))
+        noise = "" if self.method == "closed form" else " (of noise alone, not of the model)"
+        caption = f"{self.level:.0%} intervals, {self.method}{noise}{html.more_rows(len(cells))}"
         return html.table(header, rows, numbers=range(1, 5), caption=caption)
 
 
@@ -60,9 +63,8 @@ def bootstrap(estimate: Array, drawn: Array, nonnegative: bool, level: float) ->
     spread = np.sqrt(((drawn - estimate.reshape(-1)) ** 2).mean(axis=0))
     stddev = spread.reshape(estimate.shape)
     reach = float(stdtrit(len(drawn), (1 + level) / 2)) * stddev
-    low = np.maximum(estimate - reach, 0.0) if nonnegative else estimate - reach
-    high = estimate + reach
-    return Interval(estimate, stddev, np.asarray(low), np.asarray(high), level, "bootstrap")
+    low = np.asarray(np.maximum(estimate - reach, 0.0 if nonnegative else -np.inf))
+    return Interval(estimate, stddev, low, np.asarray(estimate + reach), level, "bootstrap")
 
 
 def closed_form(estimate: Array, answer: Answer, level: float) -> Interval:

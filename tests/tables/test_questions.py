@@ -370,6 +370,20 @@ def test_an_answer_that_is_mostly_noise_says_so() -> None:
     assert few.columns["note"] == ["unreliable"]
 
 
+def test_columns_not_measured_together_are_said_to_have_the_error_of_the_model() -> None:
+    schema = Schema({"a": Boolean(), "b": Boolean()})
+    truth = np.array([[500.0, 0.0], [0.0, 500.0]])  # b equals a, which no table tells
+    alone = [Measurement((name,), [500.0, 500.0], 5.0) for name in "ab"]
+    bars = error_bars(estimate(schema.domain, alone), alone, replicates=30, seed=0)
+    reply = ask(bars.model, schema, "a, b", bars=bars)
+    assert (reply.columns["high"] < truth.max()).all() and (reply.columns["low"] > 0).all()
+    assert reply.notes[-1].endswith("not measured together; true values may lie far outside")
+    assert reply.notes[-1] in str(reply)
+    assert "of noise alone, not of the model" in bars.marginal(["a", "b"])._repr_html_()
+    assert not ask(bars.model, schema, "a", bars=bars).notes
+    assert "of noise alone" not in bars.marginal(["a"])._repr_html_()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

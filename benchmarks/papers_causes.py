@@ -1,7 +1,7 @@
 """Why an order of a paper does not hold here, or an error is behind the authors' code.
 
 The causes are the entries ``[[cause]]`` of ``papers.toml``. The page has one row for each of them
-that a stored run asks for.
+that a stored run asks for, with all that it explains.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from benchmarks.papers_page import Experiment, Summaries, Verdicts
 
 AUTHORS = "the authors' code"
-HEAD = ["paper", "place", "theirs", "what fails", "eps", "ours", AUTHORS, "cause", "why"]
+HEAD = ["paper", "place", "what fails", "cause", "why"]
 INTRODUCTION = """Every order of the papers that does not hold, and every error that is behind the
-authors' code, has a row. *Ours* has the two means in the order of the sentence, with their standard
-errors over seeds (none where there is one seed), and *the authors' code* its means for the same two
-on the same table, where they are known. The *cause* is one of these:
+authors' code, stands here. After the epsilon are the two means in the order of the sentence, with
+their standard errors over seeds (none where there is one seed), and in brackets those of the
+authors' code on the same table, where they are known. The *cause* is one of these:
 
 - *seeds*: the difference is at most two standard errors, or stands on one seed;
 - *better rival*: the second is better here than in the paper;
@@ -59,31 +59,41 @@ def rows(
     ours: Summaries,
     theirs: Summaries,
 ) -> list[list[str]]:
-    """One row for each failure; what stands in several experiments is of the first."""
+    """One row for each paper and reason; what stands in several experiments is of the first."""
     seen: dict[Failure, tuple[Experiment, list[float]]] = {}
     for each, found in experiments:
         for failure, epsilon in failures(found):
             epsilons = seen.setdefault(failure, (each, []))[1]
             if epsilon not in epsilons:
                 epsilons.append(epsilon)
-    made = []
+    made: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {}
     for failure, (each, epsilons) in seen.items():
-        setting, first, second, metric = failure
-        names = [first] if second == AUTHORS else [first, second]
-        said = f"behind {AUTHORS}" if second == AUTHORS else f"before {second}"
-        own, other = [], []
-        for epsilon in sorted(epsilons):
-            keys = [(setting, name, epsilon) for name in names]
-            own.append(" / ".join(_shown(ours[key], metric) for key in keys))
-            known = [report.opponent(key, theirs) for key in keys]
-            if metric in report.METRICS and any(known):
-                other.append(" / ".join(f"{k.value(metric):.3g}" if k else "-" for k in known))
-        at = ", ".join(f"{epsilon:g}" for epsilon in sorted(epsilons) if epsilon)
-        fails = f"{first} {said} on {setting} ({metric})"
-        shown = [at or "-", ", ".join(own), ", ".join(other) or "-"]
-        row = [each["paper"], each["label"], each["theirs"], fails, *shown]
-        made.append([*row, *cause_of(failure, causes)])
-    return made
+        cause, why = cause_of(failure, causes)
+        labels, said = made.setdefault((each["paper"], cause, why), ([], []))
+        if each["label"] not in labels:
+            labels.append(each["label"])
+        said.append(_said(failure, sorted(epsilons), ours, theirs))
+    return [
+        [paper, "; ".join(labels), "; ".join(said), cause, why]
+        for (paper, cause, why), (labels, said) in made.items()
+    ]
+
+
+def _said(failure: Failure, epsilons: Sequence[float], ours: Summaries, theirs: Summaries) -> str:
+    """What fails, and the means at each epsilon."""
+    setting, first, second, metric = failure
+    names = [first] if second == AUTHORS else [first, second]
+    parts = []
+    for epsilon in epsilons:
+        keys = [(setting, name, epsilon) for name in names]
+        means = " / ".join(_shown(ours[key], metric) for key in keys)
+        known = [report.opponent(key, theirs) for key in keys]
+        if metric in report.METRICS and any(known):
+            beside = " / ".join(f"{k.value(metric):.3g}" if k else "-" for k in known)
+            means = f"{means} ({beside})"
+        parts.append(f"at {epsilon:g} {means}" if epsilon else means)
+    said = f"behind {AUTHORS}" if second == AUTHORS else f"before {second}"
+    return f"{first} {said} on {setting} ({metric}): {', '.join(parts)}"
 
 
 def _shown(summary: report.Summary, metric: str) -> str:

@@ -83,24 +83,6 @@ def printed_of(each: Experiment) -> dict[report.Key, str]:
     return {(setting, name, 0.0): number for setting, name, number in each.get("printed", ())}
 
 
-def named(found: Verdicts) -> Iterator[str]:
-    """Sentences that say who is behind, and which orders fail."""
-    at = [
-        f"{name} on {on} at {e:g}"
-        for (on, name, e, _), v in found.compared.items()
-        if v == "behind"
-    ]
-    if at:
-        yield f"Behind: {'; '.join(at)}."
-    at = [
-        f"{one} before {other} on {on}" + (f" at {e:g}" if e else "")
-        for (on, one, e, other, _), verdict in found.orders.items()
-        if verdict == "fails"
-    ]
-    if at:
-        yield f"Orders that fail: {'; '.join(at)}."
-
-
 def keys_of(each: Experiment, ours: Summaries) -> Iterator[report.Key]:
     for setting, name, epsilon in itertools.product(
         each.get("settings", ()), each.get("contestants", ()), each.get("epsilons", ())
@@ -131,8 +113,7 @@ def status(each: Experiment, found: Verdicts, ran: bool) -> str:
         equal = sum(found.printed.values())
         said.append(f"{equal} of {len(found.printed)} printed numbers are found here")
     if each.get("lacks"):
-        stand_in = "; run on other data" if ran else ""
-        said.append(f"data not available: {each['lacks'].split('; ')[0]}{stand_in}")
+        said.append("run on other data" if ran else "not run")
     elif not ran:
         said.append("no runs" if each.get("settings") else "nothing to run")
     elif not said:
@@ -187,6 +168,22 @@ def refusals(each: Experiment, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(lines)
 
 
+def shared(each: Experiment, rows: Sequence[list[str]], head: Sequence[str]) -> Iterator[str]:
+    """The table of an experiment, after a line that says what all its rows have in common."""
+    names, common = ["setting", "mechanism", "seeds"], []
+    if len({row[0] for row in rows}) == 1:
+        common.append(f"Setting: {rows[0][0]}")
+    if len({row[2] for row in rows}) == 1:
+        common.append(f"seeds: {rows[0][2]}")
+    if list(head) != [each["metric"]]:
+        common.append(f"metric: {each['metric']}")
+    told = [name for name in names if not any(said.lower().startswith(name) for said in common)]
+    kept = [names.index(name) for name in told]
+    said = "; ".join(common)
+    yield f"{said[:1].upper()}{said[1:]}." if said else ""
+    yield table([*told, *head], [[*(row[k] for k in kept), *row[3:]] for row in rows])
+
+
 def section(
     each: Experiment, runs: Sequence[Mapping[str, Any]], ours: Summaries, theirs: Summaries
 ) -> str:
@@ -204,29 +201,13 @@ def section(
     parts.append(f"Status: {status(each, found, bool(rows))}.")
     if rows:
         head = [f"eps {epsilon:g}" if epsilon else each["metric"] for epsilon in each["epsilons"]]
-        said = "" if head == [each["metric"]] else f"Metric: {each['metric']}."
-        parts += [said, table(["setting", "mechanism", "seeds", *head], rows)]
+        parts += [*shared(each, rows, head)]
     if each.get("lacks"):
         parts.append(f"Lacking: {each['lacks']}.")
-    parts += [*named(found), *earlier(each, runs)]
+    parts += earlier(each, runs)
     parts += [f"{each['why'][0].upper()}{each['why'][1:]}."] if each.get("why") else []
     parts += ["\n".join(lines)] if (lines := refusals(each, runs)) else []
     return "\n\n".join(part for part in parts if part)
-
-
-def summary_rows(experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries) -> str:
-    rows = []
-    for each in experiments:
-        ran = any(True for _ in keys_of(each, ours))
-        rows.append(
-            [
-                each["paper"],
-                each["label"],
-                each["what"],
-                status(each, verdicts(each, ours, theirs), ran),
-            ]
-        )
-    return table(["paper", "table or figure", "what", "status"], rows)
 
 
 def totals(experiments: Sequence[Experiment], ours: Summaries, theirs: Summaries) -> str:
@@ -322,8 +303,6 @@ def write(
         totals(experiments, ours, theirs),
         "## What does not hold, and why",
         papers_causes.section(found, causes, ours, theirs),
-        "## All rows",
-        summary_rows(experiments, ours, theirs),
     ]
     for paper, title in PAPERS.items():
         parts.append(f"## {paper}: {title}")

@@ -205,9 +205,12 @@ def test_verdicts_on_the_papers_follow_the_means() -> None:
         ("adult", "gem", 1.0, "max"): "behind", ("adult", "rap", 1.0, "max"): "better"
     }  # fmt: skip
     assert list(found.orders.values()) == ["fails"]
-    assert list(papers_page.named(found)) == [
-        "Behind: gem on adult at 1.", "Orders that fail: gem before rap on adult at 1."
-    ]  # fmt: skip
+    placed = {**each, "paper": "004", "label": "Figure 1"}
+    (row,) = papers_causes.rows([(placed, found)], [], ours, theirs)
+    assert row == ["004", "Figure 1", "; ".join([
+        "gem before rap on adult (max): at 1 0.2 ± 0.01 / 0.1 ± 0.01 (0.1 / 0.2)",
+        "gem behind the authors' code on adult (max): at 1 0.2 ± 0.01 (0.1)",
+    ]), "not known", ""]  # fmt: skip
 
 
 def test_every_failure_on_the_papers_page_has_its_cause() -> None:
